@@ -1,0 +1,40 @@
+# Language level, warnings and sanitizers, as one interface target that every library of the project links.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers: empty, address or thread")
+add_library(troupe_settings INTERFACE)
+target_include_directories(troupe_settings INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                     $<INSTALL_INTERFACE:include/troupe>)
+add_library(troupe_warnings INTERFACE)
+target_compile_options(troupe_warnings INTERFACE -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter)
+
+if(TROUPE_SANITIZE STREQUAL "address")
+  # Boost.Fiber 1.74 has no sanitizer hooks: an exception thrown on a fiber gives false stack reports,
+  # so stack instrumentation is off; heap errors are still found.
+  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(--param asan-stack=0)
+  else()
+    add_compile_options(-mllvm -asan-stack=0)
+  endif()
+  add_link_options(-fsanitize=address,undefined)
+elseif(TROUPE_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+endif()

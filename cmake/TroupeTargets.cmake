@@ -1,0 +1,31 @@
+# troupe_add_library(name SOURCES ... PUBLIC lib... PRIVATE lib...): one static library per folder.
+function(troupe_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  add_library(Troupe::${name} ALIAS ${name})
+  target_link_libraries(${name} PUBLIC troupe_settings ${ARG_PUBLIC}
+                                PRIVATE $<BUILD_INTERFACE:troupe_warnings> ${ARG_PRIVATE})
+endfunction()
+
+# troupe_add_executable(name SOURCES ... LIBS lib...): a program, named with dashes on disk.
+function(troupe_add_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE troupe_settings troupe_warnings ${ARG_LIBS})
+  string(REPLACE "_" "-" output ${name})
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${output}
+                        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# troupe_add_test(name KIND unit|sim|redis|integration|fuzz SOURCES ... LIBS lib... TIMEOUT seconds):
+# a GoogleTest program whose cases become CTest tests labelled by kind.
+function(troupe_add_test name)
+  cmake_parse_arguments(ARG "" "KIND;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE troupe_settings troupe_warnings ${ARG_LIBS} GTest::gmock_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
+endfunction()

@@ -1,0 +1,26 @@
+#include "runtime/error.h"
+
+#include <array>
+
+namespace troupe {
+
+std::string_view ErrorCodeName(ErrorCode code) {
+  static constexpr std::array<std::string_view, 18> kNames = {
+      "ok",           "invalid_argument",  "not_found",          "already_exists", "deadline_exceeded", "cancelled",
+      "unavailable",  "backpressure",      "peer_gone",          "epoch_changed",  "conflict",          "corrupt",
+      "permission_denied", "resource_exhausted", "user_error",   "drained",        "fenced",            "internal"};
+  const auto index = static_cast<size_t>(code);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string Error::ToString() const {
+  std::string text(ErrorCodeName(code));
+  if (!message.empty()) text.append(": ").append(message);
+  return text;
+}
+
+Error Error::WithContext(std::string_view context) const {
+  return Error{code, std::string(context) + ": " + message};
+}
+
+}  // namespace troupe

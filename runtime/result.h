@@ -1,0 +1,69 @@
+// Result<T>: a value or an Error; Status: success or an Error.
+//
+// Used on every path inside the libraries; exceptions stay at public edges and inside adapters of third-party
+// packages. Asking a failed Result for its value is a bug of the caller and aborts.
+// Thread: as its T.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "runtime/assert.h"
+#include "runtime/error.h"
+
+namespace troupe {
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}       // NOLINT: implicit by design
+
+  [[nodiscard]] bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  [[nodiscard]] T& value() & {
+    TROUPE_ASSERT(ok(), "value() of a failed Result");
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] const T& value() const& {
+    TROUPE_ASSERT(ok(), "value() of a failed Result");
+    return std::get<0>(state_);
+  }
+  [[nodiscard]] T&& value() && {
+    TROUPE_ASSERT(ok(), "value() of a failed Result");
+    return std::get<0>(std::move(state_));
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  [[nodiscard]] const Error& error() const {
+    TROUPE_ASSERT(!ok(), "error() of a successful Result");
+    return std::get<1>(state_);
+  }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Error error) : error_(std::move(error)) {}  // NOLINT: implicit by design
+  static Status Ok() { return {}; }
+
+  [[nodiscard]] bool ok() const { return !error_.has_value(); }
+  explicit operator bool() const { return ok(); }
+  [[nodiscard]] const Error& error() const {
+    TROUPE_ASSERT(!ok(), "error() of a successful Status");
+    return *error_;
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+}  // namespace troupe

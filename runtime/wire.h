@@ -1,0 +1,219 @@
+// The wire format: MessagePack arrays with limits, arity and version checks.
+//
+// A message is one MessagePack array [version, type, field...]. A struct takes part by a member template
+//   template <class A> void Fields(A& a) { a(first, second, ...); }
+// that names its fields once for both directions. Field types: bool, integers, double, std::string (binary safe),
+// enums with a uint8_t base, structs with Fields, std::vector and std::map<std::string, T> of those.
+//
+// Decoding never trusts its input: a wrong type, a wrong arity, a value out of range, trailing bytes, or anything
+// over the limits below is Error{kCorrupt} and leaves the output unspecified but destructible.
+// Thread: a Writer or Reader belongs to one thread.
+// Limits: kWireFrameBytesMax, kWireElementsMax, kWireDepthMax.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/result.h"
+
+namespace troupe::wire {
+
+inline constexpr uint32_t kWireVersion = 1;
+inline constexpr size_t kWireFrameBytesMax = size_t{256} << 20;  // One frame, payload included.
+inline constexpr size_t kWireElementsMax = 1'000'000;            // Elements of one array or map.
+inline constexpr size_t kWireDepthMax = 16;                      // Nesting of arrays and maps.
+
+class Writer {
+ public:
+  Writer();
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  void Array(size_t elements);
+  void Map(size_t elements);
+  void Bool(bool value);
+  void Int(int64_t value);
+  void Uint(uint64_t value);
+  void Double(double value);
+  void Bytes(std::string_view value);
+  [[nodiscard]] std::string Take();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Reads in the order of writing. The first problem is kept; later reads return defaults.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  size_t Array();  // Elements of the array entered.
+  size_t Map();
+  bool Bool();
+  int64_t Int();
+  uint64_t Uint();
+  double Double();
+  std::string Bytes();
+  void Leave();  // Ends the array or map entered last; anything unread in it is an error.
+  void Fail(std::string_view why);
+  [[nodiscard]] bool failed() const;
+  // Success if everything was read and nothing failed.
+  [[nodiscard]] Status Finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+namespace internal {
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsStringMap : std::false_type {};
+template <class T>
+struct IsStringMap<std::map<std::string, T>> : std::true_type {};
+
+struct CountFields {
+  size_t count = 0;
+  template <class... T>
+  void operator()(T&...) { count += sizeof...(T); }
+};
+
+template <class T>
+void WriteValue(Writer& w, const T& value);
+template <class T>
+void ReadValue(Reader& r, T& value);
+
+struct WriteFields {
+  Writer& w;
+  template <class... T>
+  void operator()(const T&... fields) { (WriteValue(w, fields), ...); }
+};
+struct ReadFields {
+  Reader& r;
+  template <class... T>
+  void operator()(T&... fields) { (ReadValue(r, fields), ...); }
+};
+
+template <class T>
+void WriteValue(Writer& w, const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    w.Bool(value);
+  } else if constexpr (std::is_enum_v<T>) {
+    w.Uint(static_cast<uint64_t>(value));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    w.Double(value);
+  } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    w.Int(value);
+  } else if constexpr (std::is_integral_v<T>) {
+    w.Uint(value);
+  } else if constexpr (std::is_convertible_v<T, std::string_view>) {
+    w.Bytes(value);
+  } else if constexpr (IsVector<T>::value) {
+    w.Array(value.size());
+    for (const auto& element : value) WriteValue(w, element);
+  } else if constexpr (IsStringMap<T>::value) {
+    w.Map(value.size());
+    for (const auto& [key, element] : value) {
+      w.Bytes(key);
+      WriteValue(w, element);
+    }
+  } else {
+    auto& fields = const_cast<T&>(value);  // Fields() serves both directions; writing does not modify.
+    CountFields count;
+    fields.Fields(count);
+    w.Array(count.count);
+    WriteFields write{w};
+    fields.Fields(write);
+  }
+}
+
+template <class T>
+void ReadValue(Reader& r, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = r.Bool();
+  } else if constexpr (std::is_enum_v<T>) {
+    const uint64_t raw = r.Uint();
+    if (raw > 255) r.Fail("enum value over 255");
+    value = static_cast<T>(raw);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    value = static_cast<T>(r.Double());
+  } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    const int64_t raw = r.Int();
+    value = static_cast<T>(raw);
+    if (value != raw) r.Fail("integer out of range");
+  } else if constexpr (std::is_integral_v<T>) {
+    const uint64_t raw = r.Uint();
+    value = static_cast<T>(raw);
+    if (value != raw) r.Fail("integer out of range");
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    value = r.Bytes();
+  } else if constexpr (IsVector<T>::value) {
+    const size_t size = r.Array();
+    value.clear();
+    for (size_t i = 0; i < size && !r.failed(); ++i) ReadValue(r, value.emplace_back());
+    r.Leave();
+  } else if constexpr (IsStringMap<T>::value) {
+    const size_t size = r.Map();
+    value.clear();
+    for (size_t i = 0; i < size && !r.failed(); ++i) {
+      std::string key = r.Bytes();
+      ReadValue(r, value[std::move(key)]);
+    }
+    r.Leave();
+  } else {
+    CountFields count;
+    value.Fields(count);
+    if (r.Array() != count.count) r.Fail("wrong number of fields");
+    ReadFields read{r};
+    value.Fields(read);
+    r.Leave();
+  }
+}
+
+}  // namespace internal
+
+// Encodes one struct as [version, type, [fields...]].
+template <class T>
+[[nodiscard]] std::string Encode(uint8_t type, const T& message) {
+  Writer w;
+  w.Array(3);
+  w.Uint(kWireVersion);
+  w.Uint(type);
+  internal::WriteValue(w, message);
+  return w.Take();
+}
+
+// The type of an encoded message, or Error{kCorrupt} if the envelope or the version is wrong.
+[[nodiscard]] Result<uint8_t> PeekType(std::string_view bytes);
+
+// Decodes a message that was encoded with the same type number.
+template <class T>
+[[nodiscard]] Result<T> Decode(uint8_t type, std::string_view bytes) {
+  Reader r(bytes);
+  if (r.Array() != 3) r.Fail("envelope is not [version, type, fields]");
+  if (r.Uint() != kWireVersion) r.Fail("unsupported wire version");
+  if (r.Uint() != type) r.Fail("unexpected message type");
+  T message{};
+  if (!r.failed()) internal::ReadValue(r, message);
+  r.Leave();
+  if (Status status = r.Finish(); !status.ok()) return status.error();
+  return message;
+}
+
+}  // namespace troupe::wire
