@@ -24,14 +24,17 @@ std::string Join(const std::vector<MemberId>& ids) {
 
 const char* GroupPhaseName(GroupPhase phase) {
   static constexpr const char* kNames[] = {"forming", "recovering", "persisting", "preparing", "linking",
-                                           "active",  "planning",   "parked",     "ended",     "failed"};
+                                           "active",  "planning",   "parked",     "ending",    "ended",   "failed"};
   return kNames[static_cast<size_t>(phase)];
 }
 
 Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> record, Time now)
     : options_(std::move(options)), now_(now) {
   next_repeat_ = now + options_.repeat;
-  if (record) {
+  if (record && record->ended) {
+    stored_ = std::move(record);
+    phase_ = GroupPhase::kEnded;
+  } else if (record) {
     stored_ = std::move(record);
     last_epoch_ = stored_->view.epoch;
     next_seniority_ = stored_->next_seniority;
@@ -107,6 +110,7 @@ void Coordinator::OnReport(const Report& report) {
   if (report.state == MemberState::kFinished) finished_.insert(report.id);
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
+  last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
   if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before) ForwardPrelinks(report.id);
 }
 
@@ -125,9 +129,16 @@ void Coordinator::ForwardPrelinks(const MemberId& from) {
 }
 
 void Coordinator::OnStore(const StoreAnswered& answer) {
-  if (phase_ != GroupPhase::kPersisting || answer.request != request_) return;
+  const bool ending = phase_ == GroupPhase::kEnding;
+  if ((phase_ != GroupPhase::kPersisting && !ending) || answer.request != request_) return;
+  if (answer.code == ErrorCode::kOk && ending) {
+    out_.actions.emplace_back(GroupEnded{});
+    out_.reason = "every member finished";
+    End(GroupPhase::kEnded);
+    return;
+  }
   if (answer.code == ErrorCode::kOk) {
-    stored_ = EpochRecord{options_.owner, next_, next_seniority_, false};
+    stored_ = EpochRecord{options_.owner, options_.term, next_, next_seniority_, false};
     const bool all_alive = std::all_of(next_.members.begin(), next_.members.end(), [&](const ViewMember& m) {
       return peers_.contains(m.id) && !finished_.contains(m.id);
     });
@@ -139,16 +150,17 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
     return;
   }
   if (answer.code == ErrorCode::kConflict) {
-    if (answer.actual && answer.actual->owner != options_.owner && stored_ &&
-        answer.actual->owner != stored_->owner) {
+    if (answer.actual && answer.actual->term > options_.term) {
       out_.actions.emplace_back(Deposed{});
       out_.reason = "another coordinator (" + answer.actual->owner + ") owns the group";
       End(GroupPhase::kFailed);
       return;
     }
-    // Our own earlier write whose answer was lost, or a store that came back empty: go on from what it holds.
+    // An older coordinator that still runs, our own write whose answer was lost, or a store that came back empty:
+    // go on from what it holds; our next write ends the older one.
     stored_ = answer.actual;
     if (stored_) last_epoch_ = std::max(last_epoch_, stored_->view.epoch);
+    if (ending) return PersistEnd();
     next_.epoch = ++last_epoch_;
     Persist();
     return;
@@ -159,13 +171,16 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
 
 void Coordinator::OnTick() {
   if (phase_ == GroupPhase::kPersisting && store_retry_at_ <= now_) Persist();
+  if (phase_ == GroupPhase::kEnding && store_retry_at_ <= now_) PersistEnd();
   std::vector<MemberId> silent;
   for (const auto& [id, peer] : peers_) {
     if (now_ - peer.heard > options_.lease) silent.push_back(id);
   }
   if (phase_ != GroupPhase::kRecovering) {
     for (const MemberId& id : silent) {
-      const auto ms = std::chrono::duration_cast<milliseconds>(now_ - peers_.at(id).heard).count();
+      const auto it = peers_.find(id);
+      if (it == peers_.end()) continue;  // Sent away by what an earlier one caused.
+      const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
       const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
       out_.actions.emplace_back(FenceMember{id, reason});
       PutAside(id, reason);
@@ -223,6 +238,7 @@ void Coordinator::Reconsider() {
 void Coordinator::ReconsiderForming() {
   const bool parked = phase_ == GroupPhase::kParked;
   if (EndIfFinished()) return;
+  ExpelDrainedOutside();
   const std::vector<MemberId> ready = Candidates();
   // Survivors that still unwind hold state that nobody else may have: wait for them (their lease bounds the wait).
   const bool unwinding = std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
@@ -230,7 +246,7 @@ void Coordinator::ReconsiderForming() {
     return s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
            s == MemberState::kPrepared;
   });
-  const bool enough = ready.size() >= options_.min_members && !unwinding &&
+  const bool enough = ready.size() >= MinMembers() && !unwinding &&
                       (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
   if (enough && !ready.empty()) {
     const std::string reason = parked ? "enough members again" : "group formed";
@@ -329,10 +345,12 @@ void Coordinator::ReconsiderActive() {
   if (EndIfFinished()) return;
   bool broken = false;
   bool drain = false;
+  bool settled = true;  // Everybody knows that the epoch is active.
   for (const ViewMember& m : current_.members) {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
+    settled &= r.state == MemberState::kActive && r.epoch == current_.epoch;
     drain |= it->second.draining && r.state == MemberState::kActive;
     if (r.epoch != current_.epoch) continue;
     if (r.broken || r.state == MemberState::kReady || r.state == MemberState::kLeaving) {
@@ -364,7 +382,7 @@ void Coordinator::ReconsiderActive() {
   for (const MemberId& id : leaving_joiners) Expel(id, ExpelKind::kDrained, "drained before it joined");
   const bool join = joiners.size() > leaving_joiners.size() && all_warm &&
                     current_.members.size() < kGroupMembersMax;
-  if (!join && !drain) return;
+  if ((!join && !drain) || !settled) return;
   NoteCause(drain ? "drain" : "join of " + Join(joiners));
   BeginPlanning(cause_);
 }
@@ -419,7 +437,7 @@ void Coordinator::ReconsiderPlanning() {
 // ---- transitions ----
 
 void Coordinator::Propose(const std::string& reason, bool planned, std::vector<MemberId> members) {
-  if (members.size() < options_.min_members || members.empty()) {
+  if (members.size() < MinMembers() || members.empty()) {
     Park(reason + "; " + std::to_string(members.size()) + " left, below the minimum of " +
          std::to_string(options_.min_members));
     return;
@@ -453,7 +471,7 @@ void Coordinator::Persist() {
   store_retry_at_ = Time::Never();
   waiting_for_ = "the store";
   out_.actions.emplace_back(
-      PersistRecord{++request_, EpochRecord{options_.owner, next_, next_seniority_, false}, stored_});
+      PersistRecord{++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false}, stored_});
 }
 
 void Coordinator::BeginPreparing() {
@@ -566,10 +584,26 @@ bool Coordinator::EndIfFinished() {
   for (const ViewMember& m : current_.members) {
     if (peers_.contains(m.id) && !finished_.contains(m.id)) return false;
   }
-  out_.actions.emplace_back(GroupEnded{});
-  out_.reason = "every member finished";
-  End(GroupPhase::kEnded);
+  PersistEnd();
   return true;
+}
+
+// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for members.
+void Coordinator::PersistEnd() {
+  phase_ = GroupPhase::kEnding;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  waiting_for_ = "the store";
+  out_.actions.emplace_back(PersistRecord{
+      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true}, stored_});
+}
+
+void Coordinator::ExpelDrainedOutside() {
+  std::vector<MemberId> drained;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.draining && peer.report.state == MemberState::kReady) drained.push_back(id);
+  }
+  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
 }
 
 void Coordinator::ReleaseDrained() {
@@ -745,6 +779,9 @@ void Coordinator::RepeatOutstanding() {
 }
 
 // ---- who is where ----
+
+// Once somebody finished, the others only have their last steps to end: they may do so in any number.
+uint32_t Coordinator::MinMembers() const { return finished_.empty() ? options_.min_members : 1; }
 
 std::vector<MemberId> Coordinator::Survivors() const {
   std::vector<MemberId> ids;

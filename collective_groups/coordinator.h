@@ -5,6 +5,7 @@
 //   Active  --joiner, drain--> Planning --all accept a step boundary--> Persisting (planned; nobody aborts)
 //   any     --fewer than min_members left----------> Parked --enough again--> Persisting
 //   start from a record ---> Recovering --heard from the members--> Active or Persisting
+//   every member finished -> Ending --stored--> Ended
 //
 // Thread: owner only. Never blocks, reads no clock, logs nothing; same inputs give same outputs.
 // Owns: the group's membership. Durable part: EpochRecord.
@@ -32,6 +33,7 @@ namespace troupe::groups {
 struct CoordinatorOptions {
   std::string group;
   std::string owner;            // Unique per coordinator incarnation.
+  uint64_t term = 1;            // Grows with every coordinator start (a counter in the store).
   uint32_t min_members = 1;
   uint32_t start_members = 1;   // Form the first epoch as soon as this many are ready...
   Duration form_timeout = seconds(30);       // ...or with at least min_members after this time.
@@ -89,7 +91,7 @@ struct CoordinatorDecision {
 };
 
 enum class GroupPhase : uint8_t {
-  kForming, kRecovering, kPersisting, kPreparing, kLinking, kActive, kPlanning, kParked, kEnded, kFailed
+  kForming, kRecovering, kPersisting, kPreparing, kLinking, kActive, kPlanning, kParked, kEnding, kEnded, kFailed
 };
 [[nodiscard]] const char* GroupPhaseName(GroupPhase phase);
 
@@ -135,6 +137,8 @@ class Coordinator {
 
   void Propose(const std::string& reason, bool planned, std::vector<MemberId> members);
   void Persist();
+  void PersistEnd();
+  void ExpelDrainedOutside();
   void BeginPreparing();
   void BeginLinking();
   void BeginActive();
@@ -164,6 +168,7 @@ class Coordinator {
   [[nodiscard]] bool InCurrent(const MemberId& id) const { return RankOf(current_, id) >= 0; }
   [[nodiscard]] bool InNext(const MemberId& id) const { return RankOf(next_, id) >= 0; }
   [[nodiscard]] bool EndIfFinished();
+  [[nodiscard]] uint32_t MinMembers() const;
   void PutAside(const MemberId& id, const std::string& reason);
   void NoteCause(const std::string& reason);
   void AssignSlot(Peer& peer);

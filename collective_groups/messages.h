@@ -95,14 +95,15 @@ struct Command {
 
 // What the store holds for a group; written by compare-and-set before the first message of the epoch (GM-7).
 struct EpochRecord {
-  std::string owner;  // The coordinator that wrote it.
+  std::string owner;   // The coordinator that wrote it,
+  uint64_t term = 0;   // and its term: every coordinator start has a higher one, and the highest owns the group.
   View view;
   uint64_t next_seniority = 1;
   bool ended = false;
 
   template <class A>
   void Fields(A& a) {
-    a(owner, view, next_seniority, ended);
+    a(owner, term, view, next_seniority, ended);
   }
 };
 
