@@ -580,7 +580,7 @@ void Coordinator::End(GroupPhase phase) {
 
 // True (and ended) if every member of the last view finished or is gone, and at least one finished.
 bool Coordinator::EndIfFinished() {
-  if (finished_.empty()) return false;
+  if (finished_.empty() || current_.epoch == 0) return false;
   for (const ViewMember& m : current_.members) {
     if (peers_.contains(m.id) && !finished_.contains(m.id)) return false;
   }

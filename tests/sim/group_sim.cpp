@@ -21,6 +21,7 @@ class World;
 struct SimStore {
   std::optional<EpochRecord> record;
   std::vector<EpochRecord> history;
+  Epoch newest = 0;  // Ever stored.
   bool available = true;
 };
 
@@ -493,11 +494,12 @@ void Head::Answer(const PersistRecord& request, bool lie) {
   if (!matches && !repeated) {
     if (answer.code == ErrorCode::kOk) answer = {request.request, ErrorCode::kConflict, store.record};
   } else {
-    if (!repeated && !request.record.ended && request.record.view.epoch <= epoch_of(store.record)) {
+    if (!repeated && !request.record.ended && request.record.view.epoch <= store.newest) {
       world_->Fail("GM-1: a stored epoch did not grow");
     }
     world_->CheckMemberList(request.record.view.epoch, request.record.view, "store");
     store.record = request.record;
+    store.newest = std::max(store.newest, request.record.view.epoch);
     store.history.push_back(request.record);
   }
   if (!lie) Feed(answer);
