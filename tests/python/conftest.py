@@ -1,0 +1,67 @@
+"""Unit tests run on a fake core; tests marked ``integration`` need the built one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PYAPI = HERE.parents[1] / "pyapi"
+for folder in (str(PYAPI), str(HERE)):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _core_problem() -> str:
+    """Why the real core cannot be used, empty if it can."""
+    try:
+        importlib.import_module("troupe._core")
+        return ""
+    except ImportError as error:
+        return str(error)
+
+
+_PROBLEM = _core_problem()
+
+
+def pytest_collection_modifyitems(config: Any, items: List[Any]) -> None:
+    """Without the core, integration tests are deselected, unless TROUPE_REQUIRE_CORE=1."""
+    if not _PROBLEM or os.environ.get("TROUPE_REQUIRE_CORE") == "1":
+        return
+    kept = [item for item in items if item.get_closest_marker("integration") is None]
+    dropped = [item for item in items if item not in kept]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        config.troupe_dropped = len(dropped)
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    dropped = getattr(config, "troupe_dropped", 0)
+    if dropped:
+        terminalreporter.write_line(
+            f"{dropped} integration tests deselected: troupe._core cannot be imported ({_PROBLEM})"
+        )
+
+
+@pytest.fixture(autouse=True)
+def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Unit tests get the fake core in place of the real one."""
+    if request.node.get_closest_marker("integration") is not None:
+        yield
+        return
+    import fake_core
+    from troupe import _cluster
+
+    module = fake_core.build_module()
+    monkeypatch.setitem(sys.modules, "troupe._core", module)
+    import troupe
+
+    monkeypatch.setattr(troupe, "_core", module, raising=False)
+    yield
+    _cluster.shutdown_all()
