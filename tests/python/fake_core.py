@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-DEADLINE_S = 30.0
+DEADLINE_S = 10.0
 _DTYPES = {
     "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
     "int64": torch.int64, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -190,9 +190,10 @@ class FakeCluster:
         reason = (self.epoch.aborted or "planned") if self.epoch else "start"
         self.epoch = Epoch(number, chosen, reason)
         self._publish(number, reason, old, chosen)
+        views = {m.name: self._view(m, chosen, number, reason) for m in chosen}
         for member in live:
             if member in chosen:
-                member.active = self._view(member, chosen, number, reason)
+                member.active = views[member.name]
             elif member.draining and member.offer:
                 member.told_to_leave = True
             member.offer = None if member in chosen else member.offer
@@ -318,6 +319,8 @@ class FakeGroup:
         return self._issue("barrier", name, ("barrier", name), None)
 
     def wait(self, handle: int, timeout_s: float) -> None:
+        if handle not in self._handles:
+            raise CoreError("invalid_argument", f"no collective {handle} is in flight")
         epoch, op = self._handles.pop(handle)
         with self.cluster.cond:
             if not self.cluster.cond.wait_for(

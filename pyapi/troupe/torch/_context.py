@@ -19,11 +19,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 import torch
 
 from troupe import _native, _runtime
-from troupe.errors import CollectiveMismatchError, HorovodInternalError, TroupeError
+from troupe.errors import CollectiveMismatchError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
 
 _DEFAULT_TIMEOUT_S = 600.0
-DRAIN_TIMEOUT_S = 30.0
+_DRAIN_TIMEOUT_S = 30.0
 _SIGNATURE_DIMS = 8
 _SIGNATURE_LEN = 4 + _SIGNATURE_DIMS
 
@@ -70,6 +70,7 @@ class Context:
         self._names: Set[str] = set()
         self._agreed: Set[str] = set()
         self._abandoned: List[Pending] = []
+        self._kept: List[Any] = []
         self._check_signatures = os.environ.get("TROUPE_CHECK_COLLECTIVES", "1") != "0"
 
     # -- membership -----------------------------------------------------------------------------
@@ -110,6 +111,7 @@ class Context:
             self._ordinals.clear()
             self._auto_names = itertools.count(1)
             self._abandoned.clear()
+            self._kept.clear()
             self._pending.clear()
             self._names.clear()
         self.runtime.export_view(view)
@@ -219,13 +221,20 @@ class Context:
             self._abandoned = []
             self._names.clear()
         for pending in leftovers:
-            for core_handle in pending.core_handles:
-                try:
-                    self.group.wait(core_handle, DRAIN_TIMEOUT_S)
-                except RuntimeError:
-                    continue
-        # Kept until the next view is adopted: by then the old lane is gone for certain.
-        self._abandoned = leftovers
+            self.wait_out(pending.core_handles, keep=[pending])
+
+    def wait_out(self, core_handles: Sequence[int], keep: Sequence[Any]) -> None:
+        """Waits for core collectives whose results nobody wants.
+
+        One that does not end keeps its memory until the next view is adopted, when its lane is
+        gone for certain.
+        """
+        for core_handle in core_handles:
+            try:
+                self.group.wait(core_handle, _DRAIN_TIMEOUT_S)
+            except RuntimeError as error:
+                if code_of(error) == "deadline_exceeded":
+                    self._kept.append(list(keep))
 
     def flush_optimizers(self) -> None:
         """Issues gradient buckets that are due, so that all ranks issue in the same order."""
@@ -394,6 +403,3 @@ def _limit_threads(context: Context) -> None:
     share = max(1, cores // max(1, int(context.view["local_size"])))
     if share < torch.get_num_threads():
         torch.set_num_threads(share)
-
-
-__all__ = ["Context", "HorovodInternalError", "current", "init", "is_initialized", "shutdown"]

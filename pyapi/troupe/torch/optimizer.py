@@ -292,11 +292,7 @@ class _Reducer:
         handles = [handle for handle, _, _ in self._issued]
         if self._counts_handle is not None:
             handles.append(self._counts_handle)
-        for handle in handles:
-            try:
-                self.context.group.wait(handle, _context.DRAIN_TIMEOUT_S)
-            except RuntimeError:
-                continue
+        self.context.wait_out(handles, keep=[self._issued, self.buckets, self._count_buffer])
         self.reset()
 
     def reset(self) -> None:
