@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Type
 
 from troupe import _cluster, _native, _payload
 from troupe._config import ConfigSource, Settings, build_settings
@@ -159,12 +161,11 @@ class Executor:
         Raises:
             WorkerError: ``fn`` failed; PlacementError: no room; JobCancelled: cancelled elsewhere.
         """
-        handle: Optional[RunHandle] = None
+        created: List[RunHandle] = []
         try:
-            handle = self._submit(fn, args, kwargs, callbacks=callbacks)
-            return handle.result()
+            return self._submit(fn, args, kwargs, callbacks=callbacks, created=created).result()
         except KeyboardInterrupt:
-            if handle is not None:
+            for handle in created:
                 _cancel_on_interrupt(handle)
             raise
 
@@ -235,7 +236,9 @@ class Executor:
         kwargs: Optional[Mapping[str, Any]],
         on_event: Optional[EventListener] = None,
         callbacks: Optional[Sequence[Callback]] = None,
+        created: Optional[List[RunHandle]] = None,
     ) -> RunHandle:
+        """Submits; puts the handle into ``created`` so that it is known even when Ctrl-C follows."""
         _check_call(fn, args, kwargs, on_event, callbacks)
         _cluster.check_process(self._pid)
         settings = self._settings
@@ -244,18 +247,21 @@ class Executor:
         driver = self._driver()
         self._check_room(driver)
         name = settings.name or _payload.callable_name(fn)
-        with _native.driver_errors(f"submitting {name!r}"):
-            job_id = driver.submit(self._spec(name, payload))
-        handle = RunHandle(
-            driver, job_id, name, self._pid, on_event, callbacks or (), settings.log_to_driver
-        )
-        with self._lock:
-            self._handles = [h for h in self._handles if not h.done()] + [handle]
-        if settings.progress != "off":
-            from troupe.display import attach
+        with _deferred_interrupt():
+            with _native.driver_errors(f"submitting {name!r}"):
+                job_id = driver.submit(self._spec(name, payload))
+            handle = RunHandle(
+                driver, job_id, name, self._pid, on_event, callbacks or (), settings.log_to_driver
+            )
+            if created is not None:
+                created.append(handle)
+            with self._lock:
+                self._handles = [h for h in self._handles if not h.done()] + [handle]
+            if settings.progress != "off":
+                from troupe.display import attach
 
-            attach(handle, settings.progress)
-        handle.start_pump()
+                attach(handle, settings.progress)
+            handle.start_pump()
         return handle
 
     def _spec(self, name: str, payload: bytes) -> Dict[str, Any]:
@@ -314,6 +320,23 @@ def _check_call(
     if callbacks is not None:
         if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
             raise TypeError("callbacks must be a list of callables")
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Holds Ctrl-C back for a moment: a run that was submitted must be known to be cancelled."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: List[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: held.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def _cancel_quietly(handle: RunHandle) -> None:

@@ -23,6 +23,7 @@ from troupe.errors import (
 
 _log = logging.getLogger("troupe.run")
 _PUMP_SLICE_S = 0.5
+_WAIT_SLICE_S = 0.2
 _MAX_EVENTS = 10_000
 _TERMINAL = ("succeeded", "failed", "cancelled")
 
@@ -97,7 +98,7 @@ class RunHandle:
         self._check_process()
         if timeout is not None:
             check_amount("timeout", timeout)
-        if not self._done.wait(timeout):
+        if not self.wait(timeout):
             raise TimeoutError(f"run {self.name!r} has not ended within {timeout:g} s")
         with self._lock:
             error, outcomes = self._error, list(self._outcomes)
@@ -170,7 +171,14 @@ class RunHandle:
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits for the end without raising; False if ``timeout`` seconds passed first."""
-        return self._done.wait(timeout)
+        # In slices: a Ctrl-C that arrives just before the wait begins would go unnoticed in it.
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._done.is_set():
+            left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._done.wait(min(left, _WAIT_SLICE_S))
+        return True
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.name!r} {self.job_id} {self._state}>"
