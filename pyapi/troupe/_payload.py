@@ -85,7 +85,7 @@ def load_envelope(payload: bytes) -> Dict[str, Any]:
     """The envelope of a task, its function still pickled."""
     envelope = pickle.loads(payload)
     if not isinstance(envelope, dict) or "blob" not in envelope:
-        raise SerializationError("the assignment holds no task; driver and worker differ in version")
+        raise SerializationError("the assignment holds no task; driver and worker versions differ")
     return envelope
 
 
@@ -101,7 +101,7 @@ def load_task(envelope: Mapping[str, Any]) -> Task:
 
 
 def describe_error(error: BaseException, outcome: Outcome, skip_frames: int = 0) -> Outcome:
-    """Fills the error's fields of ``outcome``; the exception itself only if it survives pickling."""
+    """Fills the error's fields of ``outcome``; the exception only if it survives pickling."""
     frames = error.__traceback__
     for _ in range(skip_frames):
         if frames is not None and frames.tb_next is not None:

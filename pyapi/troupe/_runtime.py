@@ -108,6 +108,13 @@ class WorkerRuntime:
         os.environ["TROUPE_EPOCH"] = str(view["epoch"])
 
 
+def usable_cores() -> int:
+    """Number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 _process_runtime: Optional[WorkerRuntime] = None
 _thread = threading.local()
 

@@ -44,8 +44,8 @@ class Executor:
         preload: modules that spare workers import ahead of time; default: numpy and torch if this
             process has imported torch.
         log_to_driver: show the workers' output here, each line as ``[rank host] line``.
-        progress: "auto" (live on a terminal or in a notebook, else nothing), "rich", "plain",
-            "notebook" or "off".
+        progress: "auto" (live on a terminal or in a notebook, else lines on stderr), "rich",
+            "plain", "notebook" or "off".
         name: the run's name in messages; default: the function's.
         num_cpus, num_gpus, memory_bytes, cluster_resources: what the private cluster offers;
             default: what this machine has.
@@ -101,7 +101,7 @@ class Executor:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def start(self) -> "Executor":
+    def start(self) -> Executor:
         """Starts or joins the cluster; returns self. ``run`` and ``submit`` do it by themselves.
 
         Raises:
@@ -132,7 +132,7 @@ class Executor:
         if cluster is not None:
             _cluster.release(cluster)
 
-    def __enter__(self) -> "Executor":
+    def __enter__(self) -> Executor:
         return self.start()
 
     def __exit__(
@@ -238,7 +238,7 @@ class Executor:
         callbacks: Optional[Sequence[Callback]] = None,
         created: Optional[List[RunHandle]] = None,
     ) -> RunHandle:
-        """Submits; puts the handle into ``created`` so that it is known even when Ctrl-C follows."""
+        """Submits; the handle goes into ``created`` at once, so that Ctrl-C finds it."""
         _check_call(fn, args, kwargs, on_event, callbacks)
         _cluster.check_process(self._pid)
         settings = self._settings
@@ -347,7 +347,8 @@ def _cancel_quietly(handle: RunHandle) -> None:
 
 
 def _cancel_on_interrupt(handle: RunHandle) -> None:
-    print(f"\nCancelling {handle.name!r} (Ctrl-C again to stop waiting)", file=sys.stderr, flush=True)
+    message = f"\nCancelling {handle.name!r} (Ctrl-C again to stop waiting)"
+    print(message, file=sys.stderr, flush=True)
     _cancel_quietly(handle)
     if not handle.wait(_CANCEL_GRACE_S):
         _log.warning("run %s has not ended %g s after Ctrl-C", handle.name, _CANCEL_GRACE_S)

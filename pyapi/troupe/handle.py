@@ -228,10 +228,8 @@ class RunHandle:
                 event = self._driver.next_event(self.job_id, _PUMP_SLICE_S)
             except Exception as error:  # noqa: BLE001 - whoever waits for the result must learn it
                 code = code_of(error) or type(error).__name__
-                self._finish(
-                    "failed",
-                    TroupeError(f"run {self.name!r}: lost contact with the cluster: {error} ({code})"),
-                )
+                reason = f"lost contact with the cluster: {error} ({code})"
+                self._finish("failed", TroupeError(f"run {self.name!r}: {reason}"))
                 return
             if event is None:
                 continue

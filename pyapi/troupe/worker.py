@@ -105,7 +105,7 @@ def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
 
 
 def load_failure(error: Exception, name: str, host: str) -> Exception:
-    """An error of unpickling, told as what it is: the worker cannot import what the driver could."""
+    """An error of unpickling, told as what it is: something cannot be imported here."""
     kind = ImportError if isinstance(error, ImportError) else RuntimeError
     return kind(
         f"cannot load {name} on {host}: {type(error).__name__}: {error}. Modules that the function "

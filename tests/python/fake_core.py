@@ -96,7 +96,7 @@ class Op:
 class Epoch:
     """One view and the collectives in it."""
 
-    def __init__(self, number: int, members: List["FakeGroup"], reason: str) -> None:
+    def __init__(self, number: int, members: List[FakeGroup], reason: str) -> None:
         self.number = number
         self.members = members
         self.reason = reason
@@ -122,8 +122,8 @@ class FakeCluster:
         founders: int,
         min_workers: int = 1,
         max_workers: int = 64,
-        before: Optional[Callable[["FakeGroup", str, str], None]] = None,
-        deliver: Optional[Callable[[Op, List["FakeGroup"]], Optional[Set[str]]]] = None,
+        before: Optional[Callable[[FakeGroup, str, str], None]] = None,
+        deliver: Optional[Callable[[Op, List[FakeGroup]], Optional[Set[str]]]] = None,
     ) -> None:
         self.founders = founders
         self.min_workers = min_workers
@@ -139,16 +139,16 @@ class FakeCluster:
 
     # -- membership -----------------------------------------------------------------------------
 
-    def add(self, name: str) -> "FakeGroup":
+    def add(self, name: str) -> FakeGroup:
         with self.cond:
             member = FakeGroup(self, name, joiner=self.epoch is not None)
             self.members.append(member)
             return member
 
-    def live(self) -> List["FakeGroup"]:
+    def live(self) -> List[FakeGroup]:
         return [m for m in self.members if m.alive]
 
-    def remove(self, member: "FakeGroup", how: str) -> None:
+    def remove(self, member: FakeGroup, how: str) -> None:
         """A member is gone: "finished" leaves quietly, "killed" ends the epoch."""
         with self.cond:
             member.alive = False
@@ -159,7 +159,7 @@ class FakeCluster:
             self._consider()
             self.cond.notify_all()
 
-    def drain(self, member: "FakeGroup") -> None:
+    def drain(self, member: FakeGroup) -> None:
         with self.cond:
             member.draining = True
             self._request_change()
@@ -203,7 +203,7 @@ class FakeCluster:
             self._request_change()
         self.cond.notify_all()
 
-    def _view(self, me: "FakeGroup", chosen: List["FakeGroup"], number: int,
+    def _view(self, me: FakeGroup, chosen: List[FakeGroup], number: int,
               reason: str) -> Dict[str, Any]:
         offers = [m.offer or (0, False) for m in chosen]
         newest = max((v for v, has in offers if has), default=None)
@@ -223,7 +223,7 @@ class FakeCluster:
             ],
         }
 
-    def _publish(self, number: int, reason: str, old: int, chosen: List["FakeGroup"]) -> None:
+    def _publish(self, number: int, reason: str, old: int, chosen: List[FakeGroup]) -> None:
         event = {
             "kind": "epoch", "epoch": number, "reason": reason, "old_size": old,
             "size": len(chosen), "pause_ms": 0.0, "time_s": time.monotonic(), "job": "job",
@@ -473,7 +473,7 @@ class FakeWorker:
 class Driver:
     """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
 
-    instances: List["Driver"] = []
+    instances: List[Driver] = []
 
     def __init__(self, address: str, options: Dict[str, Any]) -> None:
         self.address = address or "fake"
@@ -612,19 +612,21 @@ class Rank:
             how = self.ended = "drained"
         except Killed:
             self.ended = "killed"
-        except BaseException as error:  # noqa: BLE001 - handed to the test
+        except BaseException as error:
             self.error = error
         finally:
             self._cluster.remove(self.group, "finished" if how == "drained" else how)
             _context._thread.context = None
 
-    def join(self) -> "Rank":
+    def join(self) -> Rank:
         self._thread.join(2 * DEADLINE_S)
         assert not self._thread.is_alive(), f"rank {self.group.name} hangs"
         return self
 
 
-def run_ranks(size: int, fn: Callable[..., Any], cluster: Optional[FakeCluster] = None) -> List[Any]:
+def run_ranks(
+    size: int, fn: Callable[..., Any], cluster: Optional[FakeCluster] = None
+) -> List[Any]:
     """Runs ``fn(group)`` on ``size`` ranks that called init(); their values, first error raised."""
     import troupe.torch as hvd
 

@@ -47,7 +47,7 @@ def test_allreduce_values(dtype: torch.dtype, dims: int) -> None:
                 hvd.allreduce(x, op=hvd.Max), hvd.allreduce(x, op=hvd.Product), x]
 
     base = torch.arange(2 ** dims).reshape([2] * dims)
-    for total, mean, low, high, product, x in run_ranks(3, fn):
+    for total, mean, low, high, product, _ in run_ranks(3, fn):
         assert total.dtype == dtype
         assert torch.equal(total, (3 * base + 3).to(dtype))
         assert torch.equal(mean, (base + 1).to(dtype))
@@ -248,7 +248,8 @@ def test_broadcast_parameters_and_optimizer_state() -> None:
         hvd.broadcast_parameters(model.state_dict(), root_rank=1)
         hvd.broadcast_optimizer_state(optimizer, root_rank=1)
         moments = [s["exp_avg"] for s in optimizer.state.values()]
-        return [*model.state_dict().values(), *moments, torch.tensor(optimizer.param_groups[0]["lr"])]
+        rate = torch.tensor(optimizer.param_groups[0]["lr"])
+        return [*model.state_dict().values(), *moments, rate]
 
     first, second = run_ranks(2, fn)
     assert len(first) == len(second) > 8

@@ -151,13 +151,6 @@ def test_a_module_that_is_missing_on_the_worker() -> None:
         sys.modules.pop("only_here", None)
 
 
-GLOBAL_LOCK = threading.Lock()
-
-
-def uses_global() -> Any:
-    return (lambda: GLOBAL_LOCK)()
-
-
 @pytest.mark.parametrize("kind", ["closure", "nested", "default", "argument", "keyword", "partial",
                                   "method", "inside", "attribute"])
 def test_what_cannot_be_pickled_is_named(kind: str) -> None:

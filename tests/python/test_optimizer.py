@@ -15,7 +15,6 @@ from troupe.errors import CollectiveMismatchError
 from troupe.torch import _buckets
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
-
 _seeding = threading.Lock()  # ranks are threads and share torch's generator
 
 

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 import torch
 
 from troupe import _native, _runtime
+from troupe._runtime import usable_cores
 from troupe.errors import CollectiveMismatchError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
 
@@ -60,7 +61,7 @@ class Context:
         self.group = runtime.group
         self.view: Mapping[str, Any] = {}
         self.timeout_s = _timeout_from_env()
-        self._reducers: List["weakref.ref[Any]"] = []
+        self._reducers: List[weakref.ref[Any]] = []
         self._ordinals: Dict[int, int] = {}
         self.synced_epoch = -1
         self._lock = threading.RLock()
@@ -206,10 +207,10 @@ class Context:
             self._names.discard(pending.name)
         return pending.finish()
 
-    def run_now(self, name: str, start: Callable[[], int], timeout_s: Optional[float] = None) -> None:
+    def run_now(self, name: str, start: Callable[[], int]) -> None:
         """Runs one core collective to its end."""
         with _native.collective_errors(name):
-            self.group.wait(start(), timeout_s or self.timeout_s)
+            self.group.wait(start(), self.timeout_s)
 
     def abandon_collectives(self) -> None:
         """Waits out what is in flight, whatever becomes of it, so that its memory may go."""
@@ -357,7 +358,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """
     global _process_context
     if comm is not None:
-        raise ValueError("init(comm=...) is not supported: the executor decides who is in the group")
+        raise ValueError("init(comm=...) is not supported: the executor decides the group")
     if process_sets:
         raise ValueError("init(process_sets=...) is not supported; only the global set exists")
     if current_or_none() is not None:
@@ -399,7 +400,6 @@ def _limit_threads(context: Context) -> None:
     """Shares the cores among the workers of this host unless the user has decided otherwise."""
     if os.environ.get("OMP_NUM_THREADS"):
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // max(1, int(context.view["local_size"])))
+    share = max(1, usable_cores() // max(1, int(context.view["local_size"])))
     if share < torch.get_num_threads():
         torch.set_num_threads(share)

@@ -10,7 +10,7 @@ import torch
 
 from troupe.torch import _context
 from troupe.torch._tree import flatten, slots, staging, unflatten
-from troupe.torch.ops import broadcast_async_, synchronize, allgather
+from troupe.torch.ops import allgather, broadcast_async_, synchronize
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
 Parameters = Union[Mapping[str, torch.Tensor], Iterable[Tuple[str, torch.Tensor]]]

@@ -92,7 +92,7 @@ class _Reducer:
             hook.remove()
         self._hooks, self._kept_nodes = [], []
 
-    def shares_parameters(self, other: "_Reducer") -> bool:
+    def shares_parameters(self, other: _Reducer) -> bool:
         """Whether some parameter belongs to both."""
         return not self._place.keys().isdisjoint(other._place.keys())
 
@@ -424,7 +424,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     check_process_set(process_set)
     reduce_op = resolve_op(None, op)
     if reduce_op not in (Average, Sum):
-        raise ValueError(f"DistributedOptimizer supports op=Average and op=Sum, not {reduce_op.name}")
+        raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
     if gradient_predivide_factor != 1.0 and reduce_op != Average:
         raise ValueError("gradient_predivide_factor is supported with op=Average only")
     if not gradient_predivide_factor > 0:
@@ -433,7 +433,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     _check_groups(num_groups, groups)
     _check_names(optimizer, named_parameters)
     base = optimizer.__class__
-    cls = type(base.__name__, (base,), dict(_DistributedOptimizer.__dict__))
+    cls: Any = type(base.__name__, (base,), dict(_DistributedOptimizer.__dict__))
     wrapped = cls.__new__(cls)
     # Shares state and param_groups; `step` may be a scheduler's wrapper of the original's method.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
@@ -453,7 +453,7 @@ def _check_passes(passes: Any) -> None:
 
 def _check_groups(num_groups: Any, groups: Any) -> None:
     if num_groups:
-        warnings.warn("num_groups is deprecated and has no effect", DeprecationWarning, stacklevel=3)
+        warnings.warn("num_groups is deprecated; it has no effect", DeprecationWarning, stacklevel=3)
     if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
         return
     if isinstance(groups, list) and all(

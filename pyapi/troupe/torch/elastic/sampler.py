@@ -95,7 +95,7 @@ class ElasticSampler(Sampler):
         return self._samples - self.processed_num
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins a data epoch. Naming the present one again keeps its progress if it has any left."""
+        """Begins a data epoch; naming the present one again keeps it unless it is exhausted."""
         if epoch == self.epoch and self.remaining > 0:
             return
         self.epoch = epoch
