@@ -7,6 +7,7 @@ lines never overwrite each other.
 from __future__ import annotations
 
 import html
+import importlib.util
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -119,7 +120,7 @@ def attach(handle: RunHandle, mode: str) -> None:
     view: PlainView
     if mode == "notebook":
         view = NotebookView(handle)
-    elif mode == "rich":
+    elif mode == "rich" and importlib.util.find_spec("rich") is not None:
         view = RichView(handle)
     else:
         view = PlainView(handle)

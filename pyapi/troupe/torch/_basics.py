@@ -42,6 +42,11 @@ def max_size() -> int:
     return int(_context.current().view["max_size"])
 
 
+def epoch() -> int:
+    """Number of the group's present epoch; it grows whenever members come or go."""
+    return int(_context.current().view["epoch"])
+
+
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of members."""
     counts = Counter(member["host"] for member in _context.current().view["members"])

@@ -453,7 +453,7 @@ def _check_passes(passes: Any) -> None:
 
 def _check_groups(num_groups: Any, groups: Any) -> None:
     if num_groups:
-        warnings.warn("num_groups is deprecated; it has no effect", DeprecationWarning, stacklevel=3)
+        warnings.warn("num_groups has no effect", DeprecationWarning, stacklevel=3)
     if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
         return
     if isinstance(groups, list) and all(
