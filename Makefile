@@ -1,0 +1,45 @@
+# Front door. Every target installs what it needs first and does nothing twice. The work is in scripts/.
+#   make demo          a cluster on this machine loses a worker while it trains
+#   make test          every test, C++ and Python
+#   make check         format, lint, types, include directions, limits
+#   make bench         all benchmarks; make bench-NAME runs one
+#   PRESET=dev make test    another preset of CMakePresets.json (dev: sanitizers)
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export PRESET ?= release
+
+.PHONY: help install-deps build demo test check format bench clean distclean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+install-deps:
+	@scripts/install_debian.sh
+	@scripts/setup_venv.sh
+
+build: install-deps
+	@scripts/build.sh
+
+demo: build
+	@scripts/run_python.sh examples/demo.py
+
+test: build
+	@scripts/test.sh
+
+check: build
+	@scripts/check.sh
+
+format: install-deps
+	@scripts/format.sh
+
+bench: build
+	@scripts/run_python.sh benchmarks/run.py $(ARGS)
+
+bench-%: build
+	@scripts/run_python.sh benchmarks/run.py $* $(ARGS)
+
+clean:
+	rm -rf build
+
+distclean: clean
+	rm -rf .venv dist

@@ -1,0 +1,859 @@
+#include "collective_groups/coordinator.h"
+
+#include <algorithm>
+
+namespace troupe::groups {
+namespace {
+
+constexpr uint64_t kPlanMarginMax = 1 << 20;
+
+const LinkOffer* FindOffer(const std::vector<LinkOffer>& offers, uint32_t slot) {
+  for (const LinkOffer& offer : offers) {
+    if (offer.slot == slot) return &offer;
+  }
+  return nullptr;
+}
+
+std::string Join(const std::vector<MemberId>& ids) {
+  std::string text;
+  for (const MemberId& id : ids) text.append(text.empty() ? "" : ", ").append(id.ToString());
+  return text;
+}
+
+}  // namespace
+
+const char* GroupPhaseName(GroupPhase phase) {
+  static constexpr const char* kNames[] = {"forming", "recovering", "persisting", "preparing", "linking",
+                                           "active",  "planning",   "parked",     "ending",    "ended",   "failed"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
+Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> record, Time now)
+    : options_(std::move(options)), now_(now) {
+  next_repeat_ = now + options_.repeat;
+  if (record && record->ended) {
+    stored_ = std::move(record);
+    phase_ = GroupPhase::kEnded;
+  } else if (record) {
+    stored_ = std::move(record);
+    last_epoch_ = stored_->view.epoch;
+    next_seniority_ = stored_->next_seniority;
+    phase_ = GroupPhase::kRecovering;
+    phase_deadline_ = now + options_.recover_grace;
+  } else {
+    phase_deadline_ = now + options_.form_timeout;
+    parked_since_ = now;
+  }
+}
+
+CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
+  now_ = now;
+  out_ = {};
+  if (const auto* e = std::get_if<ReportReceived>(&event)) {
+    OnReport(e->report);
+  } else if (const auto* e = std::get_if<MemberDied>(&event)) {
+    PutAside(e->id, e->id.ToString() + " died: " + e->reason);
+  } else if (const auto* e = std::get_if<DrainRequested>(&event)) {
+    if (const auto it = peers_.find(e->id); it != peers_.end()) it->second.draining = true;
+  } else if (const auto* e = std::get_if<LimitsChanged>(&event)) {
+    options_.min_members = e->min_members;
+  } else if (const auto* e = std::get_if<StoreAnswered>(&event)) {
+    OnStore(*e);
+  } else {
+    OnTick();
+  }
+  Reconsider();
+  return std::move(out_);
+}
+
+Time Coordinator::NextDeadline() const {
+  if (phase_ == GroupPhase::kEnded || phase_ == GroupPhase::kFailed) return Time::Never();
+  Time next = std::min({next_repeat_, phase_deadline_, store_retry_at_});
+  if (broken_since_ != Time::Never()) next = std::min(next, broken_since_ + options_.error_grace);
+  return next;
+}
+
+std::vector<Report> Coordinator::members() const {
+  std::vector<Report> reports;
+  for (const auto& [id, peer] : peers_) reports.push_back(peer.report);
+  return reports;
+}
+
+bool Coordinator::IsDraining(const MemberId& id) const {
+  const auto it = peers_.find(id);
+  return it != peers_.end() && it->second.draining;
+}
+
+// ---- events ----
+
+void Coordinator::OnReport(const Report& report) {
+  if (gone_.contains(report.id) || phase_ == GroupPhase::kEnded || phase_ == GroupPhase::kFailed) {
+    Expel(report.id, gone_.contains(report.id) ? ExpelKind::kFenced : ExpelKind::kEnded,
+          "this incarnation was put aside");
+    return;
+  }
+  const auto [it, is_new] = peers_.try_emplace(report.id);
+  Peer& peer = it->second;
+  peer.heard = now_;
+  if (is_new) {
+    peer.arrival = next_arrival_++;
+    if (stored_) {  // After a restart the record still knows seniority and slot.
+      if (const int rank = RankOf(stored_->view, report.id); rank >= 0) {
+        peer.seniority = stored_->view.members[rank].seniority;
+        peer.slot = stored_->view.members[rank].slot;
+      }
+    }
+  } else if (report.sequence <= peer.report.sequence) {
+    return;
+  }
+  if (report.state == MemberState::kReady && peer.ready_since == Time::Never()) peer.ready_since = now_;
+  if (report.state == MemberState::kFinished) finished_.insert(report.id);
+  const size_t offers_before = peer.report.prelinks.size();
+  peer.report = report;
+  last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
+  if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before) ForwardPrelinks(report.id);
+}
+
+// Hands fresh ahead-of-time offers to the other side at once instead of at the next repeat.
+void Coordinator::ForwardPrelinks(const MemberId& from) {
+  for (auto& [id, joiner] : peers_) {
+    if (joiner.prelink_attempt == 0 || InCurrent(id) || IsWarm(joiner)) continue;
+    if (id != from) {
+      SendPrelink(id, joiner, joiner);
+      continue;
+    }
+    for (const ViewMember& m : current_.members) {
+      if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, joiner);
+    }
+  }
+}
+
+void Coordinator::OnStore(const StoreAnswered& answer) {
+  const bool ending = phase_ == GroupPhase::kEnding;
+  if ((phase_ != GroupPhase::kPersisting && !ending) || answer.request != request_) return;
+  if (answer.code == ErrorCode::kOk && ending) {
+    out_.actions.emplace_back(GroupEnded{});
+    out_.reason = "every member finished";
+    End(GroupPhase::kEnded);
+    return;
+  }
+  if (answer.code == ErrorCode::kOk) {
+    stored_ = EpochRecord{options_.owner, options_.term, next_, next_seniority_, false};
+    const bool all_alive = std::all_of(next_.members.begin(), next_.members.end(), [&](const ViewMember& m) {
+      return peers_.contains(m.id) && !finished_.contains(m.id);
+    });
+    if (all_alive) {
+      BeginPreparing();
+    } else {
+      Propose(cause_, false, Survivors());
+    }
+    return;
+  }
+  if (answer.code == ErrorCode::kConflict) {
+    if (answer.actual && answer.actual->term > options_.term) {
+      out_.actions.emplace_back(Deposed{});
+      out_.reason = "another coordinator (" + answer.actual->owner + ") owns the group";
+      End(GroupPhase::kFailed);
+      return;
+    }
+    // An older coordinator that still runs, our own write whose answer was lost, or a store that came back empty:
+    // go on from what it holds; our next write ends the older one.
+    stored_ = answer.actual;
+    if (stored_) last_epoch_ = std::max(last_epoch_, stored_->view.epoch);
+    if (ending) return PersistEnd();
+    next_.epoch = ++last_epoch_;
+    Persist();
+    return;
+  }
+  store_retry_at_ = now_ + options_.store_retry;
+  waiting_for_ = "the store (Redis) to answer";
+}
+
+void Coordinator::OnTick() {
+  if (phase_ == GroupPhase::kPersisting && store_retry_at_ <= now_) Persist();
+  if (phase_ == GroupPhase::kEnding && store_retry_at_ <= now_) PersistEnd();
+  std::vector<MemberId> silent;
+  for (const auto& [id, peer] : peers_) {
+    if (now_ - peer.heard > options_.lease) silent.push_back(id);
+  }
+  if (phase_ != GroupPhase::kRecovering) {
+    for (const MemberId& id : silent) {
+      const auto it = peers_.find(id);
+      if (it == peers_.end()) continue;  // Sent away by what an earlier one caused.
+      const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
+      const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
+      out_.actions.emplace_back(FenceMember{id, reason});
+      PutAside(id, reason);
+    }
+  }
+  if (next_repeat_ <= now_) {
+    next_repeat_ = now_ + options_.repeat;
+    RepeatOutstanding();
+  }
+}
+
+// Removes an incarnation for good and starts a new epoch if it mattered.
+void Coordinator::PutAside(const MemberId& id, const std::string& reason) {
+  if (!gone_.insert(id).second) return;
+  const bool known = peers_.erase(id) > 0;
+  if (finished_.contains(id)) return;
+  const bool matters = known && (InCurrent(id) || InNext(id));
+  if (!matters) return;
+  NoteCause(reason);
+  switch (phase_) {
+    case GroupPhase::kActive:
+    case GroupPhase::kPlanning:
+      if (InCurrent(id) && !EndIfFinished()) Propose(reason, false, Survivors());
+      break;
+    case GroupPhase::kPreparing:
+    case GroupPhase::kLinking:
+      if (!EndIfFinished()) Propose(reason, false, Survivors());
+      break;
+    default:
+      break;  // Persisting re-checks when the store answers; Forming, Parked and Recovering look at who is there.
+  }
+}
+
+void Coordinator::NoteCause(const std::string& reason) {
+  if (cause_at_ != Time::Never()) return;
+  cause_at_ = now_;
+  cause_ = reason;
+}
+
+// ---- decisions ----
+
+void Coordinator::Reconsider() {
+  switch (phase_) {
+    case GroupPhase::kForming:
+    case GroupPhase::kParked: ReconsiderForming(); break;
+    case GroupPhase::kRecovering: ReconsiderRecovering(); break;
+    case GroupPhase::kPreparing:
+    case GroupPhase::kLinking: ReconsiderProgress(); break;
+    case GroupPhase::kActive: ReconsiderActive(); break;
+    case GroupPhase::kPlanning: ReconsiderPlanning(); break;
+    default: break;
+  }
+}
+
+void Coordinator::ReconsiderForming() {
+  const bool parked = phase_ == GroupPhase::kParked;
+  if (EndIfFinished()) return;
+  ExpelDrainedOutside();
+  const std::vector<MemberId> ready = Candidates();
+  // Survivors that still unwind hold state that nobody else may have: wait for them (their lease bounds the wait).
+  const bool unwinding = std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    const MemberState s = entry.second.report.state;
+    return s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
+           s == MemberState::kPrepared;
+  });
+  const bool enough = ready.size() >= MinMembers() && !unwinding &&
+                      (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
+  if (enough && !ready.empty()) {
+    const std::string reason = parked ? "enough members again" : "group formed";
+    NoteCause(reason);
+    Propose(reason, false, ready);
+    return;
+  }
+  waiting_for_ = std::to_string(ready.size()) + " of " +
+                 std::to_string(parked ? options_.min_members : std::max(options_.start_members, options_.min_members)) +
+                 " members ready";
+  if (now_ >= parked_since_ + options_.park_timeout) {
+    const std::string reason = "only " + std::to_string(ready.size()) + " of at least " +
+                               std::to_string(options_.min_members) + " members within the elastic timeout of " +
+                               std::to_string(static_cast<int64_t>(ToSeconds(options_.park_timeout))) + " s";
+    out_.actions.emplace_back(GroupFailed{reason});
+    out_.reason = reason;
+    End(GroupPhase::kFailed);
+  }
+}
+
+void Coordinator::ReconsiderRecovering() {
+  const View& view = stored_->view;
+  size_t heard = 0;
+  size_t active = 0;
+  for (const ViewMember& m : view.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end()) continue;
+    ++heard;
+    if (it->second.report.state == MemberState::kFinished) ++active;
+    if (it->second.report.state == MemberState::kActive && it->second.report.epoch == view.epoch) ++active;
+  }
+  if (active == view.members.size()) {
+    current_ = view;
+    for (const ViewMember& a : view.members) {
+      for (const ViewMember& b : view.members) {
+        if (a.slot < b.slot) links_.insert({a.slot, b.slot});
+      }
+    }
+    phase_ = GroupPhase::kActive;
+    phase_deadline_ = Time::Never();
+    out_.reason = "coordinator restarted; epoch " + std::to_string(view.epoch) + " goes on";
+    return;
+  }
+  waiting_for_ = std::to_string(view.members.size() - heard) + " members to be heard after the restart";
+  if (heard < view.members.size() && now_ < phase_deadline_) return;
+  current_ = view;  // Whatever it became, its members are the ones to go on with.
+  interrupted_ = true;
+  NoteCause("coordinator restarted in mid-change");
+  Propose(cause_, false, Survivors());
+}
+
+void Coordinator::ReconsiderProgress() {
+  const MemberState wanted = phase_ == GroupPhase::kPreparing ? MemberState::kPrepared : MemberState::kLinked;
+  bool broken = false;
+  for (const ViewMember& m : next_.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end()) continue;
+    const Report& r = it->second.report;
+    if (r.state == MemberState::kFinished) {
+      if (!EndIfFinished()) Propose(m.id.ToString() + " finished", false, Survivors());
+      return;
+    }
+    if (r.epoch == next_.epoch && r.broken) broken = true;
+    // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by abort instead.
+    if (next_planned_ && phase_ == GroupPhase::kPreparing && r.state == MemberState::kActive &&
+        (r.broken || r.boundary > plan_boundary_ || (r.plan == plan_ && !r.plan_accepted))) {
+      broken = true;
+    }
+  }
+  if (broken) {
+    if (broken_since_ == Time::Never()) broken_since_ = now_;
+    if (now_ >= broken_since_ + options_.error_grace) Propose(cause_, false, Survivors());
+    return;
+  }
+  const std::vector<MemberId> missing = MissingFrom(wanted);
+  if (missing.empty()) {
+    phase_ == GroupPhase::kPreparing ? BeginLinking() : BeginActive();
+    return;
+  }
+  waiting_for_ = Join(missing) + (phase_ == GroupPhase::kPreparing ? " to come out of the step" : " to link");
+  if (now_ < phase_deadline_) return;
+  // In Linking one bad member can keep several waiting: put the youngest aside and see.
+  std::vector<MemberId> late = missing;
+  if (phase_ == GroupPhase::kLinking) late = {missing.back()};
+  for (const MemberId& id : late) {
+    const std::string reason = id.ToString() + " missed the deadline of " + GroupPhaseName(phase_);
+    out_.actions.emplace_back(FenceMember{id, reason});
+    gone_.insert(id);
+    peers_.erase(id);
+    out_.reason = reason;
+  }
+  Propose(out_.reason, false, Survivors());
+}
+
+void Coordinator::ReconsiderActive() {
+  if (EndIfFinished()) return;
+  bool broken = false;
+  bool drain = false;
+  bool settled = true;  // Everybody knows that the epoch is active.
+  for (const ViewMember& m : current_.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end()) continue;
+    const Report& r = it->second.report;
+    settled &= r.state == MemberState::kActive && r.epoch == current_.epoch;
+    drain |= it->second.draining && r.state == MemberState::kActive;
+    if (r.epoch != current_.epoch) continue;
+    if (r.broken || r.state == MemberState::kReady || r.state == MemberState::kLeaving) {
+      broken = true;
+      NoteCause(m.id.ToString() + " lost a peer: " + r.problem);
+    }
+  }
+  if (broken) {
+    if (broken_since_ == Time::Never()) broken_since_ = now_;
+    if (now_ >= broken_since_ + options_.error_grace) Propose(cause_, false, Survivors());
+    return;
+  }
+  if (!finished_.empty()) {
+    for (const MemberId& id : Joiners()) Expel(id, ExpelKind::kEnded, "the group is finishing");
+    return;
+  }
+  std::vector<MemberId> leaving_joiners;
+  bool all_warm = true;
+  const std::vector<MemberId> joiners = Joiners();
+  for (const MemberId& id : joiners) {
+    Peer& joiner = peers_.at(id);
+    if (joiner.draining) {
+      leaving_joiners.push_back(id);
+      continue;
+    }
+    if (joiner.prelink_attempt == 0) Prelink(id, joiner);
+    if (!IsWarm(joiner) && now_ < joiner.prelink_deadline) all_warm = false;
+  }
+  for (const MemberId& id : leaving_joiners) Expel(id, ExpelKind::kDrained, "drained before it joined");
+  const bool join = joiners.size() > leaving_joiners.size() && all_warm &&
+                    current_.members.size() < kGroupMembersMax;
+  if ((!join && !drain) || !settled) return;
+  NoteCause(drain ? "drain" : "join of " + Join(joiners));
+  BeginPlanning(cause_);
+}
+
+void Coordinator::ReconsiderPlanning() {
+  for (const ViewMember& m : current_.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end()) continue;
+    const Report& r = it->second.report;
+    if (r.broken || r.state != MemberState::kActive || !finished_.empty() || now_ >= phase_deadline_) {
+      // Withdraw: whoever waits at the boundary goes on; Active decides afresh.
+      plan_boundary_ = 0;
+      ++plan_;
+      for (const ViewMember& other : current_.members) SendPlan(other.id);
+      phase_ = GroupPhase::kActive;
+      phase_deadline_ = Time::Never();
+      if (!r.broken) cause_at_ = Time::Never();
+      out_.reason = "plan withdrawn";
+      return;
+    }
+  }
+  bool refused = false;
+  for (const ViewMember& m : current_.members) {
+    const Report& r = peers_.at(m.id).report;
+    if (r.plan != plan_ || r.epoch != current_.epoch) {
+      waiting_for_ = m.id.ToString() + " to answer the plan";
+      return;
+    }
+    refused |= !r.plan_accepted;
+  }
+  if (refused) {
+    StartPlanRound();
+    return;
+  }
+  std::vector<MemberId> members;
+  for (const MemberId& id : Survivors()) {
+    if (!peers_.at(id).draining) members.push_back(id);
+  }
+  for (const MemberId& id : Joiners()) {
+    const Peer& joiner = peers_.at(id);
+    const bool admit = IsWarm(joiner) || now_ >= joiner.prelink_deadline;
+    if (!joiner.draining && admit && members.size() < kGroupMembersMax) members.push_back(id);
+  }
+  if (members.size() < options_.min_members) {
+    Park("a drain leaves " + std::to_string(members.size()) + " members, below the minimum of " +
+         std::to_string(options_.min_members));
+    return;
+  }
+  Propose(cause_, true, std::move(members));
+}
+
+// ---- transitions ----
+
+void Coordinator::Propose(const std::string& reason, bool planned, std::vector<MemberId> members) {
+  if (members.size() < MinMembers() || members.empty()) {
+    Park(reason + "; " + std::to_string(members.size()) + " left, below the minimum of " +
+         std::to_string(options_.min_members));
+    return;
+  }
+  NoteCause(reason);
+  std::sort(members.begin(), members.end(), [&](const MemberId& a, const MemberId& b) {
+    const Peer& pa = peers_.at(a);
+    const Peer& pb = peers_.at(b);
+    const auto key = [](const Peer& p) { return std::pair(p.seniority == 0 ? UINT64_MAX : p.seniority, p.arrival); };
+    return key(pa) < key(pb);
+  });
+  members.resize(std::min<size_t>(members.size(), kGroupMembersMax));
+  next_ = View{options_.group, ++last_epoch_, {}, reason};
+  for (const MemberId& id : members) {
+    Peer& peer = peers_.at(id);
+    if (peer.seniority == 0) peer.seniority = next_seniority_++;
+    AssignSlot(peer);
+    next_.members.push_back({id, peer.seniority, *peer.slot, peer.report.host, 0, false});
+  }
+  next_planned_ = planned;
+  if (!planned) interrupted_ = true;
+  broken_since_ = Time::Never();
+  out_.reason = "epoch " + std::to_string(next_.epoch) + " with " + std::to_string(members.size()) +
+                " members: " + reason;
+  Persist();
+}
+
+void Coordinator::Persist() {
+  phase_ = GroupPhase::kPersisting;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  waiting_for_ = "the store";
+  out_.actions.emplace_back(
+      PersistRecord{++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false}, stored_});
+}
+
+void Coordinator::BeginPreparing() {
+  phase_ = GroupPhase::kPreparing;
+  phase_deadline_ = now_ + options_.prepare_timeout;
+  if (interrupted_) links_.clear();
+  for (const ViewMember& m : next_.members) SendPrepare(m.id);
+  if (next_planned_) {
+    for (const ViewMember& m : current_.members) {
+      if (!InNext(m.id) && peers_.contains(m.id)) SendLeave(m.id);
+    }
+  }
+}
+
+void Coordinator::BeginLinking() {
+  phase_ = GroupPhase::kLinking;
+  phase_deadline_ = now_ + options_.link_timeout;
+  for (ViewMember& m : next_.members) {
+    const Report& r = peers_.at(m.id).report;
+    m.version = r.version;
+    m.has_state = r.has_state;
+  }
+  for (const ViewMember& m : next_.members) SendInstall(m.id);
+  ReleaseDrained();
+}
+
+void Coordinator::BeginActive() {
+  const int old_size = static_cast<int>(current_.members.size());
+  current_ = next_;
+  phase_ = GroupPhase::kActive;
+  phase_deadline_ = Time::Never();
+  waiting_for_.clear();
+  interrupted_ = false;
+  links_.clear();
+  for (const ViewMember& a : current_.members) {
+    Peer& peer = peers_.at(a.id);
+    peer.prelink_attempt = 0;
+    peer.ready_since = Time::Never();
+    for (const ViewMember& b : current_.members) {
+      if (a.slot < b.slot) links_.insert({a.slot, b.slot});
+    }
+  }
+  for (auto& [id, peer] : peers_) {
+    if (!InCurrent(id)) peer.prelink_attempt = 0;  // Its links must match the new members.
+  }
+  for (const ViewMember& m : current_.members) SendActivate(m.id);
+  out_.actions.emplace_back(EpochActivated{current_, old_size,
+                                           cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_,
+                                           next_planned_});
+  cause_at_ = Time::Never();
+  broken_since_ = Time::Never();
+  parked_since_ = Time::Never();
+  plan_round_ = 0;
+}
+
+void Coordinator::BeginPlanning(const std::string& reason) {
+  phase_ = GroupPhase::kPlanning;
+  phase_deadline_ = now_ + options_.plan_timeout;
+  plan_round_ = 0;
+  out_.reason = "planning a step boundary: " + reason;
+  StartPlanRound();
+}
+
+void Coordinator::StartPlanRound() {
+  uint64_t newest = 0;
+  for (const ViewMember& m : current_.members) newest = std::max(newest, peers_.at(m.id).report.boundary);
+  // A refusal means that steps pass faster than messages: look further ahead each time.
+  const uint64_t margin = std::min(kPlanMarginMax, options_.plan_margin << std::min<uint64_t>(plan_round_, 20));
+  ++plan_round_;
+  ++plan_;
+  plan_boundary_ = newest + margin;
+  for (const ViewMember& m : current_.members) SendPlan(m.id);
+}
+
+void Coordinator::Park(const std::string& reason) {
+  // The epoch that is halted: whatever members may be in or on their way to.
+  for (auto& [id, peer] : peers_) {
+    if (!InCurrent(id) && !InNext(id)) continue;
+    Command halt;
+    halt.kind = CommandKind::kHalt;
+    halt.epoch = last_epoch_;
+    halt.reason = reason;
+    Send(id, std::move(halt));
+  }
+  phase_ = GroupPhase::kParked;
+  phase_deadline_ = Time::Never();
+  parked_since_ = now_;
+  interrupted_ = true;
+  links_.clear();
+  waiting_for_ = reason;
+  out_.actions.emplace_back(GroupParked{reason});
+  out_.reason = "parked: " + reason;
+  ReleaseDrained();
+}
+
+void Coordinator::End(GroupPhase phase) {
+  phase_ = phase;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  std::vector<MemberId> left;
+  for (const auto& [id, peer] : peers_) left.push_back(id);
+  for (const MemberId& id : left) {
+    if (!finished_.contains(id)) Expel(id, ExpelKind::kEnded, "the group ended");
+  }
+}
+
+// True (and ended) if every member of the last view finished or is gone, and at least one finished.
+bool Coordinator::EndIfFinished() {
+  if (finished_.empty() || current_.epoch == 0) return false;
+  for (const ViewMember& m : current_.members) {
+    if (peers_.contains(m.id) && !finished_.contains(m.id)) return false;
+  }
+  PersistEnd();
+  return true;
+}
+
+// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for members.
+void Coordinator::PersistEnd() {
+  phase_ = GroupPhase::kEnding;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  waiting_for_ = "the store";
+  out_.actions.emplace_back(PersistRecord{
+      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true}, stored_});
+}
+
+void Coordinator::ExpelDrainedOutside() {
+  std::vector<MemberId> drained;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.draining && peer.report.state == MemberState::kReady) drained.push_back(id);
+  }
+  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
+}
+
+void Coordinator::ReleaseDrained() {
+  std::vector<MemberId> drained;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.draining && !InNext(id)) drained.push_back(id);
+    if (peer.draining && phase_ == GroupPhase::kParked) drained.push_back(id);
+  }
+  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
+}
+
+void Coordinator::Expel(const MemberId& id, ExpelKind kind, const std::string& reason) {
+  Command command;
+  command.kind = CommandKind::kExpel;
+  command.expel = kind;
+  command.reason = reason;
+  Send(id, std::move(command));
+  gone_.insert(id);
+  peers_.erase(id);
+}
+
+// Links between a joiner and the members are made while the members train.
+void Coordinator::Prelink(const MemberId& id, Peer& joiner) {
+  AssignSlot(joiner);
+  joiner.prelink_attempt = ++prelink_attempt_;
+  joiner.prelink_deadline = now_ + options_.prelink_timeout;
+  SendPrelink(id, joiner, joiner);
+  for (const ViewMember& m : current_.members) {
+    if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, joiner);
+  }
+}
+
+void Coordinator::SendPrelink(const MemberId& to, const Peer& receiver, const Peer& joiner) {
+  Command command;
+  command.kind = CommandKind::kPrelink;
+  command.plan = joiner.prelink_attempt;
+  command.slot = *receiver.slot;
+  const auto add = [&](const Peer& other) {
+    command.relink.push_back(*other.slot);
+    for (const LinkOffer& offer : other.report.prelinks) {
+      if (offer.slot == *receiver.slot && offer.attempt == joiner.prelink_attempt) {
+        command.offers.push_back({*other.slot, offer.attempt, offer.address});
+      }
+    }
+  };
+  if (&receiver == &joiner) {
+    for (const ViewMember& m : current_.members) {
+      if (const auto it = peers_.find(m.id); it != peers_.end()) add(it->second);
+    }
+  } else {
+    add(joiner);
+  }
+  Send(to, std::move(command));
+}
+
+// ---- sending ----
+
+void Coordinator::Send(const MemberId& to, Command command) {
+  out_.actions.emplace_back(SendCommand{to, std::move(command)});
+}
+
+void Coordinator::SendPrepare(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kPrepare;
+  command.epoch = next_.epoch;
+  command.planned = next_planned_;
+  command.plan = plan_;
+  command.boundary = plan_boundary_;
+  command.view = next_;
+  command.reason = next_.reason;
+  const Peer& me = peers_.at(to);
+  command.slot = *me.slot;
+  for (const ViewMember& m : next_.members) {
+    if (m.id == to) continue;
+    const auto other = peers_.find(m.id);
+    const bool up = !interrupted_ && (links_.contains(MakeLink(*me.slot, m.slot)) ||
+                                      (other != peers_.end() && IsPrelinked(me, other->second)));
+    if (!up) command.relink.push_back(m.slot);
+  }
+  Send(to, std::move(command));
+}
+
+void Coordinator::SendInstall(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kInstall;
+  command.epoch = next_.epoch;
+  command.view = next_;
+  const uint32_t slot = *peers_.at(to).slot;
+  command.slot = slot;
+  for (const ViewMember& m : next_.members) {
+    if (m.id == to) continue;
+    if (const LinkOffer* offer = FindOffer(peers_.at(m.id).report.offers, slot)) {
+      command.offers.push_back({m.slot, 0, offer->address});
+    }
+  }
+  Send(to, std::move(command));
+}
+
+void Coordinator::SendActivate(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kActivate;
+  command.epoch = current_.epoch;
+  Send(to, std::move(command));
+}
+
+void Coordinator::SendPlan(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kPlan;
+  command.epoch = current_.epoch;
+  command.plan = plan_;
+  command.boundary = plan_boundary_;
+  Send(to, std::move(command));
+}
+
+void Coordinator::SendLeave(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kLeave;
+  command.epoch = current_.epoch;
+  command.plan = plan_;
+  command.boundary = plan_boundary_;
+  Send(to, std::move(command));
+}
+
+void Coordinator::RepeatOutstanding() {
+  switch (phase_) {
+    case GroupPhase::kPreparing:
+      for (const MemberId& id : MissingFrom(MemberState::kPrepared)) SendPrepare(id);
+      if (next_planned_) {
+        for (const ViewMember& m : current_.members) {
+          if (!InNext(m.id) && peers_.contains(m.id)) SendLeave(m.id);
+        }
+      }
+      break;
+    case GroupPhase::kLinking:
+      for (const MemberId& id : MissingFrom(MemberState::kLinked)) SendInstall(id);
+      break;
+    case GroupPhase::kPlanning:
+      for (const ViewMember& m : current_.members) {
+        if (const auto it = peers_.find(m.id); it != peers_.end() && it->second.report.plan != plan_) SendPlan(m.id);
+      }
+      break;
+    case GroupPhase::kActive:
+      for (const ViewMember& m : current_.members) {
+        const auto it = peers_.find(m.id);
+        if (it != peers_.end() && it->second.report.state == MemberState::kLinked) SendActivate(m.id);
+        if (it != peers_.end() && plan_boundary_ == 0 && it->second.report.plan != plan_) SendPlan(m.id);
+      }
+      for (auto& [id, peer] : peers_) {
+        if (peer.prelink_attempt == 0 || InCurrent(id) || IsWarm(peer)) continue;
+        SendPrelink(id, peer, peer);
+        for (const ViewMember& m : current_.members) {
+          if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, peer);
+        }
+      }
+      break;
+    case GroupPhase::kParked:
+      for (const auto& [id, peer] : peers_) {
+        const MemberState s = peer.report.state;
+        if (s == MemberState::kReady || s == MemberState::kIdle || s == MemberState::kLeaving ||
+            s == MemberState::kFinished) {
+          continue;
+        }
+        Command halt;
+        halt.kind = CommandKind::kHalt;
+        halt.epoch = last_epoch_;
+        halt.reason = waiting_for_;
+        Send(id, std::move(halt));
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+// ---- who is where ----
+
+// Once somebody finished, the others only have their last steps to end: they may do so in any number.
+uint32_t Coordinator::MinMembers() const { return finished_.empty() ? options_.min_members : 1; }
+
+std::vector<MemberId> Coordinator::Survivors() const {
+  std::vector<MemberId> ids;
+  const auto add = [&](const View& view) {
+    for (const ViewMember& m : view.members) {
+      const bool usable = peers_.contains(m.id) && !finished_.contains(m.id);
+      if (usable && std::find(ids.begin(), ids.end(), m.id) == ids.end()) ids.push_back(m.id);
+    }
+  };
+  add(current_);
+  // Members of an epoch that was being formed; once somebody finished, newcomers have nothing left to join.
+  if (next_.epoch > current_.epoch && finished_.empty()) add(next_);
+  return ids;
+}
+
+std::vector<MemberId> Coordinator::Joiners() const {
+  std::vector<MemberId> ids;
+  for (const auto& [id, peer] : peers_) {
+    if (!InCurrent(id) && peer.report.state == MemberState::kReady) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<MemberId> Coordinator::Candidates() const {
+  std::vector<MemberId> ids;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.report.state == MemberState::kReady && !peer.draining) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<MemberId> Coordinator::MissingFrom(MemberState wanted) const {
+  std::vector<MemberId> missing;
+  for (const ViewMember& m : next_.members) {
+    const auto it = peers_.find(m.id);
+    const bool there = it != peers_.end() && it->second.report.epoch == next_.epoch &&
+                       (it->second.report.state == wanted || it->second.report.state == MemberState::kLinked ||
+                        it->second.report.state == MemberState::kActive);
+    if (!there) missing.push_back(m.id);
+  }
+  return missing;
+}
+
+bool Coordinator::IsPrelinked(const Peer& a, const Peer& b) const {
+  if (!a.slot || !b.slot) return false;
+  const LinkOffer* at_a = FindOffer(a.report.linked, *b.slot);
+  const LinkOffer* at_b = FindOffer(b.report.linked, *a.slot);
+  return at_a != nullptr && at_b != nullptr && at_a->attempt == at_b->attempt;
+}
+
+bool Coordinator::IsWarm(const Peer& joiner) const {
+  if (joiner.prelink_attempt == 0) return false;
+  return std::all_of(current_.members.begin(), current_.members.end(), [&](const ViewMember& m) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end()) return true;
+    const LinkOffer* link = it->second.slot ? FindOffer(joiner.report.linked, *it->second.slot) : nullptr;
+    return link != nullptr && link->attempt == joiner.prelink_attempt && IsPrelinked(joiner, it->second);
+  });
+}
+
+void Coordinator::AssignSlot(Peer& peer) {
+  if (peer.slot) return;
+  std::set<uint32_t> used;
+  for (const auto& [id, other] : peers_) {
+    if (other.slot) used.insert(*other.slot);
+  }
+  for (const View* view : {&current_, &next_}) {
+    for (const ViewMember& m : view->members) used.insert(m.slot);
+  }
+  uint32_t slot = 0;
+  while (used.contains(slot)) ++slot;
+  peer.slot = slot;
+}
+
+}  // namespace troupe::groups

@@ -1,0 +1,307 @@
+#include "collective_groups/member.h"
+
+#include <algorithm>
+
+namespace troupe::groups {
+
+Member::Member(MemberOptions options, Time now) : options_(std::move(options)), now_(now), next_beat_(now) {}
+
+std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
+  now_ = now;
+  out_.clear();
+  if (const auto* e = std::get_if<UserReady>(&event)) {
+    OnUserReady(*e);
+  } else if (std::holds_alternative<UserBoundary>(event)) {
+    OnUserBoundary();
+  } else if (const auto* e = std::get_if<UserVersion>(&event)) {
+    version_ = e->version;
+    has_state_ = true;
+  } else if (std::holds_alternative<UserFinished>(event)) {
+    if (waiting_) AnswerBoundary(false);
+    state_ = MemberState::kFinished;
+    parked_ = false;
+    SendNow();
+  } else if (const auto* e = std::get_if<CommunicatorBroke>(&event)) {
+    const bool mine = e->epoch == epoch_ && (state_ == MemberState::kActive || state_ == MemberState::kLinked);
+    if (mine && !broken_) {
+      broken_ = true;
+      problem_ = e->problem;
+      if (left_at_ == Time::Never()) left_at_ = now_;
+      out_.emplace_back(AbortEpoch{epoch_});
+      if (waiting_) StopAtBoundary();
+      SendNow();
+    }
+  } else if (const auto* e = std::get_if<OffersMade>(&event)) {
+    if (prepare_ && e->epoch == prepare_->epoch && e->epoch == offering_ && parked_) {
+      offering_ = 0;
+      state_ = MemberState::kPrepared;
+      epoch_ = e->epoch;
+      offers_ = e->offers;
+      linking_ = false;
+      broken_ = !e->problem.empty();
+      problem_ = e->problem;
+      SendNow();
+    }
+  } else if (const auto* e = std::get_if<EpochLinked>(&event)) {
+    if (state_ == MemberState::kPrepared && e->epoch == epoch_) {
+      broken_ = !e->problem.empty();
+      problem_ = e->problem;
+      if (!broken_) state_ = MemberState::kLinked;
+      SendNow();
+    }
+  } else if (const auto* e = std::get_if<PrelinkOffered>(&event)) {
+    const auto it = prelinks_.find(e->slot);
+    if (it != prelinks_.end() && it->second.attempt == e->attempt && !e->address.empty()) {
+      it->second.mine = e->address;
+      TryLinkAhead(e->slot, it->second);
+      SendNow();
+    }
+  } else if (const auto* e = std::get_if<PrelinkDone>(&event)) {
+    const auto it = prelinks_.find(e->slot);
+    if (it != prelinks_.end() && it->second.attempt == e->attempt && e->ok) {
+      it->second.linked = true;
+      SendNow();
+    }
+  } else if (const auto* e = std::get_if<CommandReceived>(&event)) {
+    OnCommand(e->command);
+  } else {
+    OnTick();
+  }
+  return std::move(out_);
+}
+
+Time Member::NextDeadline() const { return waiting_ ? std::min(wait_deadline_, next_beat_) : next_beat_; }
+
+void Member::OnUserReady(const UserReady& e) {
+  version_ = e.version;
+  has_state_ = e.has_state;
+  if (expelled_ || state_ == MemberState::kFinished) return;
+  if (state_ == MemberState::kActive) {  // The user's code gave the epoch up on its own: free the others too.
+    if (left_at_ == Time::Never()) left_at_ = now_;
+    out_.emplace_back(AbortEpoch{epoch_});
+  }
+  parked_ = true;
+  if (state_ == MemberState::kIdle || state_ == MemberState::kActive || state_ == MemberState::kLeaving) {
+    state_ = MemberState::kReady;
+  }
+  if (prepare_ && prepare_->epoch > epoch_) {
+    StartOffers();
+  } else {
+    SendNow();
+  }
+}
+
+void Member::OnUserBoundary() {
+  if (state_ != MemberState::kActive || broken_) {
+    out_.emplace_back(BoundaryAnswer{true});
+    return;
+  }
+  ++boundary_;
+  if (!plan_accepted_ || boundary_ != plan_boundary_) {
+    out_.emplace_back(BoundaryAnswer{false});
+    return;
+  }
+  waiting_ = true;
+  if (left_at_ == Time::Never()) left_at_ = now_;
+  if (stop_confirmed_) {
+    StopAtBoundary();
+  } else {
+    wait_deadline_ = now_ + options_.boundary_wait;
+    SendNow();
+  }
+}
+
+void Member::OnCommand(const Command& command) {
+  if (expelled_ || state_ == MemberState::kFinished) {
+    // A late command for a finished member is answered with its final state.
+    if (command.kind == CommandKind::kExpel) OnExpel(command);
+    SendNow();
+    return;
+  }
+  switch (command.kind) {
+    case CommandKind::kPlan: OnPlan(command); break;
+    case CommandKind::kPrepare: OnPrepare(command); break;
+    case CommandKind::kInstall:
+      if (command.epoch != epoch_) break;
+      if (state_ == MemberState::kPrepared && !linking_) {
+        linking_ = true;
+        view_ = command.view;
+        out_.emplace_back(LinkEpoch{command.view, command.offers});
+      } else if (state_ == MemberState::kLinked) {
+        SendNow();
+      }
+      break;
+    case CommandKind::kActivate:
+      if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) break;
+      state_ = MemberState::kActive;
+      parked_ = false;
+      boundary_ = 0;
+      plan_accepted_ = false;
+      stop_confirmed_ = false;
+      prepare_.reset();
+      offers_.clear();
+      prelinks_.clear();
+      pause_ = left_at_ == Time::Never() ? Duration::zero() : now_ - left_at_;
+      left_at_ = Time::Never();
+      out_.emplace_back(Activated{view_, pause_});
+      SendNow();
+      break;
+    case CommandKind::kHalt: OnHalt(command); break;
+    case CommandKind::kExpel: OnExpel(command); break;
+    case CommandKind::kPrelink: OnPrelink(command); break;
+    case CommandKind::kLeave: OnLeave(command); break;
+  }
+}
+
+void Member::OnPlan(const Command& command) {
+  if (state_ != MemberState::kActive || command.epoch != epoch_ || command.plan < plan_) return;
+  if (command.plan > plan_) {
+    plan_ = command.plan;
+    plan_boundary_ = command.boundary;
+    plan_accepted_ = command.boundary > boundary_ && !broken_;
+    stop_confirmed_ = false;
+    if (waiting_) AnswerBoundary(false);  // The plan it waited for is void; the new boundary, if any, is ahead.
+  }
+  SendNow();
+}
+
+void Member::OnPrepare(const Command& command) {
+  if (command.epoch < epoch_ || (prepare_ && command.epoch < prepare_->epoch)) return;
+  if (command.epoch == epoch_ && state_ != MemberState::kReady && state_ != MemberState::kLeaving) {
+    SendNow();
+    return;
+  }
+  const bool repeated = prepare_ && prepare_->epoch == command.epoch;
+  prepare_ = command;
+  if (command.planned && state_ == MemberState::kActive) {
+    if (plan_accepted_ && command.plan == plan_) {
+      stop_confirmed_ = true;
+      if (waiting_) StopAtBoundary();
+    } else {
+      SendNow();
+    }
+    return;
+  }
+  if (!command.planned) prelinks_.clear();
+  if (state_ == MemberState::kActive) {
+    LeaveAtOnce();
+  } else if (parked_ && !(repeated && offering_ == command.epoch)) {
+    StartOffers();
+  }
+}
+
+void Member::OnHalt(const Command& command) {
+  if (command.epoch < epoch_) return;
+  if (prepare_ && prepare_->epoch <= command.epoch) prepare_.reset();
+  prelinks_.clear();
+  offering_ = 0;
+  if (state_ == MemberState::kActive) {
+    LeaveAtOnce();
+  } else if (state_ == MemberState::kPrepared || state_ == MemberState::kLinked) {
+    if (state_ == MemberState::kLinked) out_.emplace_back(AbortEpoch{epoch_});
+    state_ = MemberState::kReady;
+    SendNow();
+  }
+}
+
+void Member::OnLeave(const Command& command) {
+  if (state_ != MemberState::kActive || command.epoch != epoch_) return;
+  if (plan_accepted_ && command.plan == plan_) {
+    stop_confirmed_ = true;
+    if (waiting_) StopAtBoundary();
+  } else {
+    SendNow();
+  }
+}
+
+void Member::OnPrelink(const Command& command) {
+  for (const uint32_t slot : command.relink) {
+    PrelinkState& state = prelinks_[slot];
+    if (state.attempt >= command.plan) continue;
+    state = PrelinkState{};
+    state.attempt = command.plan;
+    out_.emplace_back(MakePrelink{command.slot, slot, command.plan});
+  }
+  for (const LinkOffer& offer : command.offers) {
+    const auto it = prelinks_.find(offer.slot);
+    if (it == prelinks_.end() || it->second.attempt != offer.attempt) continue;
+    it->second.theirs = offer.address;
+    TryLinkAhead(offer.slot, it->second);
+  }
+}
+
+void Member::OnExpel(const Command& command) {
+  if (expelled_) return;
+  expelled_ = true;
+  if (state_ == MemberState::kActive) out_.emplace_back(AbortEpoch{epoch_});
+  if (waiting_) AnswerBoundary(true);
+  out_.emplace_back(Expelled{command.expel, command.reason});
+}
+
+void Member::OnTick() {
+  if (waiting_ && now_ >= wait_deadline_) {
+    // Nobody confirmed: the coordinator may be away, and training does not need it.
+    plan_accepted_ = false;
+    AnswerBoundary(false);
+    SendNow();
+  }
+  if (now_ >= next_beat_) SendNow();
+}
+
+// Leaves the active epoch by abort; the user's thread comes out through its failing collective.
+void Member::LeaveAtOnce() {
+  if (left_at_ == Time::Never()) left_at_ = now_;
+  out_.emplace_back(AbortEpoch{epoch_});
+  state_ = MemberState::kLeaving;
+  if (waiting_) AnswerBoundary(true);
+  SendNow();
+}
+
+void Member::StopAtBoundary() {
+  state_ = MemberState::kLeaving;
+  AnswerBoundary(true);
+}
+
+void Member::AnswerBoundary(bool stop) {
+  waiting_ = false;
+  wait_deadline_ = Time::Never();
+  if (!stop) left_at_ = Time::Never();
+  out_.emplace_back(BoundaryAnswer{stop});
+}
+
+void Member::StartOffers() {
+  offering_ = prepare_->epoch;
+  out_.emplace_back(MakeOffers{prepare_->epoch, prepare_->slot, prepare_->relink});
+}
+
+void Member::TryLinkAhead(uint32_t slot, PrelinkState& state) {
+  if (state.linking || state.mine.empty() || state.theirs.empty()) return;
+  state.linking = true;
+  out_.emplace_back(LinkAhead{slot, state.attempt, state.theirs});
+}
+
+void Member::SendNow() {
+  next_beat_ = now_ + options_.beat;
+  Report r;
+  r.id = options_.id;
+  r.sequence = ++sequence_;
+  r.host = options_.host;
+  r.state = state_;
+  r.epoch = epoch_;
+  r.version = version_;
+  r.has_state = has_state_;
+  r.broken = broken_;
+  r.problem = problem_;
+  r.boundary = boundary_;
+  r.plan = plan_;
+  r.plan_accepted = plan_accepted_;
+  r.pause_us = static_cast<uint64_t>(std::chrono::duration_cast<microseconds>(pause_).count());
+  if (state_ == MemberState::kPrepared) r.offers = offers_;
+  for (const auto& [slot, link] : prelinks_) {
+    if (!link.mine.empty()) r.prelinks.push_back({slot, link.attempt, link.mine});
+    if (link.linked) r.linked.push_back({slot, link.attempt, ""});
+  }
+  out_.emplace_back(SendReport{std::move(r)});
+}
+
+}  // namespace troupe::groups

@@ -1,0 +1,113 @@
+// HeadService: places workers on nodes, owns jobs and their groups, answers drivers.
+//
+// It composes the scheduler's cores (node table, placement) with the group service; that composition is the head's
+// own business, since neither folder may know the other.
+// Thread: the transport's loop, but for the constructor and destructor.
+// Owns: nothing that training needs: it can be killed and started again, and finds jobs and groups in the store.
+// Limits: kJobEventsMax events per job; timings below.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "collective_groups/group_service.h"
+#include "daemons/job.h"
+#include "runtime/blocking_lane.h"
+#include "runtime/store.h"
+#include "runtime/transport.h"
+#include "scheduler/node_table.h"
+#include "scheduler/placement.h"
+
+namespace troupe::daemons {
+
+struct HeadOptions {
+  bool embedded = false;                       // Only this machine: what does not fit now never will.
+  Duration driver_lease = seconds(15);         // A job whose driver is silent this long is cancelled.
+  Duration confirm_grace = seconds(5);         // After a restart, for workers to be heard.
+  Duration node_suspect = seconds(2);
+  Duration node_dead = seconds(6);
+};
+
+class HeadService {
+ public:
+  HeadService(Transport* transport, BlockingLane* store_lane, Store* store, HeadOptions options);
+  ~HeadService();
+  // Loads jobs from the store and begins to serve. Blocks up to the store's time-outs.
+  Status Start();
+
+ private:
+  struct Process {
+    std::string node;
+    int64_t pid = 0;
+    std::string host;
+    std::string job;
+    std::string member;    // Empty: a spare.
+    bool hello = false;
+    bool preloaded = false;
+    bool exited = false;
+    bool counted = false;  // Its resources are booked.
+    Time started{};
+  };
+
+  void OnFrame(const std::string& from, const std::string& frame);
+  template <class T, class F>
+  void On(uint8_t type, const std::string& frame, F&& handler);
+  void OnNodeHello(const std::string& from, const NodeHello& hello);
+  void OnWorkerHello(const std::string& from, const WorkerHello& hello);
+  void OnWorkerExited(const WorkerExited& exited);
+  void OnWorkerOutput(const WorkerOutput& output);
+  void OnWorkerResult(const WorkerResult& result);
+  void OnWorkerNote(const WorkerNote& note);
+  void OnSubmit(const std::string& from, const SubmitJob& submit);
+  void OnJobCommand(const std::string& from, const JobCommand& command);
+  void OnSubscribe(const std::string& from, const Subscribe& subscribe);
+  void OnQuery(const std::string& from, const Query& query);
+  void OnTick();
+  void ApplyNodes(const NodeDecision& decision);
+
+  // ---- jobs ----
+  void Fill(Job& job);
+  bool PlaceWorkers(Job& job, uint32_t count, uint32_t at_least);
+  void StartWorkerOn(Job& job, const std::string& node);
+  void EnsureSpare(Job& job);
+  std::string LaunchProcess(Job& job, const std::string& node);
+  void OpenGroup(Job& job);
+  void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
+  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason);
+  void Shrink(Job& job);
+  void FinishIfDone(Job& job);
+  void End(Job& job, const std::string& state, const std::string& reason, const WorkerStatus& worker = {},
+           const std::string& payload = "");
+  void EmitEpoch(Job& job, Duration pause);
+  void Emit(Job& job, JobEvent event);
+  void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
+  void Save(const Job& job);
+  void Kill(const std::string& process, int signal, const std::string& reason);
+  void Reply(const std::string& to, uint64_t request, const Status& status, const std::string& json = "");
+  void Assign(const std::string& process);
+
+  [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
+  [[nodiscard]] std::pair<Job*, JobWorker*> Owner(const std::string& process);
+  [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;
+  [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Job& job) const;
+  [[nodiscard]] JobStatus StatusOf(const Job& job) const;
+  [[nodiscard]] Time Now() { return transport_->loop().Now(); }
+
+  Transport* const transport_;
+  BlockingLane* const store_lane_;
+  Store* const store_;
+  const HeadOptions options_;
+  const std::string log_id_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  NodeTable nodes_;
+  ClusterView cluster_;
+  std::map<std::string, std::string> node_peers_;  // Node id -> transport name.
+  std::map<std::string, Process> processes_;
+  std::map<std::string, Job> jobs_;
+  std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
+  groups::GroupService groups_;
+};
+
+}  // namespace troupe::daemons

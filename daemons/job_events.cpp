@@ -1,0 +1,123 @@
+// Adapter of nlohmann::json: the only file that includes it.
+#include "daemons/job_events.h"
+
+#include <nlohmann/json.hpp>
+
+namespace troupe::daemons {
+namespace {
+
+using Json = nlohmann::json;
+
+Json Base(const char* kind, const std::string& job, Time at) {
+  return Json{{"kind", kind}, {"job", job}, {"time_s", static_cast<double>(at.ns) / 1e9}};
+}
+
+// Output of programs is bytes; JSON is UTF-8. Bytes that are not valid are replaced.
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json WorkerJson(const WorkerStatus& w) {
+  return Json{{"id", w.id},       {"rank", w.rank},   {"pid", w.pid},        {"host", w.host},
+              {"node", w.node},   {"state", w.state}, {"version", w.version}};
+}
+
+void AddWorker(Json& json, const WorkerStatus& w) {
+  json["worker"] = w.id;
+  json["rank"] = w.rank;
+  json["host"] = w.host;
+  json["pid"] = w.pid;
+}
+
+Json JobJson(const JobStatus& s) {
+  Json workers = Json::array();
+  for (const WorkerStatus& w : s.workers) workers.push_back(WorkerJson(w));
+  return Json{{"job", s.job},         {"name", s.name},     {"state", s.state},
+              {"reason", s.reason},   {"epoch", s.epoch},   {"target", s.target},
+              {"min_workers", s.min_workers}, {"max_workers", s.max_workers}, {"workers", workers}};
+}
+
+}  // namespace
+
+JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker, const std::string& state,
+                     const std::string& detail) {
+  Json json = Base("worker", job, at);
+  AddWorker(json, worker);
+  json["state"] = state;
+  json["detail"] = detail;
+  return {"worker", Dump(json), ""};
+}
+
+JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size, Duration pause,
+                    bool planned, const std::map<std::string, WorkerStatus>& workers) {
+  Json json = Base("epoch", job, at);
+  json["epoch"] = view.epoch;
+  json["reason"] = view.reason;
+  json["old_size"] = old_size;
+  json["size"] = view.members.size();
+  json["planned"] = planned;
+  json["pause_ms"] = ToMilliseconds(pause);
+  Json members = Json::array();
+  int rank = 0;
+  for (const groups::ViewMember& m : view.members) {
+    const auto it = workers.find(m.id.ToString());
+    members.push_back({{"id", m.id.ToString()},
+                       {"rank", rank++},
+                       {"host", m.host},
+                       {"pid", it == workers.end() ? 0 : it->second.pid},
+                       {"version", m.version},
+                       {"has_state", m.has_state}});
+  }
+  json["members"] = members;
+  return {"epoch", Dump(json), ""};
+}
+
+JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr, const std::string& line) {
+  Json json = Base("log", job, at);
+  AddWorker(json, worker);
+  json["stream"] = is_stderr ? "stderr" : "stdout";
+  json["line"] = line;
+  return {"log", Dump(json), ""};
+}
+
+JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker, const WorkerNote& note) {
+  Json json = Base(note.kind == "state" ? "state" : "report", job, at);
+  AddWorker(json, worker);
+  json["epoch"] = note.epoch;
+  if (note.kind == "state") json["bytes"] = note.bytes;
+  return {json["kind"], Dump(json), note.payload};
+}
+
+JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank, const std::string& payload) {
+  Json json = Base("result", job, at);
+  AddWorker(json, worker);
+  json["rank"] = rank;
+  return {"result", Dump(json), payload};
+}
+
+JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason) {
+  Json json = Base("parked", job, at);
+  json["reason"] = reason;
+  return {"parked", Dump(json), ""};
+}
+
+JobEvent DoneEvent(const std::string& job, Time at, const std::string& state, const std::string& reason,
+                   const WorkerStatus& worker, const std::string& payload) {
+  Json json = Base("done", job, at);
+  AddWorker(json, worker);
+  json["state"] = state;
+  json["reason"] = reason;
+  return {"done", Dump(json), payload};
+}
+
+std::string StatusJson(const JobStatus& status) { return Dump(JobJson(status)); }
+
+std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs) {
+  Json json{{"nodes", Json::array()}, {"jobs", Json::array()}};
+  for (const NodeStatus& n : nodes) {
+    json["nodes"].push_back({{"id", n.id}, {"host", n.host}, {"pid", n.pid}, {"alive", n.alive},
+                             {"resources", n.total.ToMap()}, {"used", n.used.ToMap()}});
+  }
+  for (const JobStatus& s : jobs) json["jobs"].push_back(JobJson(s));
+  return Dump(json);
+}
+
+}  // namespace troupe::daemons

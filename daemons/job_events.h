@@ -1,0 +1,64 @@
+// Events and status of jobs as JSON text: the form in which drivers, the CLI and notebooks get them.
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "collective_groups/view.h"
+#include "runtime/clock.h"
+#include "scheduler/placement.h"
+#include "scheduler/protocol.h"
+
+namespace troupe::daemons {
+
+// What people see of one worker.
+struct WorkerStatus {
+  std::string id;
+  int rank = -1;
+  int64_t pid = 0;
+  std::string host;
+  std::string node;
+  std::string state;
+  uint64_t version = 0;
+};
+
+struct JobStatus {
+  std::string job;
+  std::string name;
+  std::string state;
+  std::string reason;
+  uint64_t epoch = 0;
+  uint32_t target = 0;
+  uint32_t min_workers = 0;
+  uint32_t max_workers = 0;
+  std::vector<WorkerStatus> workers;
+};
+
+[[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker, const std::string& state,
+                                   const std::string& detail);
+[[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size, Duration pause,
+                                  bool planned, const std::map<std::string, WorkerStatus>& workers);
+[[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr,
+                                const std::string& line);
+[[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker, const WorkerNote& note);
+[[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank,
+                                   const std::string& payload);
+[[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
+[[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state, const std::string& reason,
+                                 const WorkerStatus& worker, const std::string& payload);
+
+[[nodiscard]] std::string StatusJson(const JobStatus& status);
+struct NodeStatus {
+  std::string id;
+  std::string host;
+  int64_t pid = 0;
+  bool alive = false;
+  ResourceSet total;
+  ResourceSet used;
+};
+[[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs);
+
+}  // namespace troupe::daemons

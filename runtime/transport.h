@@ -1,0 +1,74 @@
+// Transport: frames between named processes, without promise of delivery.
+//
+// A process listens on one endpoint and links to others by address; both ends of a link can then send by name.
+// Frames of one sender arrive in order or not at all; a protocol on top must live with loss and, on the simulated
+// form, with duplication and reordering. Names carry the incarnation, so a restarted peer is another peer.
+// Thread: Send from any thread; the handler runs on the loop; Listen and Connect from any thread before or after Start.
+// Security: tcp:// endpoints use CURVE with an allow-list that answers before the first bind; ipc:// endpoints rely
+// on the 0700 directory they live in.
+// Limits: kTransportQueueMessagesMax frames per peer, wire::kWireFrameBytesMax bytes per frame.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/event_loop.h"
+#include "runtime/result.h"
+
+namespace troupe {
+
+inline constexpr int kTransportQueueMessagesMax = 10'000;
+
+struct PeerAddress {
+  std::string peer;        // The name the peer listens under.
+  std::string endpoint;    // "tcp://10.0.0.1:7001" or "ipc:///run/x/head.sock".
+  std::string public_key;  // Z85, 40 characters; empty for ipc.
+
+  template <class A>
+  void Fields(A& a) {
+    a(peer, endpoint, public_key);
+  }
+};
+
+// A CURVE key pair in Z85. Whoever holds the cluster's pair is trusted with code; keep its file at mode 0600.
+struct CurveKeys {
+  std::string public_key;
+  std::string secret_key;
+};
+[[nodiscard]] Result<CurveKeys> GenerateCurveKeys();
+// Reads or creates a key file with mode 0600; refuses one that others can read.
+[[nodiscard]] Result<CurveKeys> LoadCurveKeys(const std::string& path);
+[[nodiscard]] Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path);
+
+class Transport {
+ public:
+  using Handler = std::function<void(const std::string& from, std::string frame)>;
+  // Called with the frame's destination when it could not be handed over (unknown peer, full queue).
+  using DropHandler = std::function<void(const std::string& to)>;
+
+  virtual ~Transport() = default;
+  [[nodiscard]] virtual const std::string& self() const = 0;
+  virtual EventLoop& loop() = 0;
+  virtual void SetHandler(Handler handler) = 0;
+  virtual void SetDropHandler(DropHandler handler) = 0;
+  // Binds and returns the address others can connect to (a port of 0 or "*" is resolved).
+  virtual Result<PeerAddress> Listen(const std::string& endpoint) = 0;
+  // Links to a listening peer; re-established by itself after a break. Connecting again to the same name replaces it.
+  virtual Status Connect(const PeerAddress& peer) = 0;
+  virtual void Disconnect(const std::string& peer) = 0;
+  // kBackpressure when the outbound queue is full; success says nothing about arrival.
+  virtual Status Send(const std::string& to, std::string frame) = 0;
+};
+
+struct ZmqTransportOptions {
+  std::string name;     // Routing id: unique per process incarnation, at most 128 bytes.
+  CurveKeys keys;       // Needed for tcp endpoints only.
+  std::vector<std::string> allowed_keys;  // Client keys accepted by a tcp listener; our own is always allowed.
+};
+
+// Starts the io thread at once; the destructor joins it.
+[[nodiscard]] Result<std::unique_ptr<Transport>> MakeZmqTransport(ZmqTransportOptions options);
+
+}  // namespace troupe

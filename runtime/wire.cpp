@@ -1,0 +1,197 @@
+// Adapter of msgpack-cxx: the only file that includes it.
+#include "runtime/wire.h"
+
+#define MSGPACK_NO_BOOST 1
+#include <msgpack.hpp>
+
+namespace troupe::wire {
+
+struct Writer::Impl {
+  msgpack::sbuffer buffer;
+  msgpack::packer<msgpack::sbuffer> packer{buffer};
+};
+
+Writer::Writer() : impl_(std::make_unique<Impl>()) {}
+Writer::~Writer() = default;
+void Writer::Array(size_t elements) { impl_->packer.pack_array(static_cast<uint32_t>(elements)); }
+void Writer::Map(size_t elements) { impl_->packer.pack_map(static_cast<uint32_t>(elements)); }
+void Writer::Bool(bool value) { value ? impl_->packer.pack_true() : impl_->packer.pack_false(); }
+void Writer::Int(int64_t value) { impl_->packer.pack_int64(value); }
+void Writer::Uint(uint64_t value) { impl_->packer.pack(value); }
+void Writer::Double(double value) { impl_->packer.pack_double(value); }
+void Writer::Bytes(std::string_view value) {
+  impl_->packer.pack_bin(static_cast<uint32_t>(value.size()));
+  impl_->packer.pack_bin_body(value.data(), static_cast<uint32_t>(value.size()));
+}
+std::string Writer::Take() {
+  std::string out(impl_->buffer.data(), impl_->buffer.size());
+  impl_->buffer.clear();
+  return out;
+}
+
+struct Reader::Impl {
+  struct Level {
+    const msgpack::object* elements = nullptr;  // Array elements, or null for a map.
+    const msgpack::object_kv* pairs = nullptr;
+    size_t size = 0;  // Values to read: elements, or 2 per pair.
+    size_t next = 0;
+  };
+
+  msgpack::object_handle handle;
+  msgpack::object root;
+  std::vector<Level> levels;
+  std::string problem;
+  bool root_taken = false;
+
+  void Fail(std::string_view why) {
+    if (problem.empty()) problem = std::string(why);
+  }
+
+  // The next value to read, or null after a failure.
+  const msgpack::object* Next() {
+    if (!problem.empty()) return nullptr;
+    if (levels.empty()) {
+      if (root_taken) {
+        Fail("read past the end of the message");
+        return nullptr;
+      }
+      root_taken = true;
+      return &root;
+    }
+    Level& level = levels.back();
+    if (level.next >= level.size) {
+      Fail("too few elements");
+      return nullptr;
+    }
+    const size_t index = level.next++;
+    if (level.pairs == nullptr) return &level.elements[index];
+    const msgpack::object_kv& pair = level.pairs[index / 2];
+    return index % 2 == 0 ? &pair.key : &pair.val;
+  }
+};
+
+Reader::Reader(std::string_view bytes) : impl_(std::make_unique<Impl>()) {
+  if (bytes.size() > kWireFrameBytesMax) {
+    Fail("frame over the size limit");
+    return;
+  }
+  // Every element takes at least one byte, so a count above the frame's size is a lie that must not allocate.
+  const size_t elements = std::min(kWireElementsMax, bytes.size());
+  try {
+    size_t offset = 0;
+    const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), 0, kWireDepthMax);
+    impl_->handle = msgpack::unpack(
+        bytes.data(), bytes.size(), offset, [](msgpack::type::object_type, std::size_t, void*) { return true; },
+        nullptr, limit);
+    if (offset != bytes.size()) Fail("trailing bytes after the message");
+    impl_->root = impl_->handle.get();
+  } catch (const std::exception& e) {
+    Fail(std::string("not MessagePack within limits: ") + e.what());
+  }
+}
+Reader::~Reader() = default;
+
+size_t Reader::Array() {
+  const msgpack::object* object = impl_->Next();
+  if (object != nullptr && object->type != msgpack::type::ARRAY) Fail("expected an array");
+  Impl::Level level;
+  if (!failed()) {
+    level.elements = object->via.array.ptr;
+    level.size = object->via.array.size;
+  }
+  impl_->levels.push_back(level);
+  return level.size;
+}
+
+size_t Reader::Map() {
+  const msgpack::object* object = impl_->Next();
+  if (object != nullptr && object->type != msgpack::type::MAP) Fail("expected a map");
+  Impl::Level level;
+  if (!failed()) {
+    level.pairs = object->via.map.ptr;
+    level.size = size_t{2} * object->via.map.size;
+  }
+  impl_->levels.push_back(level);
+  return level.size / 2;
+}
+
+void Reader::Leave() {
+  if (impl_->levels.empty()) {
+    Fail("Leave without a level");
+    return;
+  }
+  const Impl::Level& level = impl_->levels.back();
+  if (level.next < level.size) Fail("too many elements");
+  impl_->levels.pop_back();
+}
+
+bool Reader::Bool() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return false;
+  if (object->type != msgpack::type::BOOLEAN) {
+    Fail("expected a boolean");
+    return false;
+  }
+  return object->via.boolean;
+}
+
+int64_t Reader::Int() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return 0;
+  if (object->type == msgpack::type::NEGATIVE_INTEGER) return object->via.i64;
+  if (object->type == msgpack::type::POSITIVE_INTEGER && object->via.u64 <= INT64_MAX) {
+    return static_cast<int64_t>(object->via.u64);
+  }
+  Fail("expected a signed integer");
+  return 0;
+}
+
+uint64_t Reader::Uint() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return 0;
+  if (object->type == msgpack::type::POSITIVE_INTEGER) return object->via.u64;
+  Fail("expected an unsigned integer");
+  return 0;
+}
+
+double Reader::Double() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return 0;
+  if (object->type == msgpack::type::FLOAT64 || object->type == msgpack::type::FLOAT32) return object->via.f64;
+  Fail("expected a number");
+  return 0;
+}
+
+std::string Reader::Bytes() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return {};
+  if (object->type == msgpack::type::BIN) return {object->via.bin.ptr, object->via.bin.size};
+  if (object->type == msgpack::type::STR) return {object->via.str.ptr, object->via.str.size};
+  Fail("expected bytes");
+  return {};
+}
+
+void Reader::Fail(std::string_view why) { impl_->Fail(why); }
+bool Reader::failed() const { return !impl_->problem.empty(); }
+
+Status Reader::Finish() {
+  if (!impl_->problem.empty()) return Error{ErrorCode::kCorrupt, "malformed message: " + impl_->problem};
+  if (!impl_->root_taken) return Error{ErrorCode::kCorrupt, "malformed message: nothing was read"};
+  return Status::Ok();
+}
+
+Result<uint8_t> PeekType(std::string_view bytes) {
+  // [version, type, ...] of ours starts with fixarray(3) and two small unsigned integers; no full parse is needed.
+  if (bytes.size() < 4 || static_cast<uint8_t>(bytes[0]) != 0x93) {
+    return Error{ErrorCode::kCorrupt, "malformed message: no envelope"};
+  }
+  if (static_cast<uint8_t>(bytes[1]) != kWireVersion) {
+    return Error{ErrorCode::kCorrupt, "unsupported wire version; use the same release on every machine"};
+  }
+  const auto first = static_cast<uint8_t>(bytes[2]);
+  if (first < 0x80) return first;
+  if (first == 0xcc) return static_cast<uint8_t>(bytes[3]);
+  return Error{ErrorCode::kCorrupt, "malformed message: bad type"};
+}
+
+}  // namespace troupe::wire

@@ -1,0 +1,456 @@
+// Adapter of ZeroMQ: the only file that includes zmq.hpp.
+//
+// One io thread owns every socket: a ROUTER that listens, a DEALER per peer we connected to, the ZAP responder, and
+// an eventfd through which other threads hand over work. zmq::poll is level triggered, so no edge rules apply.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <zmq.hpp>
+
+#include "runtime/timer_queue.h"
+#include "runtime/transport.h"
+#include "runtime/wire.h"
+
+namespace troupe {
+namespace {
+
+constexpr int kHeartbeatMs = 500;
+constexpr int kHeartbeatTimeoutMs = 3000;
+constexpr int kHandshakeMs = 5000;
+constexpr int kReconnectMs = 20;
+constexpr int kReconnectMaxMs = 500;
+constexpr int kBurstMax = 256;  // Frames taken from one socket before timers and others get their turn.
+
+Error ZmqError(const char* what, const zmq::error_t& e) {
+  const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable;
+  return Error{code, std::string(what) + ": " + e.what()};
+}
+
+zmq::message_t ToMessage(std::string frame) {
+  auto* owned = new std::string(std::move(frame));
+  return {owned->data(), owned->size(), [](void*, void* hint) { delete static_cast<std::string*>(hint); }, owned};
+}
+
+class ZmqTransport final : public Transport, private EventLoop {
+ public:
+  explicit ZmqTransport(ZmqTransportOptions options)
+      : options_(std::move(options)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), context_(1) {
+    TROUPE_ASSERT(wake_fd_ >= 0, "eventfd");
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~ZmqTransport() override {
+    stopping_.store(true);
+    Wake();
+    thread_.join();
+    ::close(wake_fd_);
+  }
+
+  [[nodiscard]] const std::string& self() const override { return options_.name; }
+  EventLoop& loop() override { return *this; }
+
+  void SetHandler(Handler handler) override {
+    RunOnLoop([&] { handler_ = std::move(handler); });
+  }
+  void SetDropHandler(DropHandler handler) override {
+    RunOnLoop([&] { drop_handler_ = std::move(handler); });
+  }
+
+  Result<PeerAddress> Listen(const std::string& endpoint) override {
+    Result<PeerAddress> result = Error{ErrorCode::kInternal, "not run"};
+    RunOnLoop([&] { result = ListenOnLoop(endpoint); });
+    return result;
+  }
+
+  Status Connect(const PeerAddress& peer) override {
+    Status status;
+    RunOnLoop([&] { status = ConnectOnLoop(peer); });
+    return status;
+  }
+
+  void Disconnect(const std::string& peer) override {
+    RunOnLoop([&] { dealers_.erase(peer); });
+  }
+
+  Status Send(const std::string& to, std::string frame) override {
+    if (frame.size() > wire::kWireFrameBytesMax) {
+      return Error{ErrorCode::kInvalidArgument, "frame of " + std::to_string(frame.size()) + " bytes is over the limit"};
+    }
+    if (InLoop()) {
+      SendOnLoop(to, std::move(frame));
+      return Status::Ok();
+    }
+    {
+      std::lock_guard lock(mu_);
+      if (outbound_.size() >= static_cast<size_t>(kTransportQueueMessagesMax)) {
+        return Error{ErrorCode::kBackpressure, "outbound queue is full"};
+      }
+      outbound_.emplace_back(to, std::move(frame));
+    }
+    Wake();
+    return Status::Ok();
+  }
+
+ private:
+  struct Dealer {
+    zmq::socket_t socket;
+    PeerAddress address;
+  };
+
+  // ---- EventLoop ----
+  [[nodiscard]] Time Now() const override { return clock_.Now(); }
+  void Post(std::function<void()> fn) override {
+    {
+      std::lock_guard lock(mu_);
+      posted_.push_back(std::move(fn));
+    }
+    if (!InLoop()) Wake();
+  }
+  TimerId CallAt(Time when, std::function<void()> fn) override {
+    TROUPE_ASSERT(InLoop(), "CallAt is for the loop; Post first");
+    return timers_.Schedule(when, std::move(fn));
+  }
+  void Cancel(TimerId timer) override { timers_.Cancel(timer); }
+  void WatchFd(int fd, std::function<void()> fn) override { fds_[fd] = std::move(fn); }
+  void UnwatchFd(int fd) override { fds_.erase(fd); }
+
+  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == thread_.get_id(); }
+  void Wake() const {
+    const uint64_t one = 1;
+    (void)!::write(wake_fd_, &one, sizeof one);
+  }
+
+  // Runs `fn` on the loop and waits for it. The loop never blocks for long, so the wait is bounded by one turn.
+  void RunOnLoop(const std::function<void()>& fn) {
+    if (InLoop()) {
+      fn();
+      return;
+    }
+    std::mutex mu;
+    std::condition_variable cv;
+    bool done = false;
+    Post([&] {
+      fn();
+      std::lock_guard lock(mu);
+      done = true;
+      cv.notify_one();
+    });
+    std::unique_lock lock(mu);
+    cv.wait(lock, [&] { return done; });
+  }
+
+  void SetCommonOptions(zmq::socket_t& socket) const {
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::sndhwm, kTransportQueueMessagesMax);
+    socket.set(zmq::sockopt::rcvhwm, kTransportQueueMessagesMax);
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(wire::kWireFrameBytesMax));
+    socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
+    socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+    socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
+    socket.set(zmq::sockopt::routing_id, options_.name);
+  }
+
+  Result<PeerAddress> ListenOnLoop(const std::string& endpoint) {
+    const bool tcp = endpoint.rfind("tcp://", 0) == 0;
+    try {
+      if (tcp && options_.keys.secret_key.empty()) {
+        return Error{ErrorCode::kInvalidArgument, "a tcp endpoint needs the cluster's key pair"};
+      }
+      if (tcp) StartZap();
+      zmq::socket_t router(context_, zmq::socket_type::router);
+      SetCommonOptions(router);
+      router.set(zmq::sockopt::router_mandatory, true);
+      // Names carry the incarnation, so a second connection of a name is the same process that reconnected.
+      router.set(zmq::sockopt::router_handover, true);
+      if (tcp) {
+        router.set(zmq::sockopt::curve_server, true);
+        router.set(zmq::sockopt::curve_secretkey, options_.keys.secret_key);
+        router.set(zmq::sockopt::zap_domain, "troupe");
+      }
+      router.bind(endpoint);
+      const auto bound = router.get(zmq::sockopt::last_endpoint);
+      routers_.push_back(std::move(router));
+      return PeerAddress{options_.name, bound, tcp ? options_.keys.public_key : ""};
+    } catch (const zmq::error_t& e) {
+      return ZmqError(("cannot listen on " + endpoint).c_str(), e);
+    }
+  }
+
+  Status ConnectOnLoop(const PeerAddress& peer) {
+    const bool tcp = peer.endpoint.rfind("tcp://", 0) == 0;
+    if (tcp && (peer.public_key.empty() || options_.keys.secret_key.empty())) {
+      return Error{ErrorCode::kInvalidArgument, "a tcp peer needs its public key and our key pair"};
+    }
+    try {
+      zmq::socket_t socket(context_, zmq::socket_type::dealer);
+      SetCommonOptions(socket);
+      socket.set(zmq::sockopt::immediate, true);
+      socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
+      socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+      if (tcp) {
+        socket.set(zmq::sockopt::curve_serverkey, peer.public_key);
+        socket.set(zmq::sockopt::curve_publickey, options_.keys.public_key);
+        socket.set(zmq::sockopt::curve_secretkey, options_.keys.secret_key);
+      }
+      socket.connect(peer.endpoint);
+      dealers_.erase(peer.peer);
+      dealers_.emplace(peer.peer, Dealer{std::move(socket), peer});
+      return Status::Ok();
+    } catch (const zmq::error_t& e) {
+      return ZmqError(("cannot connect to " + peer.endpoint).c_str(), e);
+    }
+  }
+
+  void SendOnLoop(const std::string& to, std::string frame) {
+    try {
+      if (const auto it = dealers_.find(to); it != dealers_.end()) {
+        if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait)) Dropped(to);
+        return;
+      }
+      for (zmq::socket_t& router : routers_) {
+        // With router_mandatory the routing id decides before the body is handed over.
+        try {
+          if (router.send(zmq::buffer(to), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
+            router.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait);
+            return;
+          }
+        } catch (const zmq::error_t& e) {
+          if (e.num() != EHOSTUNREACH) throw;
+        }
+      }
+      Dropped(to);
+    } catch (const zmq::error_t&) {
+      Dropped(to);
+    }
+  }
+
+  void Dropped(const std::string& to) {
+    if (drop_handler_) drop_handler_(to);
+  }
+
+  // A CURVE server without a ZAP handler accepts any client, so the responder is bound before the first listener.
+  void StartZap() {
+    if (zap_) return;
+    zap_.emplace(context_, zmq::socket_type::rep);
+    zap_->set(zmq::sockopt::linger, 0);
+    zap_->bind("inproc://zeromq.zap.01");
+    allowed_.insert(options_.allowed_keys.begin(), options_.allowed_keys.end());
+    allowed_.insert(options_.keys.public_key);
+  }
+
+  void AnswerZap() {
+    std::vector<zmq::message_t> parts;
+    for (bool more = true; more;) {
+      zmq::message_t part;
+      if (!zap_->recv(part, zmq::recv_flags::dontwait)) return;
+      more = part.more();
+      parts.push_back(std::move(part));
+    }
+    bool allowed = false;
+    if (parts.size() >= 7 && parts[5].to_string_view() == "CURVE" && parts[6].size() == 32) {
+      char key[41] = {};
+      zmq_z85_encode(key, parts[6].data<uint8_t>(), 32);
+      allowed = allowed_.contains(key);
+    }
+    const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
+    const std::string fields[] = {"1.0", request_id, allowed ? "200" : "400", allowed ? "OK" : "key not allowed",
+                                  allowed ? "cluster" : "", ""};
+    for (size_t i = 0; i < std::size(fields); ++i) {
+      zap_->send(zmq::buffer(fields[i]), i + 1 < std::size(fields) ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+
+  void ReceiveRouter(zmq::socket_t& router) {
+    for (int i = 0; i < kBurstMax; ++i) {
+      zmq::message_t id;
+      zmq::message_t body;
+      if (!router.recv(id, zmq::recv_flags::dontwait)) return;
+      if (!id.more() || !router.recv(body, zmq::recv_flags::dontwait)) continue;
+      bool extra = body.more();
+      while (extra) {  // A frame of ours has one part; drain and ignore anything else.
+        zmq::message_t rest;
+        if (!router.recv(rest, zmq::recv_flags::dontwait)) break;
+        extra = rest.more();
+      }
+      Deliver(id.to_string(), body);
+    }
+  }
+
+  void ReceiveDealer(const std::string& peer) {
+    for (int i = 0; i < kBurstMax; ++i) {
+      const auto it = dealers_.find(peer);  // The handler may have replaced or removed it.
+      if (it == dealers_.end()) return;
+      zmq::message_t body;
+      if (!it->second.socket.recv(body, zmq::recv_flags::dontwait)) return;
+      Deliver(peer, body);
+    }
+  }
+
+  void Deliver(const std::string& from, const zmq::message_t& body) {
+    if (handler_) handler_(from, std::string(body.data<char>(), body.size()));
+  }
+
+  void RunPosted() {
+    uint64_t ignored = 0;
+    (void)!::read(wake_fd_, &ignored, sizeof ignored);
+    std::deque<std::function<void()>> posted;
+    std::deque<std::pair<std::string, std::string>> outbound;
+    {
+      std::lock_guard lock(mu_);
+      posted.swap(posted_);
+      outbound.swap(outbound_);
+    }
+    for (auto& [to, frame] : outbound) SendOnLoop(to, std::move(frame));
+    for (auto& fn : posted) fn();
+  }
+
+  [[nodiscard]] bool HasPosted() {
+    std::lock_guard lock(mu_);
+    return !posted_.empty() || !outbound_.empty();
+  }
+
+  void Run() {
+    while (!stopping_.load() || HasPosted()) {
+      try {
+        Turn();
+      } catch (const zmq::error_t& e) {
+        if (e.num() == ETERM) return;
+        TROUPE_ASSERT(e.num() == EINTR, e.what());
+      }
+    }
+    dealers_.clear();
+    routers_.clear();
+    zap_.reset();
+  }
+
+  void Turn() {
+    std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
+    if (zap_) items.push_back({zap_->handle(), 0, ZMQ_POLLIN, 0});
+    const size_t first_router = items.size();
+    for (zmq::socket_t& router : routers_) items.push_back({router.handle(), 0, ZMQ_POLLIN, 0});
+    const size_t first_dealer = items.size();
+    std::vector<std::string> peers;
+    for (auto& [peer, dealer] : dealers_) {
+      items.push_back({dealer.socket.handle(), 0, ZMQ_POLLIN, 0});
+      peers.push_back(peer);
+    }
+    const size_t first_fd = items.size();
+    std::vector<int> fds;
+    for (const auto& [fd, fn] : fds_) {
+      items.push_back({nullptr, fd, ZMQ_POLLIN | ZMQ_POLLERR, 0});
+      fds.push_back(fd);
+    }
+    zmq::poll(items, PollTimeout());
+    RunPosted();
+    if (zap_ && (items[1].revents & ZMQ_POLLIN) != 0) AnswerZap();
+    for (size_t i = first_router; i < first_dealer; ++i) {
+      if ((items[i].revents & ZMQ_POLLIN) != 0) ReceiveRouter(routers_[i - first_router]);
+    }
+    for (size_t i = first_dealer; i < first_fd; ++i) {
+      if ((items[i].revents & ZMQ_POLLIN) != 0) ReceiveDealer(peers[i - first_dealer]);
+    }
+    for (size_t i = first_fd; i < items.size(); ++i) {
+      if (items[i].revents == 0) continue;
+      const auto it = fds_.find(fds[i - first_fd]);
+      if (it == fds_.end()) continue;
+      const auto fn = it->second;  // A copy: the callback may unwatch itself.
+      fn();
+    }
+    timers_.RunDue(Now());
+  }
+
+  [[nodiscard]] std::chrono::milliseconds PollTimeout() {
+    if (stopping_.load() || HasPosted()) return milliseconds(0);
+    const Time due = timers_.NextDue();
+    if (due == Time::Never()) return milliseconds(1000);
+    const Duration left = due - Now();
+    if (left <= Duration::zero()) return milliseconds(0);
+    return std::min(std::chrono::ceil<milliseconds>(left), milliseconds(1000));
+  }
+
+  const ZmqTransportOptions options_;
+  const int wake_fd_;
+  const SteadyClock clock_;
+  std::atomic<bool> stopping_{false};
+
+  // Guarded by mu_.
+  std::mutex mu_;
+  std::deque<std::function<void()>> posted_;
+  std::deque<std::pair<std::string, std::string>> outbound_;
+
+  // Owned by the io thread.
+  zmq::context_t context_;
+  std::optional<zmq::socket_t> zap_;
+  std::deque<zmq::socket_t> routers_;
+  std::map<std::string, Dealer> dealers_;
+  std::map<int, std::function<void()>> fds_;
+  std::set<std::string> allowed_;
+  TimerQueue timers_;
+  Handler handler_;
+  DropHandler drop_handler_;
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> MakeZmqTransport(ZmqTransportOptions options) {
+  if (options.name.empty() || options.name.size() > 128) {
+    return Error{ErrorCode::kInvalidArgument, "a transport name has 1 to 128 bytes"};
+  }
+  return std::unique_ptr<Transport>(std::make_unique<ZmqTransport>(std::move(options)));
+}
+
+Result<CurveKeys> GenerateCurveKeys() {
+  char public_key[41] = {};
+  char secret_key[41] = {};
+  if (zmq_curve_keypair(public_key, secret_key) != 0) {
+    return Error{ErrorCode::kUnavailable, "this libzmq was built without CURVE; install Debian's libzmq5"};
+  }
+  return CurveKeys{public_key, secret_key};
+}
+
+Result<CurveKeys> LoadCurveKeys(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) {
+    return Error{ErrorCode::kNotFound, "no key file at " + path + "; copy it from the head's machine"};
+  }
+  if ((info.st_mode & 077) != 0) {
+    return Error{ErrorCode::kPermissionDenied, "key file " + path + " is readable by others; run: chmod 600 " + path};
+  }
+  std::ifstream in(path);
+  CurveKeys keys;
+  if (!(in >> keys.public_key >> keys.secret_key) || keys.public_key.size() != 40 || keys.secret_key.size() != 40) {
+    return Error{ErrorCode::kCorrupt, "key file " + path + " does not hold two 40-character keys"};
+  }
+  return keys;
+}
+
+Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return LoadCurveKeys(path);
+  Result<CurveKeys> keys = GenerateCurveKeys();
+  if (!keys.ok()) return keys;
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return Error{ErrorCode::kUnavailable, "cannot create key file " + path + ": " + std::strerror(errno)};
+  const std::string text = keys->public_key + "\n" + keys->secret_key + "\n";
+  const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(fd);
+  if (!written) return Error{ErrorCode::kResourceExhausted, "cannot write key file " + path + ": disk full?"};
+  return keys;
+}
+
+}  // namespace troupe

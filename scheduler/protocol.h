@@ -1,0 +1,263 @@
+// Messages between driver, head, node and worker processes.
+//
+// Every message is idempotent: states are repeated until acknowledged, requests carry an id that the sender chose.
+// Hellos double as heartbeats and carry all that a head which has just started needs to know.
+// Thread: plain values. Wire types are unique over all protocols of the cluster (kFrame...).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/transport.h"
+
+namespace troupe {
+
+enum FrameType : uint8_t {
+  kFrameNodeHello = 1,
+  kFrameWorkerExited = 2,
+  kFrameWorkerOutput = 3,
+  kFrameStartWorker = 4,
+  kFrameKillWorker = 5,
+  kFrameStopNode = 6,
+  kFrameWorkerHello = 10,
+  kFrameAssignment = 11,
+  kFrameWorkerResult = 12,
+  kFrameWorkerNote = 13,
+  kFrameReleaseWorker = 14,
+  kFrameSubmitJob = 20,
+  kFrameJobCommand = 21,
+  kFrameDriverReply = 22,
+  kFrameSubscribe = 23,
+  kFrameJobEvents = 24,
+  kFrameQuery = 25,
+  kFrameGroupReport = 50,
+  kFrameGroupCommand = 51,
+};
+
+// ---- node <-> head ----
+
+struct RunningWorker {
+  std::string process;  // The worker process's name on the transport.
+  int64_t pid = 0;
+  template <class A>
+  void Fields(A& a) { a(process, pid); }
+};
+
+struct NodeHello {
+  std::string node;
+  uint64_t incarnation = 0;
+  std::string host;
+  std::string data_address;  // Where the data plane of its workers binds.
+  int64_t pid = 0;
+  std::map<std::string, double> resources;
+  std::map<std::string, std::string> labels;
+  std::vector<RunningWorker> workers;
+  bool leaving = false;
+  std::string notice;        // A preemption notice; empty: none.
+  uint64_t notice_ms = 0;    // Time left when it was read.
+  template <class A>
+  void Fields(A& a) { a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice, notice_ms); }
+};
+
+struct StartWorker {
+  std::string process;
+  std::vector<std::string> argv;
+  std::map<std::string, std::string> env;
+  template <class A>
+  void Fields(A& a) { a(process, argv, env); }
+};
+
+struct KillWorker {
+  std::string process;
+  int signal = 9;
+  std::string reason;
+  template <class A>
+  void Fields(A& a) { a(process, signal, reason); }
+};
+
+struct StopNode {
+  std::string reason;
+  template <class A>
+  void Fields(A& a) { a(reason); }
+};
+
+struct WorkerExited {
+  std::string process;
+  bool reaped = false;  // False: its life lock broke; the exit status follows.
+  std::string how;      // "killed by signal 9 (Killed)".
+  int code = 0;
+  std::vector<std::string> last_lines;  // Of its stderr.
+  template <class A>
+  void Fields(A& a) { a(process, reaped, how, code, last_lines); }
+};
+
+struct WorkerOutput {
+  std::string process;
+  bool is_stderr = false;
+  std::vector<std::string> lines;
+  uint64_t dropped = 0;  // Lines lost because the worker printed faster than they could be sent.
+  template <class A>
+  void Fields(A& a) { a(process, is_stderr, lines, dropped); }
+};
+
+// ---- worker <-> head ----
+
+struct WorkerHello {
+  std::string process;
+  std::string node;
+  int64_t pid = 0;
+  std::string host;
+  std::string job;     // Once assigned.
+  std::string member;  // MemberId::ToString of the assignment.
+  bool preloaded = false;
+  PeerAddress address; // Where other workers can call it.
+  template <class A>
+  void Fields(A& a) { a(process, node, pid, host, job, member, preloaded, address); }
+};
+
+struct Assignment {
+  std::string job;       // Empty: a spare that only imports `preload`.
+  std::string name;
+  std::string member;
+  uint32_t index = 0;
+  uint32_t min_workers = 1;
+  uint32_t max_workers = 1;
+  bool group_running = false;
+  std::string payload;
+  std::map<std::string, std::string> env;
+  std::vector<std::string> preload;
+  template <class A>
+  void Fields(A& a) { a(job, name, member, index, min_workers, max_workers, group_running, payload, env, preload); }
+};
+
+struct WorkerResult {  // Repeated until ReleaseWorker.
+  std::string process;
+  std::string job;
+  std::string member;
+  bool ok = false;
+  int rank = -1;
+  std::string payload;
+  template <class A>
+  void Fields(A& a) { a(process, job, member, ok, rank, payload); }
+};
+
+struct WorkerNote {  // What user code reports, and state transfers. At most once.
+  std::string process;
+  std::string job;
+  std::string member;
+  std::string kind;  // "report" or "state".
+  uint64_t epoch = 0;
+  uint64_t bytes = 0;
+  std::string payload;
+  template <class A>
+  void Fields(A& a) { a(process, job, member, kind, epoch, bytes, payload); }
+};
+
+struct ReleaseWorker {  // The process may exit now.
+  std::string reason;
+  template <class A>
+  void Fields(A& a) { a(reason); }
+};
+
+// ---- driver <-> head ----
+
+struct JobSpec {
+  std::string job;  // Chosen by the driver.
+  std::string name;
+  uint32_t min_workers = 1;
+  uint32_t max_workers = 1;
+  uint32_t workers = 1;
+  std::map<std::string, double> resources;
+  std::string strategy = "spread";
+  std::string payload;
+  std::vector<std::string> preload;
+  std::map<std::string, std::string> env;
+  std::vector<std::string> worker_argv;  // How to start a worker process on a node.
+  double elastic_timeout_s = 600;
+  double start_timeout_s = 60;
+  int64_t reset_limit = -1;
+  uint32_t spares = 1;
+  uint32_t lease_ms = 2000;
+  bool detached = false;
+  template <class A>
+  void Fields(A& a) {
+    a(job, name, min_workers, max_workers, workers, resources, strategy, payload, preload, env, worker_argv,
+      elastic_timeout_s, start_timeout_s, reset_limit, spares, lease_ms, detached);
+  }
+};
+
+struct SubmitJob {
+  uint64_t request = 0;
+  std::string driver;
+  JobSpec spec;
+  template <class A>
+  void Fields(A& a) { a(request, driver, spec); }
+};
+
+struct JobCommand {
+  uint64_t request = 0;
+  std::string job;
+  std::string kind;    // "resize", "drain", "cancel".
+  uint32_t workers = 0;
+  std::string member;
+  template <class A>
+  void Fields(A& a) { a(request, job, kind, workers, member); }
+};
+
+struct Query {
+  uint64_t request = 0;
+  std::string kind;  // "job", "cluster", "ping".
+  std::string job;
+  template <class A>
+  void Fields(A& a) { a(request, kind, job); }
+};
+
+struct DriverReply {
+  uint64_t request = 0;
+  uint8_t code = 0;  // ErrorCode.
+  std::string message;
+  std::string json;  // Of a query.
+  template <class A>
+  void Fields(A& a) { a(request, code, message, json); }
+};
+
+struct Subscribe {  // Also the driver's heartbeat.
+  std::string driver;
+  std::string job;
+  std::string log;    // Which head incarnation the sequence refers to.
+  uint64_t next = 0;  // First event not seen.
+  template <class A>
+  void Fields(A& a) { a(driver, job, log, next); }
+};
+
+struct JobEvent {
+  std::string kind;     // As the Python API names them.
+  std::string json;     // Everything but the payload.
+  std::string payload;
+  template <class A>
+  void Fields(A& a) { a(kind, json, payload); }
+};
+
+struct JobEvents {
+  std::string job;
+  std::string log;
+  uint64_t first = 0;
+  std::vector<JobEvent> events;
+  template <class A>
+  void Fields(A& a) { a(job, log, first, events); }
+};
+
+// ---- any member <-> coordinator: groups::Report and groups::Command, wrapped with their group ----
+
+struct GroupFrame {
+  std::string group;
+  std::string body;  // Encoded Report or Command.
+  template <class A>
+  void Fields(A& a) { a(group, body); }
+};
+
+inline constexpr const char* kHeadName = "head";
+
+}  // namespace troupe

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs every test: C++ through CTest, then Python through pytest, once with .venv and once with Debian's Python and
+# torch. All parts run even if one fails; the closing lines of each are repeated at the end. Needs a finished build.
+. "$(dirname "$0")/lib.sh"
+
+logs=$BUILD_DIR/test-logs
+mkdir -p "$logs"
+failed=()
+parts=()
+
+# run_part NAME COMMAND...: runs, shows and records one part; exit status 5 of pytest means "no tests".
+run_part() {
+  local name=$1 log=$logs/${1// /-}.log rc=0
+  shift
+  say "Tests: $name"
+  "$@" 2>&1 | tee "$log" || rc=${PIPESTATUS[0]}
+  parts+=("$name")
+  if [ "$rc" -eq 5 ] && grep -q 'no tests ran' "$log"; then
+    note "$name: there are no tests in this part"
+  elif [ "$rc" -ne 0 ]; then
+    failed+=("$name")
+  fi
+}
+
+if "$CTEST" --test-dir "$BUILD_DIR" -N 2>/dev/null | grep -q 'Total Tests: 0'; then
+  say "Tests: C++: there are no tests in this part"
+else
+  run_part "C++" "$CTEST" --test-dir "$BUILD_DIR" --output-on-failure -j2 --timeout 300 -LE "gpu|slow"
+fi
+
+export PYTHONPATH=$BUILD_DIR/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+python_tests=()
+for folder in tests/tools tests/python tests/integration; do
+  [ -n "$(find "$folder" -name 'test_*.py' -print -quit 2>/dev/null)" ] && python_tests+=("$folder")
+done
+if [ "${#python_tests[@]}" -eq 0 ]; then
+  say "Tests: Python: there are no tests in this part"
+else
+  run_part "Python venv" "$VENV/bin/python" -m pytest -p no:cacheprovider "${python_tests[@]}"
+  # What needs packages that Debian lacks is marked venv_only; everything else must pass on its torch as well.
+  run_part "Python Debian" "$SYSTEM_PYTHON" -m pytest -p no:cacheprovider -m "not venv_only" "${python_tests[@]}"
+fi
+
+printf '\n' >&2
+say "Summary"
+for name in "${parts[@]}"; do
+  case $name in
+    C++) line=$(grep -E '% tests passed' "$logs/C++.log" || tail -n 1 "$logs/C++.log") ;;
+    *) line=$(tail -n 1 "$logs/${name// /-}.log") ;;
+  esac
+  printf '%s: %s\n' "$name" "$line"
+done
+[ "${#failed[@]}" -eq 0 ] || die "tests failed in: $(IFS=,; printf '%s' "${failed[*]}"); the logs are in $logs"

@@ -1,0 +1,207 @@
+#include "scheduler/node_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace troupe {
+namespace {
+
+constexpr Time kStart{1'000'000'000'000};
+constexpr NodeTableOptions kOptions{seconds(2), seconds(10), seconds(600)};
+
+NodeJoined Join(const std::string& id, uint64_t incarnation = 1) {
+  NodeRecord node;
+  node.id = id;
+  node.incarnation = incarnation;
+  return NodeJoined{node};
+}
+
+NodeState StateOf(const NodeTable& table, const std::string& id) {
+  return table.nodes().at(id).state;
+}
+
+TEST(NodeTableTest, SilenceMakesSuspectThenDead) {
+  NodeTable table(kOptions);
+  EXPECT_EQ(table.Step(kStart, Join("a")).changes.size(), 1u);
+  EXPECT_EQ(table.next_wake(), kStart + seconds(2));
+  EXPECT_TRUE(table.Step(kStart + milliseconds(1999), Tick{}).changes.empty());
+  const NodeDecision suspect = table.Step(table.next_wake(), Tick{});
+  ASSERT_EQ(suspect.changes.size(), 1u);
+  EXPECT_EQ(suspect.changes[0].state, NodeState::kSuspect);
+  EXPECT_EQ(suspect.changes[0].reason, "no heartbeat for 2 s");
+  EXPECT_EQ(table.next_wake(), kStart + seconds(10));
+  const NodeDecision dead = table.Step(table.next_wake(), Tick{});
+  ASSERT_EQ(dead.changes.size(), 1u);
+  EXPECT_EQ(dead.changes[0].state, NodeState::kDead);
+  EXPECT_EQ(dead.changes[0].reason, "no heartbeat for 10 s");
+}
+
+TEST(NodeTableTest, HeartbeatBringsASuspectBack) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  table.Step(kStart + seconds(3), Tick{});
+  const NodeDecision back = table.Step(kStart + seconds(4), NodeHeartbeat{"a", 1});
+  ASSERT_EQ(back.changes.size(), 1u);
+  EXPECT_EQ(back.changes[0].state, NodeState::kAlive);
+  EXPECT_EQ(table.next_wake(), kStart + seconds(6));
+}
+
+TEST(NodeTableTest, LateStepGoesStraightToDead) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  const NodeDecision late = table.Step(kStart + seconds(60), NodeHeartbeat{"a", 1});
+  ASSERT_EQ(late.changes.size(), 1u);
+  EXPECT_EQ(late.changes[0].state, NodeState::kDead);
+  EXPECT_TRUE(late.fenced);
+}
+
+TEST(NodeTableTest, ReportedDeathNeedsNoSilence) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  const NodeDecision lost = table.Step(kStart + seconds(1), NodeLost{"a", 1, "connection reset"});
+  ASSERT_EQ(lost.changes.size(), 1u);
+  EXPECT_EQ(lost.changes[0].state, NodeState::kDead);
+  EXPECT_EQ(lost.changes[0].reason, "connection reset");
+  EXPECT_TRUE(table.Step(kStart + seconds(1), NodeLost{"a", 1, "again"}).changes.empty());
+}
+
+TEST(NodeTableTest, DeadIncarnationIsFencedAndTheNextIsWelcome) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a", 7));
+  table.Step(kStart, NodeLost{"a", 7, "exited"});
+  EXPECT_TRUE(table.Step(kStart, NodeHeartbeat{"a", 7}).fenced);
+  EXPECT_TRUE(table.Step(kStart, Join("a", 7)).fenced);
+  EXPECT_TRUE(table.Step(kStart, Join("a", 6)).fenced);
+  EXPECT_FALSE(table.Step(kStart, Join("a", 8)).fenced);
+  EXPECT_EQ(StateOf(table, "a"), NodeState::kAlive);
+}
+
+TEST(NodeTableTest, NewerIncarnationReplacesTheLivingOne) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a", 1));
+  const NodeDecision joined = table.Step(kStart, Join("a", 2));
+  ASSERT_EQ(joined.changes.size(), 2u);
+  EXPECT_EQ(joined.changes[0].incarnation, 1u);
+  EXPECT_EQ(joined.changes[0].state, NodeState::kDead);
+  EXPECT_EQ(joined.changes[1].incarnation, 2u);
+  EXPECT_EQ(joined.changes[1].state, NodeState::kAlive);
+  EXPECT_TRUE(table.Step(kStart, NodeHeartbeat{"a", 1}).fenced);
+  // Old news about the first one does not harm the second, nor is its sender at fault.
+  const NodeDecision old = table.Step(kStart, NodeLost{"a", 1, "exited"});
+  EXPECT_TRUE(old.changes.empty());
+  EXPECT_FALSE(old.fenced);
+}
+
+TEST(NodeTableTest, UnknownNodeIsFenced) {
+  NodeTable table(kOptions);
+  EXPECT_TRUE(table.Step(kStart, NodeHeartbeat{"ghost", 1}).fenced);
+}
+
+TEST(NodeTableTest, DrainKeepsTheNodeUpAndOnlyBringsTheDeadlineNearer) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  const NodeDecision drain =
+      table.Step(kStart, NodeDrain{"a", kStart + seconds(120), "spot notice"});
+  ASSERT_EQ(drain.changes.size(), 1u);
+  EXPECT_EQ(drain.changes[0].state, NodeState::kAlive);
+  EXPECT_TRUE(drain.changes[0].draining);
+  EXPECT_EQ(drain.changes[0].reason, "spot notice");
+  EXPECT_TRUE(table.Step(kStart, NodeDrain{"a", kStart + seconds(30), "again"}).changes.empty());
+  EXPECT_EQ(table.nodes().at("a").drain_deadline, kStart + seconds(30));
+  table.Step(kStart, NodeDrain{"a", kStart + seconds(300), "later"});
+  EXPECT_EQ(table.nodes().at("a").drain_deadline, kStart + seconds(30));
+  const NodeDecision left = table.Step(kStart + seconds(1), NodeGoodbye{"a", 1});
+  ASSERT_EQ(left.changes.size(), 1u);
+  EXPECT_EQ(left.changes[0].state, NodeState::kLeft);
+  EXPECT_EQ(left.changes[0].reason, "spot notice");
+}
+
+TEST(NodeTableTest, ANewIncarnationIsNotDraining) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a", 1));
+  table.Step(kStart, NodeDrain{"a", kStart + seconds(1), "notice"});
+  table.Step(kStart, Join("a", 2));
+  EXPECT_FALSE(table.nodes().at("a").draining);
+  EXPECT_EQ(table.nodes().at("a").drain_deadline, Time::Never());
+}
+
+TEST(NodeTableTest, EndedNodesAreForgotten) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  table.Step(kStart, NodeGoodbye{"a", 1});
+  EXPECT_EQ(table.next_wake(), kStart + seconds(600));
+  table.Step(table.next_wake(), Tick{});
+  EXPECT_TRUE(table.nodes().empty());
+  EXPECT_EQ(table.next_wake(), Time::Never());
+}
+
+TEST(NodeTableTest, TimeThatRunsBackwardsIsNoTime) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  EXPECT_TRUE(table.Step(kStart - seconds(100), NodeHeartbeat{"a", 1}).changes.empty());
+  EXPECT_EQ(table.nodes().at("a").last_heard, kStart);
+}
+
+TEST(NodeTableTest, FullTableMakesRoomFromTheEndedOnly) {
+  NodeTable table(kOptions);
+  for (size_t i = 0; i < kNodesMax; ++i) table.Step(kStart, Join("n" + std::to_string(i)));
+  EXPECT_NE(table.Step(kStart, Join("more")).refused, "");
+  table.Step(kStart, NodeGoodbye{"n5", 1});
+  EXPECT_EQ(table.Step(kStart, Join("more")).refused, "");
+  EXPECT_EQ(table.nodes().size(), kNodesMax);
+  EXPECT_FALSE(table.nodes().contains("n5"));
+}
+
+// NT-1 to NT-3 over random histories: what was reported as ended never comes back, silence is
+// noticed in time.
+TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    NodeTable table(kOptions);
+    std::set<std::pair<std::string, uint64_t>> ended;
+    std::map<std::string, uint64_t> newest;
+    Time now = kStart;
+    for (int step = 0; step < 200; ++step) {
+      now = now + milliseconds(random() % 4000);
+      const std::string id(1, static_cast<char>('a' + random() % 3));
+      const uint64_t incarnation = 1 + random() % 5;
+      NodeEvent event = Tick{};
+      switch (random() % 6) {
+        case 0:
+          event = Join(id, incarnation);
+          break;
+        case 1:
+        case 2:
+          event = NodeHeartbeat{id, incarnation};
+          break;
+        case 3:
+          event = NodeLost{id, incarnation, "reported"};
+          break;
+        case 4:
+          event = NodeGoodbye{id, incarnation};
+          break;
+        default:
+          break;
+      }
+      for (const NodeChange& change : table.Step(now, event).changes) {
+        const auto key = std::make_pair(change.id, change.incarnation);
+        ASSERT_FALSE(ended.contains(key)) << "NT-1: a change of an ended incarnation";
+        ASSERT_GE(change.incarnation, newest[change.id]) << "NT-2";
+        newest[change.id] = change.incarnation;
+        if (change.state == NodeState::kDead || change.state == NodeState::kLeft) ended.insert(key);
+      }
+      for (const auto& [name, node] : table.nodes()) {
+        if (!node.up()) continue;
+        ASSERT_LT(now - node.last_heard, kOptions.dead_after) << "NT-3";
+      }
+      ASSERT_GT(table.next_wake(), now);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe
