@@ -17,12 +17,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Optional
 
 import troupe
-from digits_training import FINISH_FILE, Books, balance, load_data, read_journals, train
 from troupe.display import EPOCH_COLUMNS, epoch_row, text_table
+
+from digits_training import FINISH_FILE, Books, balance, load_data, read_journals, train
 
 WORKERS, GROWN, SHRUNK, MAX_WORKERS = 4, 5, 3, 6
 EPOCHS, MAX_EPOCHS, BATCH_SIZE, LEARNING_RATE = 16, 2000, 16, 2e-3
@@ -68,7 +70,7 @@ class Director:
         self._size = 0
         self._settled = 0
 
-    def on_event(self, event: Dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         """Takes an event in; shows it."""
         kind = event["kind"]
         if kind == "epoch":
@@ -81,7 +83,7 @@ class Director:
         elif kind == "report":
             self._on_step(event["value"])
 
-    def _on_step(self, step: Dict[str, Any]) -> None:
+    def _on_step(self, step: dict[str, Any]) -> None:
         self._settled += 1
         if step["step"] % 10 == 0:
             say(f"data epoch {step['epoch']} step {step['step']} loss {step['loss']:.4f} "
@@ -113,10 +115,10 @@ def say(line: str) -> None:
     print(f"{time.monotonic() - _begin_s:7.2f} s  {line}", flush=True)
 
 
-def play(executor: troupe.Executor, folder: str) -> Dict[str, Any]:
+def play(executor: troupe.Executor, folder: str) -> dict[str, Any]:
     """Trains while the acts are played; returns results, epochs and the books."""
     samples = len(load_data()[1])
-    events: queue.Queue[Dict[str, Any]] = queue.Queue()
+    events: queue.Queue[dict[str, Any]] = queue.Queue()
     handle = executor.submit(
         train, (folder, EPOCHS, MAX_EPOCHS, BATCH_SIZE, LEARNING_RATE), on_event=events.put
     )
@@ -137,14 +139,14 @@ def play(executor: troupe.Executor, folder: str) -> Dict[str, Any]:
     }
 
 
-def _next(events: queue.Queue[Dict[str, Any]], deadline: float) -> Optional[Dict[str, Any]]:
+def _next(events: queue.Queue[dict[str, Any]], deadline: float) -> Optional[dict[str, Any]]:
     try:
         return events.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
         return None
 
 
-def epochs_table(epochs: List[Dict[str, Any]], books: Books) -> str:
+def epochs_table(epochs: list[dict[str, Any]], books: Books) -> str:
     """The table of epochs, with the steps that each one had to do again."""
     rows = [
         [*epoch_row(epoch), str(books.lost_by_group_epoch.get(epoch["epoch"], 0))]
@@ -153,7 +155,7 @@ def epochs_table(epochs: List[Dict[str, Any]], books: Books) -> str:
     return text_table([*EPOCH_COLUMNS, "steps lost"], rows)
 
 
-def summary(outcome: Dict[str, Any]) -> Dict[str, Any]:
+def summary(outcome: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the last line."""
     books: Books = outcome["books"]
     return {

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 TRAIN_SHARE = 0.8
 FINISH_FILE = "finish"
@@ -42,10 +42,10 @@ class Books:
     steps_lost: int = 0
     samples_missing: int = 0
     samples_doubled: int = 0
-    lost_by_group_epoch: Dict[int, int] = field(default_factory=dict)
+    lost_by_group_epoch: dict[int, int] = field(default_factory=dict)
 
 
-def read_journals(folder: str) -> List[Dict[str, Any]]:
+def read_journals(folder: str) -> list[dict[str, Any]]:
     """All records of all workers."""
     records = []
     for path in sorted(Path(folder).glob("*.jsonl")):
@@ -54,16 +54,16 @@ def read_journals(folder: str) -> List[Dict[str, Any]]:
     return records
 
 
-def balance(records: List[Dict[str, Any]], samples: int) -> Books:
+def balance(records: list[dict[str, Any]], samples: int) -> Books:
     """Joins contributions and commits.
 
     A step is lost when it was committed in one group epoch and worked on again in a later one. A
     sample is missing when no committed step of a finished data epoch counts it, and doubled when
     more than one does.
     """
-    shares: Dict[Tuple[int, int], List[Tuple[int, List[int]]]] = collections.defaultdict(list)
-    committed: Dict[int, Set[int]] = collections.defaultdict(set)
-    worked: Dict[int, Set[int]] = collections.defaultdict(set)
+    shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = collections.defaultdict(list)
+    committed: dict[int, set[int]] = collections.defaultdict(set)
+    worked: dict[int, set[int]] = collections.defaultdict(set)
     for r in records:
         if r["kind"] == "share":
             shares[r["step"], r["group_epoch"]].append((r["data_epoch"], r["counted"]))
@@ -71,7 +71,7 @@ def balance(records: List[Dict[str, Any]], samples: int) -> Books:
         else:
             committed[r["step"]].add(r["group_epoch"])
     books = Books(steps=len(committed))
-    counted: Dict[int, collections.Counter] = collections.defaultdict(collections.Counter)
+    counted: dict[int, collections.Counter] = collections.defaultdict(collections.Counter)
     for step, group_epochs in committed.items():
         first = min(group_epochs)
         redone = [e for e in worked[step] | group_epochs if e > first]
@@ -88,7 +88,7 @@ def balance(records: List[Dict[str, Any]], samples: int) -> Books:
     return books
 
 
-def load_data() -> Tuple[Any, Any, Any, Any]:
+def load_data() -> tuple[Any, Any, Any, Any]:
     """Train images and labels, test images and labels: float32 [n, 1, 8, 8] and int64 [n]."""
     import torch
     from sklearn.datasets import load_digits
@@ -112,7 +112,7 @@ def make_model() -> Any:
     )
 
 
-def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float) -> Dict[str, Any]:
+def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float) -> dict[str, Any]:
     """Trains until ``epochs`` data epochs are done and the driver has left its finish file.
 
     Args:

@@ -10,7 +10,8 @@ import ctypes
 import os
 import sys
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from troupe import _native
 from troupe._config import Settings
@@ -20,7 +21,7 @@ from troupe.errors import TroupeError
 class Cluster:
     """One native driver with the number of executors that use it."""
 
-    def __init__(self, key: Tuple[Any, ...], driver: Any) -> None:
+    def __init__(self, key: tuple[Any, ...], driver: Any) -> None:
         self.key = key
         self.driver = driver
         self.users = 0
@@ -28,8 +29,8 @@ class Cluster:
 
 
 _lock = threading.Lock()
-_clusters: Dict[Tuple[Any, ...], Cluster] = {}
-_orphans: List[Any] = []
+_clusters: dict[tuple[Any, ...], Cluster] = {}
+_orphans: list[Any] = []
 _hooks_installed = False
 
 
@@ -69,9 +70,9 @@ def check_process(pid: int) -> None:
         )
 
 
-def driver_options(settings: Settings) -> Dict[str, Any]:
+def driver_options(settings: Settings) -> dict[str, Any]:
     """The options of the native driver."""
-    options: Dict[str, Any] = {
+    options: dict[str, Any] = {
         "num_cpus": settings.num_cpus,
         "num_gpus": settings.num_gpus,
         "memory_bytes": settings.memory_bytes,
@@ -96,6 +97,8 @@ def find_bin_dir() -> str:
     candidates = [
         os.environ.get("TROUPE_BIN_DIR", ""),
         os.path.join(package, "bin"),
+        os.path.join(os.path.dirname(os.path.dirname(package)), "bin"),  # a build tree
+        os.path.join(os.path.dirname(os.path.dirname(package)), "daemons"),
         os.path.dirname(sys.executable),
         os.path.join(sys.prefix, "bin"),
         *os.environ.get("PATH", "").split(os.pathsep),
@@ -107,7 +110,7 @@ def find_bin_dir() -> str:
 
 
 def explain_placement(
-    nodes: List[Mapping[str, Any]], resources: Mapping[str, float], workers: int
+    nodes: list[Mapping[str, Any]], resources: Mapping[str, float], workers: int
 ) -> Optional[str]:
     """Why ``workers`` workers can never fit on these nodes, or None if they can."""
     alive = [node for node in nodes if node.get("alive", True)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 STRATEGIES = ("spread", "pack")
 PROGRESS = ("auto", "rich", "plain", "notebook", "off")
@@ -23,7 +24,7 @@ class Settings:
     min_workers: int = 1
     max_workers: Optional[int] = None
     workers: Optional[int] = None
-    resources_per_worker: Optional[Dict[str, float]] = None
+    resources_per_worker: Optional[dict[str, float]] = None
     cpus_per_worker: Optional[float] = None
     gpus_per_worker: Optional[float] = None
     strategy: str = "spread"
@@ -32,22 +33,22 @@ class Settings:
     elastic_timeout: float = 600.0
     start_timeout: float = 60.0
     reset_limit: Optional[int] = None
-    env: Dict[str, str] = field(default_factory=dict)
-    preload: Optional[List[str]] = None
+    env: dict[str, str] = field(default_factory=dict)
+    preload: Optional[list[str]] = None
     log_to_driver: bool = True
     progress: str = "auto"
     name: str = ""
     num_cpus: Optional[float] = None
     num_gpus: Optional[float] = None
     memory_bytes: Optional[int] = None
-    cluster_resources: Dict[str, float] = field(default_factory=dict)
+    cluster_resources: dict[str, float] = field(default_factory=dict)
     python: Optional[str] = None
     bin_dir: Optional[str] = None
     redis_server: Optional[str] = None
     log_dir: Optional[str] = None
     lease_ms: Optional[int] = None
 
-    def resources(self) -> Dict[str, float]:
+    def resources(self) -> dict[str, float]:
         """Resources of one worker, CPU and GPU shorthands included."""
         resources = {"CPU": 1.0}
         if self.resources_per_worker is not None:
@@ -58,7 +59,7 @@ class Settings:
             resources["GPU"] = float(self.gpus_per_worker)
         return {name: amount for name, amount in resources.items() if amount > 0}
 
-    def sizes(self) -> Tuple[int, int, int]:
+    def sizes(self) -> tuple[int, int, int]:
         """(min, start, max) number of workers."""
         start = self.workers
         if start is None:
@@ -96,7 +97,7 @@ _DEFAULTED = frozenset(
 )
 
 
-def _read_config(config: ConfigSource) -> Tuple[str, Dict[str, Any]]:
+def _read_config(config: ConfigSource) -> tuple[str, dict[str, Any]]:
     if config is None:
         return "config", {}
     if isinstance(config, Mapping):

@@ -13,8 +13,9 @@ import pickle
 import sys
 import traceback
 import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Optional
 
 import cloudpickle
 
@@ -30,8 +31,8 @@ class Task:
     """What a worker runs, with what it needs to import it as the driver would."""
 
     fn: Callable[..., Any]
-    args: Tuple[Any, ...]
-    kwargs: Dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     elastic_timeout_s: float
 
 
@@ -81,7 +82,7 @@ def dump_task(task: Task) -> bytes:
     return pickle.dumps(envelope)
 
 
-def load_envelope(payload: bytes) -> Dict[str, Any]:
+def load_envelope(payload: bytes) -> dict[str, Any]:
     """The envelope of a task, its function still pickled."""
     envelope = pickle.loads(payload)
     if not isinstance(envelope, dict) or "blob" not in envelope:
@@ -114,7 +115,7 @@ def describe_error(error: BaseException, outcome: Outcome, skip_frames: int = 0)
         blob = cloudpickle.dumps(error)
         pickle.loads(blob)
         outcome.exception = blob
-    except Exception:  # noqa: BLE001 - whatever a user's __reduce__ raises, text must do
+    except Exception:
         outcome.exception = None
     return outcome
 
@@ -133,7 +134,7 @@ def worker_error(outcome: Outcome) -> WorkerError:
     if outcome.exception is not None:
         try:
             error.__cause__ = pickle.loads(outcome.exception)
-        except Exception:  # noqa: BLE001 - the driver may lack the exception's module
+        except Exception:
             error.__cause__ = None
     return error
 
@@ -153,7 +154,7 @@ def callable_name(fn: Any) -> str:
 
 def find_culprit(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[str]:
     """Names the first thing reachable from the call that cannot be pickled, None if none is."""
-    seen: Set[int] = set()
+    seen: set[int] = set()
     culprit = _blame(fn, callable_name(fn), seen, 0)
     if culprit:
         return culprit
@@ -168,7 +169,7 @@ def find_culprit(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Opt
     return None
 
 
-def _check(value: Any, label: str, seen: Set[int], depth: int) -> Optional[str]:
+def _check(value: Any, label: str, seen: set[int], depth: int) -> Optional[str]:
     """Label of what is to blame if ``value`` cannot be pickled: itself, or a part of it."""
     if id(value) in seen or depth > _MAX_BLAME_DEPTH or _picklable(value):
         return None
@@ -177,7 +178,7 @@ def _check(value: Any, label: str, seen: Set[int], depth: int) -> Optional[str]:
     return inner or f"{label} (a {type_name(value)})"
 
 
-def _blame(value: Any, label: str, seen: Set[int], depth: int) -> Optional[str]:
+def _blame(value: Any, label: str, seen: set[int], depth: int) -> Optional[str]:
     for name, part in _parts(value, label):
         culprit = _check(part, name, seen, depth)
         if culprit:
@@ -185,7 +186,7 @@ def _blame(value: Any, label: str, seen: Set[int], depth: int) -> Optional[str]:
     return None
 
 
-def _parts(value: Any, label: str) -> Iterator[Tuple[str, Any]]:
+def _parts(value: Any, label: str) -> Iterator[tuple[str, Any]]:
     """The named things that pickling ``value`` would take along."""
     if isinstance(value, functools.partial):
         yield f"the function of {label}", value.func
@@ -209,9 +210,9 @@ def _parts(value: Any, label: str) -> Iterator[Tuple[str, Any]]:
             yield f"attribute {name!r} of {label}", item
 
 
-def _function_parts(fn: types.FunctionType) -> Iterator[Tuple[str, Any]]:
+def _function_parts(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
     name = callable_name(fn)
-    for variable, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+    for variable, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:
             yield f"captured variable {variable!r} of {name}", cell.cell_contents
         except ValueError:  # an empty cell: the variable is not assigned yet
@@ -225,7 +226,7 @@ def _function_parts(fn: types.FunctionType) -> Iterator[Tuple[str, Any]]:
         yield f"default of {variable!r} of {name}", default
 
 
-def _global_names(code: types.CodeType) -> List[str]:
+def _global_names(code: types.CodeType) -> list[str]:
     names = list(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -237,5 +238,5 @@ def _picklable(value: Any) -> bool:
     try:
         cloudpickle.CloudPickler(io.BytesIO()).dump(value)
         return True
-    except Exception:  # noqa: BLE001 - any failure at all means "not picklable"
+    except Exception:
         return False

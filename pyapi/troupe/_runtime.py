@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from troupe import _native
 from troupe.errors import DrainedError, HorovodInternalError, NotInWorkerError, TroupeError
@@ -43,7 +44,7 @@ class WorkerRuntime:
         self.own_process = own_process
         self._pause = threading.Event()
 
-    def await_view(self, version: int, has_state: bool) -> Dict[str, Any]:
+    def await_view(self, version: int, has_state: bool) -> dict[str, Any]:
         """Offers this member to the group and waits until a view with it is active.
 
         Raises:
@@ -75,7 +76,7 @@ class WorkerRuntime:
                     f"{problem}; see the run's events and `troupe doctor`"
                 )
 
-    def provisional_view(self) -> Dict[str, Any]:
+    def provisional_view(self) -> dict[str, Any]:
         """What a joiner reports as rank and size before it is part of a view."""
         index = max(0, int(self.assignment.get("index", 0)))
         size = max(index + 1, int(self.assignment.get("min_workers", 1)))

@@ -6,7 +6,8 @@ import argparse
 import os
 import runpy
 import sys
-from typing import List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 from troupe._version import __version__
 from troupe.errors import TroupeError
@@ -76,7 +77,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from troupe.executor import Executor
 
-    words: List[str] = [arguments.script, *arguments.args]
+    words: list[str] = [arguments.script, *arguments.args]
     if os.path.basename(words[0]).startswith("python") and len(words) > 1:
         words = words[1:]
     script = os.path.abspath(words[0])

@@ -10,7 +10,8 @@ import html
 import importlib.util
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
     from troupe.executor import Executor
@@ -28,8 +29,8 @@ class RunModel:
         self.name = name
         self.state = "starting"
         self.reason = ""
-        self.members: List[Mapping[str, Any]] = []
-        self.epochs: List[Dict[str, Any]] = []
+        self.members: list[Mapping[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []
         self.last_report: Any = None
 
     def update(self, event: Mapping[str, Any]) -> None:
@@ -86,7 +87,7 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def epoch_row(epoch: Mapping[str, Any]) -> List[str]:
+def epoch_row(epoch: Mapping[str, Any]) -> list[str]:
     """An epoch as the cells of :data:`EPOCH_COLUMNS`."""
     return [
         str(epoch["epoch"]),
@@ -101,8 +102,9 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in plain text."""
     cells = [list(columns), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    cells.insert(1, ["-" * width for width in widths])
+    padded = [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
 # -- views --------------------------------------------------------------------------------------

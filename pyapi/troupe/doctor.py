@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, List, Optional
+from typing import Optional
 
 from troupe import _cluster, _native, _runtime
 
@@ -68,7 +69,7 @@ def check_module(name: str, required: bool, advice: str) -> Finding:
         return Finding(name, False, "not installed", advice, required)
     try:
         version = getattr(importlib.import_module(name), "__version__", "unknown version")
-    except Exception as error:  # noqa: BLE001 - a broken install is what we look for
+    except Exception as error:
         return Finding(name, False, f"cannot be imported: {error}", advice, required)
     return Finding(name, True, str(version), required=required)
 
@@ -96,16 +97,16 @@ def check_cores() -> Finding:
     return Finding("processors", True, f"{_runtime.usable_cores()} usable")
 
 
-def checks() -> List[Callable[[], Finding]]:
+def checks() -> list[Callable[[], Finding]]:
     """All checks, in the order in which they are shown."""
     return [
         check_python,
         check_core,
-        *[lambda name=name: check_daemon(name) for name in _DAEMONS],  # type: ignore[misc]
+        *[lambda name=name: check_daemon(name) for name in _DAEMONS],
         check_redis,
         lambda: check_module("cloudpickle", True, "pip install cloudpickle"),
-        lambda: check_module("yaml", True, "pip install pyyaml"),
-        lambda: check_module("rich", True, "pip install rich"),
+        lambda: check_module("yaml", False, "pip install pyyaml, for config files"),
+        lambda: check_module("rich", False, "pip install rich, for live progress"),
         lambda: check_module("torch", False, "pip install torch, to use troupe.torch"),
         check_shared_memory,
         check_files,
@@ -113,6 +114,6 @@ def checks() -> List[Callable[[], Finding]]:
     ]
 
 
-def run_checks(only: Optional[List[Callable[[], Finding]]] = None) -> List[Finding]:
+def run_checks(only: Optional[list[Callable[[], Finding]]] = None) -> list[Finding]:
     """Runs the checks."""
     return [check() for check in (only if only is not None else checks())]

@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Type
+from typing import Any, Optional
 
 from troupe import _cluster, _native, _payload
 from troupe._config import ConfigSource, Settings, build_settings
@@ -61,7 +62,7 @@ class Executor:
         max_workers: Optional[int] = None,
         *,
         workers: Optional[int] = None,
-        resources_per_worker: Optional[Dict[str, float]] = None,
+        resources_per_worker: Optional[dict[str, float]] = None,
         cpus_per_worker: Optional[float] = None,
         gpus_per_worker: Optional[float] = None,
         strategy: Optional[str] = None,
@@ -71,15 +72,15 @@ class Executor:
         elastic_timeout: Optional[float] = None,
         start_timeout: Optional[float] = None,
         reset_limit: Optional[int] = None,
-        env: Optional[Dict[str, str]] = None,
-        preload: Optional[List[str]] = None,
+        env: Optional[dict[str, str]] = None,
+        preload: Optional[list[str]] = None,
         log_to_driver: Optional[bool] = None,
         progress: Optional[str] = None,
         name: Optional[str] = None,
         num_cpus: Optional[float] = None,
         num_gpus: Optional[float] = None,
         memory_bytes: Optional[int] = None,
-        cluster_resources: Optional[Dict[str, float]] = None,
+        cluster_resources: Optional[dict[str, float]] = None,
         python: Optional[str] = None,
         bin_dir: Optional[str] = None,
         redis_server: Optional[str] = None,
@@ -96,7 +97,7 @@ class Executor:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._cluster: Optional[_cluster.Cluster] = None
-        self._handles: List[RunHandle] = []
+        self._handles: list[RunHandle] = []
         self._closed = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ class Executor:
 
     def __exit__(
         self,
-        exc_type: Optional[Type[BaseException]],
+        exc_type: Optional[type[BaseException]],
         exc: Optional[BaseException],
         tb: Optional[TracebackType],
     ) -> None:
@@ -151,7 +152,7 @@ class Executor:
         args: Sequence[Any] = (),
         kwargs: Optional[Mapping[str, Any]] = None,
         callbacks: Optional[Sequence[Callback]] = None,
-    ) -> List[Any]:
+    ) -> list[Any]:
         """Runs ``fn(*args, **kwargs)`` on every worker; returns the results ordered by rank.
 
         ``callbacks`` are called with every object that workers send by ``troupe.report``. Ctrl-C
@@ -161,7 +162,7 @@ class Executor:
         Raises:
             WorkerError: ``fn`` failed; PlacementError: no room; JobCancelled: cancelled elsewhere.
         """
-        created: List[RunHandle] = []
+        created: list[RunHandle] = []
         try:
             return self._submit(fn, args, kwargs, callbacks=callbacks, created=created).result()
         except KeyboardInterrupt:
@@ -185,11 +186,11 @@ class Executor:
 
     def execute(
         self, fn: Callable[..., Any], callbacks: Optional[Sequence[Callback]] = None
-    ) -> List[Any]:
+    ) -> list[Any]:
         """``run(fn)`` under the name that users of Horovod's executors know."""
         return self.run(fn, callbacks=callbacks)
 
-    def cluster(self) -> Dict[str, Any]:
+    def cluster(self) -> dict[str, Any]:
         """The cluster's nodes with their resources and what is in use."""
         driver = self._driver()
         with _native.driver_errors("cluster state"):
@@ -201,7 +202,7 @@ class Executor:
         return self._settings
 
     @property
-    def running(self) -> List[RunHandle]:
+    def running(self) -> list[RunHandle]:
         """Handles of the runs that have not ended."""
         with self._lock:
             return [handle for handle in self._handles if not handle.done()]
@@ -236,7 +237,7 @@ class Executor:
         kwargs: Optional[Mapping[str, Any]],
         on_event: Optional[EventListener] = None,
         callbacks: Optional[Sequence[Callback]] = None,
-        created: Optional[List[RunHandle]] = None,
+        created: Optional[list[RunHandle]] = None,
     ) -> RunHandle:
         """Submits; the handle goes into ``created`` at once, so that Ctrl-C finds it."""
         _check_call(fn, args, kwargs, on_event, callbacks)
@@ -264,7 +265,7 @@ class Executor:
             handle.start_pump()
         return handle
 
-    def _spec(self, name: str, payload: bytes) -> Dict[str, Any]:
+    def _spec(self, name: str, payload: bytes) -> dict[str, Any]:
         settings = self._settings
         least, start, most = settings.sizes()
         preload = settings.preload
@@ -317,9 +318,10 @@ def _check_call(
         raise TypeError(f"kwargs must be a dict with string keys, not {_payload.type_name(kwargs)}")
     if on_event is not None and not callable(on_event):
         raise TypeError(f"on_event must be callable, not {_payload.type_name(on_event)}")
-    if callbacks is not None:
-        if not isinstance(callbacks, Sequence) or not all(callable(c) for c in callbacks):
-            raise TypeError("callbacks must be a list of callables")
+    if callbacks is not None and not (
+        isinstance(callbacks, Sequence) and all(callable(c) for c in callbacks)
+    ):
+        raise TypeError("callbacks must be a list of callables")
 
 
 @contextmanager
@@ -329,7 +331,7 @@ def _deferred_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    held: List[Any] = []
+    held: list[Any] = []
     signal.signal(signal.SIGINT, lambda *arguments: held.append(arguments))
     try:
         yield

@@ -8,7 +8,8 @@ import pickle
 import sys
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
 
 from troupe import _cluster, _native, _payload
 from troupe._config import check_amount, check_count
@@ -27,7 +28,7 @@ _WAIT_SLICE_S = 0.2
 _MAX_EVENTS = 10_000
 _TERMINAL = ("succeeded", "failed", "cancelled")
 
-EventListener = Callable[[Dict[str, Any]], None]
+EventListener = Callable[[dict[str, Any]], None]
 Callback = Callable[[Any], None]
 
 
@@ -58,18 +59,18 @@ class RunHandle:
         self.name = name
         self._driver = driver
         self._pid = owner_pid
-        self._listeners: List[EventListener] = [on_event] if on_event else []
+        self._listeners: list[EventListener] = [on_event] if on_event else []
         self._callbacks = list(callbacks)
         self._log_to_driver = log_to_driver
         self._write: Callable[[str, str], None] = _write_line
         # Guarded by _lock.
         self._lock = threading.Lock()
-        self._events: Deque[Dict[str, Any]] = collections.deque(maxlen=_MAX_EVENTS)
-        self._epochs: List[Dict[str, Any]] = []
-        self._outcomes: List[_payload.Outcome] = []
+        self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_EVENTS)
+        self._epochs: list[dict[str, Any]] = []
+        self._outcomes: list[_payload.Outcome] = []
         self._error: Optional[BaseException] = None
         self._state = "pending"
-        self._last_status: Dict[str, Any] = {}
+        self._last_status: dict[str, Any] = {}
         self._done = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(
@@ -86,7 +87,7 @@ class RunHandle:
         """Whether the run has ended, in whatever way."""
         return self._done.is_set()
 
-    def result(self, timeout: Optional[float] = None) -> List[Any]:
+    def result(self, timeout: Optional[float] = None) -> list[Any]:
         """Waits for the end and returns the functions' results, ordered by rank.
 
         Raises:
@@ -107,7 +108,7 @@ class RunHandle:
         outcomes.sort(key=lambda o: (o.rank < 0, o.rank if o.rank >= 0 else o.index))
         return [_load_value(outcome) for outcome in outcomes]
 
-    def status(self) -> Dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """State, reason, epoch, sizes and workers, as a dict; the last known after the end."""
         self._check_process()
         if self._done.is_set():
@@ -125,16 +126,16 @@ class RunHandle:
                 self._last_status = status
             return dict(self._last_status)
 
-    def workers(self) -> List[Dict[str, Any]]:
+    def workers(self) -> list[dict[str, Any]]:
         """One dict per worker: id, rank (-1 outside the view), pid, host, state, version."""
         return list(self.status().get("workers", []))
 
-    def events(self) -> List[Dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         """The events so far, oldest first (the newest 10,000), without logs."""
         with self._lock:
             return list(self._events)
 
-    def epochs(self) -> List[Dict[str, Any]]:
+    def epochs(self) -> list[dict[str, Any]]:
         """One dict per epoch: epoch, reason, old_size, size, members, pause_ms, state_bytes."""
         with self._lock:
             return [dict(epoch) for epoch in self._epochs]
@@ -226,7 +227,7 @@ class RunHandle:
         while not self._done.is_set() and not self._abandoned.is_set():
             try:
                 event = self._driver.next_event(self.job_id, _PUMP_SLICE_S)
-            except Exception as error:  # noqa: BLE001 - whoever waits for the result must learn it
+            except Exception as error:
                 code = code_of(error) or type(error).__name__
                 reason = f"lost contact with the cluster: {error} ({code})"
                 self._finish("failed", TroupeError(f"run {self.name!r}: {reason}"))
@@ -235,12 +236,12 @@ class RunHandle:
                 continue
             try:
                 self._dispatch(dict(event))
-            except Exception:  # noqa: BLE001 - one bad event must not end the run's reporting
+            except Exception:
                 _log.exception("run %s: cannot handle event %r", self.name, event.get("kind"))
                 if event.get("kind") == "done":
                     self._done.set()
 
-    def _dispatch(self, event: Dict[str, Any]) -> None:
+    def _dispatch(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
         if kind == "log":
             if self._log_to_driver:
@@ -265,7 +266,7 @@ class RunHandle:
         if kind == "done":
             self._done.set()
 
-    def _on_result(self, event: Dict[str, Any]) -> None:
+    def _on_result(self, event: dict[str, Any]) -> None:
         payload = event.get("payload") or b""
         if not payload:  # a drained worker ends without a result
             return
@@ -275,7 +276,7 @@ class RunHandle:
         with self._lock:
             self._outcomes.append(outcome)
 
-    def _on_membership(self, event: Dict[str, Any]) -> None:
+    def _on_membership(self, event: dict[str, Any]) -> None:
         with self._lock:
             if event["kind"] == "epoch":
                 self._state = "running"
@@ -287,7 +288,7 @@ class RunHandle:
                     if epoch["epoch"] == event["epoch"]:
                         epoch["state_bytes"] += event["bytes"]
 
-    def _on_done(self, event: Dict[str, Any]) -> None:
+    def _on_done(self, event: dict[str, Any]) -> None:
         try:
             status = dict(self._driver.status(self.job_id))
         except RuntimeError:
@@ -318,7 +319,7 @@ def _final_error(name: str, event: Mapping[str, Any]) -> Optional[BaseException]
     if payload:
         try:
             return _payload.worker_error(pickle.loads(payload))
-        except Exception as error:  # noqa: BLE001 - the reason below still says what failed
+        except Exception as error:
             reason = f"{reason} (its error cannot be unpickled here: {error})"
     if "resource_exhausted" in reason or "placement" in reason.lower():
         return PlacementError(f"run {name!r}: {reason}")
@@ -344,7 +345,7 @@ def _load_value(outcome: _payload.Outcome) -> Any:
 def _guarded(call: Callable[[Any], None], value: Any, what: str) -> None:
     try:
         call(value)
-    except Exception:  # noqa: BLE001 - a user's listener must not stop the run
+    except Exception:
         _log.exception("the run's %s raised; the run goes on", what)
 
 

@@ -11,7 +11,8 @@ import os
 import pickle
 import signal
 import sys
-from typing import Any, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from troupe import _native, _payload, _runtime
 from troupe.errors import DrainedError, SerializationError
@@ -52,13 +53,13 @@ def preload(modules: Any) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - the function itself will tell if it matters
+        except Exception as error:
             _log.warning("cannot preload %s: %s", name, error)
 
 
 def run_assignment(
     worker: Any, assignment: Mapping[str, Any], own_process: bool = True
-) -> Tuple[bool, bytes]:
+) -> tuple[bool, bytes]:
     """Runs the assigned function; returns (ok, pickled Outcome). Empty bytes: drained."""
     outcome = _payload.Outcome(
         rank=-1, index=int(assignment.get("index", 0)), worker=worker.id, host=worker.host
@@ -75,7 +76,7 @@ def run_assignment(
             "or raise an exception to fail the run"
         ).with_traceback(error.__traceback__)
         return False, pickle.dumps(_payload.describe_error(refusal, outcome, skip_frames=2))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the driver must learn of it
+    except BaseException as error:
         _fill_rank(outcome, worker)
         return False, pickle.dumps(_payload.describe_error(error, outcome, skip_frames=2))
     _fill_rank(outcome, worker)

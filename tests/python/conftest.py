@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
-PYAPI = HERE.parents[1] / "pyapi"
-for folder in (str(PYAPI), str(HERE)):
+EXAMPLES = HERE.parents[1] / "examples"
+if importlib.util.find_spec("troupe") is None:  # neither built nor installed: the sources
+    sys.path.insert(0, str(HERE.parents[1] / "pyapi"))
+for folder in (str(HERE), str(EXAMPLES)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+import troupe  # noqa: E402 - the lines above say which
+
+PYAPI = Path(troupe.__file__).resolve().parents[1]  # whatever holds the package under test
 
 
 def _core_problem() -> str:
@@ -29,7 +37,7 @@ def _core_problem() -> str:
 _PROBLEM = _core_problem()
 
 
-def pytest_collection_modifyitems(config: Any, items: List[Any]) -> None:
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Without the core, integration tests are deselected, unless TROUPE_REQUIRE_CORE=1."""
     if not _PROBLEM or os.environ.get("TROUPE_REQUIRE_CORE") == "1":
         return
@@ -55,13 +63,12 @@ def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     if request.node.get_closest_marker("integration") is not None:
         yield
         return
-    import fake_core
     from troupe import _cluster
+
+    import fake_core
 
     module = fake_core.build_module()
     monkeypatch.setitem(sys.modules, "troupe._core", module)
-    import troupe
-
     monkeypatch.setattr(troupe, "_core", module, raising=False)
     yield
     _cluster.shutdown_all()

@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 import types
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -50,12 +51,12 @@ class SampleLedger:
     def begin_epoch(self, data_epoch: int) -> None:
         self.data_epoch = data_epoch
         self.committed = 0
-        self._lease: Optional[Tuple[int, int]] = None
+        self._lease: Optional[tuple[int, int]] = None
 
     def remaining(self) -> int:
         return self.samples - self.committed
 
-    def lease(self, step: int, sizes: Sequence[int]) -> List[Tuple[int, int]]:
+    def lease(self, step: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
         ranges, begin = [], self.committed
         for size in sizes:
             ranges.append((begin, begin + size))
@@ -85,24 +86,24 @@ class SampleLedger:
 
 
 class Op:
-    def __init__(self, kind: str, key: Tuple[Any, ...]) -> None:
+    def __init__(self, kind: str, key: tuple[Any, ...]) -> None:
         self.kind = kind
         self.key = key
-        self.parts: Dict[int, Any] = {}
-        self.done_for: Set[int] = set()
+        self.parts: dict[int, Any] = {}
+        self.done_for: set[int] = set()
         self.error: Optional[CoreError] = None
 
 
 class Epoch:
     """One view and the collectives in it."""
 
-    def __init__(self, number: int, members: List[FakeGroup], reason: str) -> None:
+    def __init__(self, number: int, members: list[FakeGroup], reason: str) -> None:
         self.number = number
         self.members = members
         self.reason = reason
         self.aborted = ""
-        self.ops: Dict[Any, Op] = {}
-        self.boundaries: Dict[int, int] = {}
+        self.ops: dict[Any, Op] = {}
+        self.boundaries: dict[int, int] = {}
         self.leave_at: Optional[int] = None
 
 
@@ -123,7 +124,7 @@ class FakeCluster:
         min_workers: int = 1,
         max_workers: int = 64,
         before: Optional[Callable[[FakeGroup, str, str], None]] = None,
-        deliver: Optional[Callable[[Op, List[FakeGroup]], Optional[Set[str]]]] = None,
+        deliver: Optional[Callable[[Op, list[FakeGroup]], Optional[set[str]]]] = None,
     ) -> None:
         self.founders = founders
         self.min_workers = min_workers
@@ -132,10 +133,10 @@ class FakeCluster:
         self.deliver = deliver
         self.cond = threading.Condition(threading.RLock())
         self.epoch: Optional[Epoch] = None
-        self.history: List[Dict[str, Any]] = []
-        self.transfers: List[Tuple[int, Tuple[int, ...], int]] = []
-        self.members: List[FakeGroup] = []
-        self.listeners: List[Callable[[Dict[str, Any]], None]] = []
+        self.history: list[dict[str, Any]] = []
+        self.transfers: list[tuple[int, tuple[int, ...], int]] = []
+        self.members: list[FakeGroup] = []
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     # -- membership -----------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class FakeCluster:
             self.members.append(member)
             return member
 
-    def live(self) -> List[FakeGroup]:
+    def live(self) -> list[FakeGroup]:
         return [m for m in self.members if m.alive]
 
     def remove(self, member: FakeGroup, how: str) -> None:
@@ -203,8 +204,8 @@ class FakeCluster:
             self._request_change()
         self.cond.notify_all()
 
-    def _view(self, me: FakeGroup, chosen: List[FakeGroup], number: int,
-              reason: str) -> Dict[str, Any]:
+    def _view(self, me: FakeGroup, chosen: list[FakeGroup], number: int,
+              reason: str) -> dict[str, Any]:
         offers = [m.offer or (0, False) for m in chosen]
         newest = max((v for v, has in offers if has), default=None)
         source = 0
@@ -223,7 +224,7 @@ class FakeCluster:
             ],
         }
 
-    def _publish(self, number: int, reason: str, old: int, chosen: List[FakeGroup]) -> None:
+    def _publish(self, number: int, reason: str, old: int, chosen: list[FakeGroup]) -> None:
         event = {
             "kind": "epoch", "epoch": number, "reason": reason, "old_size": old,
             "size": len(chosen), "pause_ms": 0.0, "time_s": time.monotonic(), "job": "job",
@@ -249,12 +250,12 @@ class FakeGroup:
         self.end = ""
         self.draining = False
         self.told_to_leave = False
-        self.offer: Optional[Tuple[int, bool]] = None
-        self.active: Optional[Dict[str, Any]] = None
+        self.offer: Optional[tuple[int, bool]] = None
+        self.active: Optional[dict[str, Any]] = None
         self.version = 0
         self._epoch: Optional[Epoch] = None
         self._sequence = 0
-        self._handles: Dict[int, Tuple[Epoch, Op]] = {}
+        self._handles: dict[int, tuple[Epoch, Op]] = {}
 
     # -- views ----------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class FakeGroup:
                 self.cluster._request_change()
             self.cluster._consider()
 
-    def wait_active(self, timeout_s: float) -> Optional[Dict[str, Any]]:
+    def wait_active(self, timeout_s: float) -> Optional[dict[str, Any]]:
         with self.cluster.cond:
             self.cluster.cond.wait_for(
                 lambda: self.active or self.told_to_leave or not self.alive, timeout_s
@@ -285,7 +286,7 @@ class FakeGroup:
             self._sequence = 0
             return dict(self.active)
 
-    def view(self) -> Optional[Dict[str, Any]]:
+    def view(self) -> Optional[dict[str, Any]]:
         return dict(self.active) if self.active else None
 
     def running(self) -> bool:
@@ -303,7 +304,7 @@ class FakeGroup:
 
     # -- collectives ----------------------------------------------------------------------------
 
-    def allreduce(self, buffers: List[Tuple[int, int]], dtype: str, op: str, prescale: float,
+    def allreduce(self, buffers: list[tuple[int, int]], dtype: str, op: str, prescale: float,
                   postscale: float, name: str) -> int:
         key = ("allreduce", name, dtype, op, prescale, postscale, tuple(n for _, n in buffers))
         return self._issue("allreduce", name, key, buffers)
@@ -311,7 +312,7 @@ class FakeGroup:
     def broadcast(self, ptr: int, nbytes: int, root: int, name: str) -> int:
         return self._issue("broadcast", name, ("broadcast", name, nbytes, root), ptr)
 
-    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: List[int], name: str) -> int:
+    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], name: str) -> int:
         key = ("allgather", name, tuple(nbytes_per_rank))
         return self._issue("allgather", name, key, (in_ptr, out_ptr))
 
@@ -339,7 +340,7 @@ class FakeGroup:
         with self.cluster.cond:
             return id(self) in op.done_for or bool(op.error or epoch.aborted)
 
-    def transfer(self, chain: List[int], buffers: List[Tuple[int, int]], timeout_s: float) -> int:
+    def transfer(self, chain: list[int], buffers: list[tuple[int, int]], timeout_s: float) -> int:
         epoch = self._step("transfer", "")
         sizes = tuple(n for _, n in buffers)
         with self.cluster.cond:
@@ -385,7 +386,7 @@ class FakeGroup:
         if epoch.aborted:
             raise CoreError("epoch_changed", epoch.aborted)
 
-    def _issue(self, kind: str, name: str, key: Tuple[Any, ...], part: Any) -> int:
+    def _issue(self, kind: str, name: str, key: tuple[Any, ...], part: Any) -> int:
         epoch = self._step(kind, name)
         with self.cluster.cond:
             self._check(epoch)
@@ -403,7 +404,7 @@ class FakeGroup:
 
     def _complete(self, epoch: Epoch, op: Op) -> None:
         members = epoch.members
-        receivers: Optional[Set[str]] = None
+        receivers: Optional[set[str]] = None
         if self.cluster.deliver is not None:
             receivers = self.cluster.deliver(op, members)
         chosen = [m for m in members if receivers is None or m.name in receivers]
@@ -426,7 +427,7 @@ class FakeGroup:
             epoch.aborted = "a member died while results were under way"
 
 
-def _reduce(op: Op, members: List[FakeGroup], chosen: List[FakeGroup]) -> None:
+def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
     _, _, dtype_name, how, pre, post, counts = op.key
     dtype = _DTYPES[dtype_name]
     size = torch.tensor([], dtype=dtype).element_size()
@@ -473,21 +474,21 @@ class FakeWorker:
 class Driver:
     """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
 
-    instances: List[Driver] = []
+    instances: list[Driver] = []
 
-    def __init__(self, address: str, options: Dict[str, Any]) -> None:
+    def __init__(self, address: str, options: dict[str, Any]) -> None:
         self.address = address or "fake"
         self.options = options
-        self.jobs: Dict[str, Dict[str, Any]] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
         self.closed = False
         Driver.instances.append(self)
 
-    def cluster(self) -> Dict[str, Any]:
+    def cluster(self) -> dict[str, Any]:
         total = {"CPU": self.options.get("num_cpus") or 64.0}
         return {"nodes": [{"id": "n0", "host": "fake", "pid": 0, "alive": True,
                            "resources": total, "used": {}}]}
 
-    def submit(self, spec: Dict[str, Any]) -> str:
+    def submit(self, spec: dict[str, Any]) -> str:
         job_id = f"job{len(self.jobs)}"
         cluster = FakeCluster(spec["workers"], spec["min_workers"], spec["max_workers"])
         job = {"spec": spec, "cluster": cluster, "events": queue.Queue(), "state": "running",
@@ -500,10 +501,10 @@ class Driver:
             ).start()
         return job_id
 
-    def _emit(self, job: Dict[str, Any], **event: Any) -> None:
+    def _emit(self, job: dict[str, Any], **event: Any) -> None:
         job["events"].put({"time_s": time.monotonic(), "job": "job", **event})
 
-    def _work(self, job_id: str, job: Dict[str, Any], group: FakeGroup, index: int) -> None:
+    def _work(self, job_id: str, job: dict[str, Any], group: FakeGroup, index: int) -> None:
         from troupe import worker as worker_module
 
         spec = job["spec"]
@@ -530,7 +531,7 @@ class Driver:
                 self._emit(job, kind="done", state="succeeded", reason="", worker="", rank=-1,
                            host="", payload=b"")
 
-    def next_event(self, job_id: str, timeout_s: float) -> Optional[Dict[str, Any]]:
+    def next_event(self, job_id: str, timeout_s: float) -> Optional[dict[str, Any]]:
         if self.closed:
             raise CoreError("unavailable", "the driver is shut down")
         try:
@@ -538,7 +539,7 @@ class Driver:
         except queue.Empty:
             return None
 
-    def status(self, job_id: str) -> Dict[str, Any]:
+    def status(self, job_id: str) -> dict[str, Any]:
         job = self.jobs[job_id]
         spec = job["spec"]
         workers = [{"id": m.name, "rank": (m.view() or {}).get("rank", -1), "pid": 0,
@@ -626,7 +627,7 @@ class Rank:
 
 def run_ranks(
     size: int, fn: Callable[..., Any], cluster: Optional[FakeCluster] = None
-) -> List[Any]:
+) -> list[Any]:
     """Runs ``fn(group)`` on ``size`` ranks that called init(); their values, first error raised."""
     import troupe.torch as hvd
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import troupe.torch as hvd
-from fake_core import run_ranks
 from troupe.errors import CollectiveMismatchError
+
+from fake_core import run_ranks
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]

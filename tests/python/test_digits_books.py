@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from digits_training import FINISH_FILE, balance, load_data, read_journals, train  # noqa: E402
-from fake_core import FakeCluster, FakeGroup, Killed, Rank  # noqa: E402
+from digits_training import FINISH_FILE, balance, load_data, read_journals, train
+from fake_core import FakeCluster, FakeGroup, Killed, Rank
 
 
-def share(step: int, group_epoch: int, counted: List[int], data_epoch: int = 0) -> Dict[str, Any]:
+def share(step: int, group_epoch: int, counted: list[int], data_epoch: int = 0) -> dict[str, Any]:
     return {"kind": "share", "step": step, "group_epoch": group_epoch, "counted": counted,
             "data_epoch": data_epoch, "rank": 0}
 
 
-def commit(step: int, group_epoch: int) -> Dict[str, Any]:
+def commit(step: int, group_epoch: int) -> dict[str, Any]:
     return {"kind": "commit", "step": step, "group_epoch": group_epoch, "data_epoch": 0}
 
 
@@ -34,7 +30,7 @@ def commit(step: int, group_epoch: int) -> Dict[str, Any]:
     ([commit(1, 1), share(1, 2, [2, 3]), commit(1, 2)], 1, 0, 2),
     ([commit(1, 1), share(2, 1, [3]), commit(2, 1)], 0, 0, 1),
 ])
-def test_books(extra: List[Dict[str, Any]], lost: int, missing: int, doubled: int) -> None:
+def test_books(extra: list[dict[str, Any]], lost: int, missing: int, doubled: int) -> None:
     records = [share(0, 1, [0]), share(0, 1, [1]), commit(0, 1), commit(0, 1),
                share(1, 1, [2, 3]), *extra]
     books = balance(records, 4)
@@ -45,8 +41,8 @@ def test_books(extra: List[Dict[str, Any]], lost: int, missing: int, doubled: in
 
 def test_training_balances_and_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four ranks; one dies in mid-epoch, one joins, rank 0 dies."""
-    added: List[Rank] = []
-    steps: Dict[str, int] = {}
+    added: list[Rank] = []
+    steps: dict[str, int] = {}
     pids = threading.local()
     monkeypatch.setattr(os, "getpid", lambda: getattr(pids, "name", 0))
 

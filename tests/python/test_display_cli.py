@@ -5,23 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
 import troupe
-from conftest import PYAPI
 from troupe import cli, display, doctor
 
+from conftest import PYAPI
 
-def epoch(number: int, old: int, size: int, reason: str = "start") -> Dict[str, Any]:
+
+def epoch(number: int, old: int, size: int, reason: str = "start") -> dict[str, Any]:
     return {"kind": "epoch", "epoch": number, "old_size": old, "size": size, "reason": reason,
             "pause_ms": 1.25, "members": [
                 {"id": f"w{i}", "rank": i, "host": "<h>", "pid": 10 + i, "version": 3}
                 for i in range(size)]}
 
 
-EVENTS: List[Dict[str, Any]] = [
+EVENTS: list[dict[str, Any]] = [
     epoch(1, 0, 2),
     {"kind": "report", "value": {"loss": 0.123456, "step": 7}},
     {"kind": "worker", "worker": "w1", "rank": 1, "host": "<h>", "pid": 11, "state": "died",
@@ -37,7 +38,7 @@ class StubHandle:
     name = "train"
 
     def __init__(self) -> None:
-        self.listeners: List[Any] = []
+        self.listeners: list[Any] = []
         self.write: Any = None
 
     def add_listener(self, listener: Any) -> None:
@@ -46,7 +47,7 @@ class StubHandle:
     def set_writer(self, write: Any) -> None:
         self.write = write
 
-    def events(self) -> List[Dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         return EVENTS
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import collections
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import Any, Optional
 
 import pytest
 import torch
 
 import troupe.torch as hvd
-from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank
-from test_optimizer import make_model, params_of
 from troupe.errors import HostsUpdatedInterrupt, TroupeError
 from troupe.torch import _context
 from troupe.torch.elastic import ElasticSampler, ObjectState, State, TorchState, batches
+
+from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank
+from test_optimizer import make_model, params_of
 
 SAMPLES, BATCH, EPOCHS = 60, 4, 2
 DATA = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 6).sin()
@@ -30,11 +32,11 @@ class Log:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.shares: Dict[Tuple[int, int], List[Tuple[int, List[int]]]] = (
+        self.shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = (
             collections.defaultdict(list))
-        self.commits: Dict[int, Set[int]] = collections.defaultdict(set)
+        self.commits: dict[int, set[int]] = collections.defaultdict(set)
 
-    def share(self, version: int, group_epoch: int, data_epoch: int, indices: List[int]) -> None:
+    def share(self, version: int, group_epoch: int, data_epoch: int, indices: list[int]) -> None:
         with self.lock:
             self.shares[version, group_epoch].append((data_epoch, indices))
 
@@ -43,7 +45,7 @@ class Log:
             self.commits[version].add(group_epoch)
 
     def check(self) -> None:
-        counted: Dict[int, List[int]] = collections.defaultdict(list)
+        counted: dict[int, list[int]] = collections.defaultdict(list)
         for version, group_epochs in self.commits.items():
             assert len(group_epochs) == 1, f"version {version} was committed in {group_epochs}"
             for data_epoch, indices in self.shares[version, min(group_epochs)]:
@@ -96,7 +98,7 @@ def trainer(log: Log, on_step: Optional[Callable[[FakeGroup, int], None]] = None
     return main
 
 
-def finish(cluster: FakeCluster, ranks: List[Rank], log: Log) -> List[Any]:
+def finish(cluster: FakeCluster, ranks: list[Rank], log: Log) -> list[Any]:
     outcomes = [rank.join() for rank in ranks]
     for rank in outcomes:
         if rank.error is not None:
@@ -113,13 +115,13 @@ def finish(cluster: FakeCluster, ranks: List[Rank], log: Log) -> List[Any]:
     return values
 
 
-def start(cluster: FakeCluster, size: int, main: Callable[[FakeGroup], Any]) -> List[Rank]:
+def start(cluster: FakeCluster, size: int, main: Callable[[FakeGroup], Any]) -> list[Rank]:
     return [Rank(cluster, f"w{i}", main, i) for i in range(size)]
 
 
 def kill_at(victim: str, operation: int) -> Callable[[FakeGroup, str, str], None]:
     """Kills ``victim`` ahead of its n-th operation of any kind."""
-    counts: Dict[str, int] = collections.Counter()
+    counts: dict[str, int] = collections.Counter()
 
     def before(member: FakeGroup, kind: str, name: str) -> None:
         counts[member.name] += 1
@@ -153,12 +155,12 @@ def test_a_death_at_any_operation(victim: str, operation: int) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("receivers", [{"w0"}, {"w1"}, {"w2"}, {"w0", "w2"}])
-def test_who_has_the_result_rolls_the_others_forward(receivers: Set[str], every: int) -> None:
+def test_who_has_the_result_rolls_the_others_forward(receivers: set[str], every: int) -> None:
     """The last bucket of step 6 reaches only some; nobody does that step again."""
     log = Log()
     seen = collections.Counter()
 
-    def deliver(op: Op, members: List[FakeGroup]) -> Optional[Set[str]]:
+    def deliver(op: Op, members: list[FakeGroup]) -> Optional[set[str]]:
         if op.kind == "allreduce" and str(op.key[1]).startswith("optimizer.0."):
             seen["steps"] += 1
             if seen["steps"] == 6:
@@ -178,7 +180,7 @@ def test_who_has_the_result_rolls_the_others_forward(receivers: Set[str], every:
 def test_a_joiner_receives_state_and_the_others_do_not() -> None:
     log = Log()
     cluster = FakeCluster(2)
-    later: List[Rank] = []
+    later: list[Rank] = []
 
     def on_step(group: FakeGroup, step: int) -> None:
         if group.name == "w0" and step == 3 and not later:
@@ -217,15 +219,15 @@ def test_a_replacement_and_a_second_death(victim: str, operation: int) -> None:
     """One dies, a new one joins, then the oldest dies; the joiner carries the state on."""
     log = Log()
     first = kill_at(victim, operation)
-    added: List[Rank] = []
+    added: list[Rank] = []
 
     def before(member: FakeGroup, kind: str, name: str) -> None:
         first(member, kind, name)
         epoch = cluster.epoch
-        if epoch is not None and epoch.number >= 3 and kind == "boundary":
-            if member is epoch.members[0] and epoch.boundaries[id(member)] == 1:
-                if len(epoch.members) == 3:
-                    raise Killed()
+        if epoch is None or epoch.number < 3 or kind != "boundary" or len(epoch.members) != 3:
+            return
+        if member is epoch.members[0] and epoch.boundaries[id(member)] == 1:
+            raise Killed()
 
     cluster = FakeCluster(3, before=before)
 
@@ -249,8 +251,8 @@ def test_a_replacement_and_a_second_death(victim: str, operation: int) -> None:
 @pytest.mark.parametrize("who", ["source", "receiver", "bystander"])
 def test_a_death_while_state_is_sent(who: str) -> None:
     log = Log()
-    added: List[Rank] = []
-    hit: List[str] = []
+    added: list[Rank] = []
+    hit: list[str] = []
 
     def before(member: FakeGroup, kind: str, name: str) -> None:
         epoch = cluster.epoch
@@ -279,7 +281,7 @@ def test_a_death_while_state_is_sent(who: str) -> None:
 
 def test_all_but_one_die() -> None:
     log = Log()
-    counts: Dict[str, int] = collections.Counter()
+    counts: dict[str, int] = collections.Counter()
 
     def before(member: FakeGroup, kind: str, name: str) -> None:
         counts[member.name] += 1
@@ -313,7 +315,7 @@ def test_collectives_of_a_joiner_before_run_are_an_error() -> None:
         hvd.init()
         release.wait(20)
 
-    def joiner(group: FakeGroup) -> Tuple[int, int]:
+    def joiner(group: FakeGroup) -> tuple[int, int]:
         hvd.init()
         for call in (
             lambda: hvd.allreduce(torch.ones(1)), lambda: hvd.broadcast_object(1), hvd.barrier
@@ -332,9 +334,9 @@ def test_collectives_of_a_joiner_before_run_are_an_error() -> None:
 
 def test_reset_callbacks_run_after_the_view_and_before_sync() -> None:
     cluster = FakeCluster(2)
-    trace: List[Tuple[str, int, float]] = []
+    trace: list[tuple[str, int, float]] = []
 
-    def main(group: FakeGroup) -> List[float]:
+    def main(group: FakeGroup) -> list[float]:
         hvd.init()
         weight = torch.nn.Parameter(torch.zeros(1))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1 * hvd.size()))
@@ -370,7 +372,7 @@ def test_reset_callbacks_run_after_the_view_and_before_sync() -> None:
 def test_joiner_that_fails_over_before_its_first_commit_keeps_what_it_received() -> None:
     """The state received by sync is the state gone back to, not the joiner's own first one."""
     cluster = FakeCluster(1)
-    later: List[Rank] = []
+    later: list[Rank] = []
 
     def main(group: FakeGroup) -> float:
         hvd.init()
@@ -403,10 +405,10 @@ def test_joiner_that_fails_over_before_its_first_commit_keeps_what_it_received()
 def test_check_host_updates_keeps_uncommitted_progress() -> None:
     cluster = FakeCluster(2)
 
-    def main(group: FakeGroup) -> List[int]:
+    def main(group: FakeGroup) -> list[int]:
         hvd.init()
         state = ObjectState(step=0)
-        starts: List[int] = []
+        starts: list[int] = []
 
         @hvd.elastic.run
         def train(state: Any) -> None:
@@ -512,7 +514,7 @@ def test_random_lives(round_: int) -> None:
              for i in range(4)}
     fates["w3"] = ("stay", 0)
     join_at = {rng.randrange(1, 12): f"j{n}" for n in range(2)}
-    joined: List[Rank] = []
+    joined: list[Rank] = []
 
     def on_step(group: FakeGroup, step: int) -> None:
         if group.name == "w3" and step in join_at:

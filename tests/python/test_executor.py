@@ -10,14 +10,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
-import fake_core
 import troupe
-from conftest import PYAPI
 from troupe import _payload
+
+import fake_core
+from conftest import PYAPI
 
 
 def rank_of() -> int:
@@ -42,7 +43,7 @@ def test_results_come_by_rank_and_closures_travel() -> None:
 
 
 def test_handle_reports_status_workers_epochs_and_events() -> None:
-    seen: List[Dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
     with troupe.Executor(2, name="mine") as executor:
         handle = executor.submit(rank_of, on_event=seen.append)
         assert handle.result(timeout=20) == [0, 1]
@@ -60,7 +61,7 @@ def test_reports_reach_callbacks_in_order_and_bad_callbacks_do_no_harm() -> None
         for i in range(5):
             troupe.report({"i": i})
 
-    got: List[Any] = []
+    got: list[Any] = []
 
     def bad(value: Any) -> None:
         raise RuntimeError("callback")
@@ -221,7 +222,7 @@ def test_a_global_that_cannot_be_pickled_is_named() -> None:
     ({"config": 5}, TypeError, "path to a YAML file"),
     ({"config": "/no/such.yaml"}, FileNotFoundError, "such.yaml"),
 ])
-def test_wrong_arguments(kwargs: Dict[str, Any], error: type, match: str) -> None:
+def test_wrong_arguments(kwargs: dict[str, Any], error: type, match: str) -> None:
     with pytest.raises(error, match=match):
         troupe.Executor(**kwargs)
 
@@ -340,7 +341,7 @@ def test_executors_share_a_cluster_by_options() -> None:
 
 
 def test_from_other_threads_at_once() -> None:
-    results: List[Any] = []
+    results: list[Any] = []
     with troupe.Executor(2) as executor:
         threads = [threading.Thread(target=lambda: results.append(executor.run(rank_of)))
                    for _ in range(4)]
@@ -421,7 +422,7 @@ def test_workers_lines_carry_rank_and_host(capsys: pytest.CaptureFixture) -> Non
         def next_event(self, job: str, timeout: float) -> Any:
             return {"time_s": 0.0, "job": job, **events.pop(0)}
 
-        def status(self, job: str) -> Dict[str, Any]:
+        def status(self, job: str) -> dict[str, Any]:
             return {"state": "failed", "workers": []}
 
     handle = RunHandle(Scripted(), "j", "n", os.getpid())

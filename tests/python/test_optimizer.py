@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import torch
 
 import troupe.torch as hvd
-from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
 from troupe.errors import CollectiveMismatchError
 from troupe.torch import _buckets
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
+
+from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
 
 _seeding = threading.Lock()  # ranks are threads and share torch's generator
 
@@ -34,15 +35,15 @@ def loss_of(model: torch.nn.Module, rows: Any) -> torch.Tensor:
     return torch.nn.functional.mse_loss(model(DATA[rows]), TARGET[rows])
 
 
-def params_of(model: torch.nn.Module) -> List[torch.Tensor]:
+def params_of(model: torch.nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-def close(a: List[torch.Tensor], b: List[torch.Tensor], tolerance: float = 1e-12) -> bool:
+def close(a: list[torch.Tensor], b: list[torch.Tensor], tolerance: float = 1e-12) -> bool:
     return all(torch.allclose(x, y, rtol=tolerance, atol=tolerance) for x, y in zip(a, b))
 
 
-def reference(steps: int = 4, make: Any = torch.optim.SGD, **kwargs: Any) -> List[torch.Tensor]:
+def reference(steps: int = 4, make: Any = torch.optim.SGD, **kwargs: Any) -> list[torch.Tensor]:
     model = make_model()
     optimizer = make(model.parameters(), **kwargs)
     for _ in range(steps):
@@ -66,7 +67,7 @@ def test_equals_the_whole_batch(kind: str, small_buckets: None) -> None:
         "adam": (torch.optim.Adam, {"lr": 0.05}),
     }[kind]
 
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(
             make(model.parameters(), **kwargs), named_parameters=model.named_parameters()
@@ -85,7 +86,7 @@ def test_equals_the_whole_batch(kind: str, small_buckets: None) -> None:
 
 
 def test_buckets_start_during_backward_in_order(small_buckets: None) -> None:
-    def fn() -> List[str]:
+    def fn() -> list[str]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         loss_of(model, slice(0, 4)).backward()
@@ -97,7 +98,7 @@ def test_buckets_start_during_backward_in_order(small_buckets: None) -> None:
         optimizer.zero_grad()
         return []
 
-    names: Dict[str, List[str]] = {}
+    names: dict[str, list[str]] = {}
     cluster = FakeCluster(
         2, before=lambda m, kind, name: names.setdefault(m.name, []).append(name)
     )
@@ -130,7 +131,7 @@ def test_different_models_are_an_error() -> None:
 
 
 def test_clipping_with_skip_synchronize() -> None:
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
         loss_of(model, slice(6 * hvd.rank(), 6 * hvd.rank() + 6)).backward()
@@ -149,7 +150,7 @@ def test_clipping_with_skip_synchronize() -> None:
 
 
 def test_accumulation_and_too_many_passes() -> None:
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.3), backward_passes_per_step=2
@@ -170,7 +171,7 @@ def test_accumulation_and_too_many_passes() -> None:
 
 
 def test_unused_and_frozen_parameters() -> None:
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         with _seeding:
             torch.manual_seed(0)
             used, unused, frozen = (torch.nn.Linear(2, 2) for _ in range(3))
@@ -193,8 +194,8 @@ def test_unused_and_frozen_parameters() -> None:
 @pytest.mark.parametrize("options", [
     {"gradient_predivide_factor": 2.0}, {"op": hvd.Sum}, {"compression": hvd.Compression.bf16},
 ])
-def test_options(options: Dict[str, Any]) -> None:
-    def fn() -> List[torch.Tensor]:
+def test_options(options: dict[str, Any]) -> None:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.3 if "op" not in options else 0.15), **options
@@ -253,7 +254,7 @@ def test_argument_errors() -> None:
 
 
 def test_scheduler_and_added_group() -> None:
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         layers = list(model)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layers[0].parameters(), lr=0.3))
@@ -299,7 +300,7 @@ def test_user_collective_between_backward_and_step(small_buckets: None) -> None:
 
 def test_weights_follow_counted_samples(small_buckets: None) -> None:
     """Ranks with unequal shares, one of them a ghost, equal one process with all samples."""
-    def fn() -> List[torch.Tensor]:
+    def fn() -> list[torch.Tensor]:
         model = make_model()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.3))
         state = TorchState(model, optimizer, sampler=ElasticSampler(range(11), shuffle=False))

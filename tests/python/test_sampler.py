@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
-
 import pytest
 from torch.utils.data import DataLoader
 
 from troupe.torch.elastic import ElasticBatchSampler, ElasticSampler, batches
 
 
-def samplers(size: int, samples: int, **kwargs: object) -> List[ElasticSampler]:
+def samplers(size: int, samples: int, **kwargs: object) -> list[ElasticSampler]:
     made = []
     for rank in range(size):
         sampler = ElasticSampler(range(samples), **kwargs)  # type: ignore[arg-type]
@@ -47,7 +45,7 @@ def test_seed_epoch_and_order() -> None:
 @pytest.mark.parametrize("size,next_size", [(3, 2), (2, 4), (4, 1), (1, 3)])
 def test_continues_after_the_committed_prefix(size: int, next_size: int) -> None:
     old = samplers(size, 50, seed=5)
-    done: List[int] = []
+    done: list[int] = []
     for sampler in old:
         steps = batches(sampler, 4)
         for _ in range(2):
@@ -56,7 +54,7 @@ def test_continues_after_the_committed_prefix(size: int, next_size: int) -> None
         next(steps)  # leased, never committed
     state = old[0].state_dict()
     uncommitted = {**state, "processed_num": old[0]._ledger.committed}
-    rest: List[int] = []
+    rest: list[int] = []
     for sampler in samplers(next_size, 50, seed=5):
         sampler.load_state_dict(uncommitted)
         rest.extend(i for b in batches(sampler, 4) if not b.ghost for i in b)
@@ -78,7 +76,7 @@ def test_horovod_interface_with_dataloader() -> None:
     group = samplers(2, 21)
     loaders = [DataLoader(list(range(21)), batch_size=4, sampler=s) for s in group]
     assert [len(s) for s in group] == [11, 11] and [len(x) for x in loaders] == [3, 3]
-    seen: List[int] = []
+    seen: list[int] = []
     for sampler, loader in zip(group, loaders):
         for index, batch in enumerate(loader):
             if index == 1:

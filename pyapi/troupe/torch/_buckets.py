@@ -8,8 +8,8 @@ filled into buckets of one dtype. The first bucket is small, so that communicati
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Dict, List, Sequence
 
 import torch
 
@@ -22,18 +22,18 @@ class Plan:
     """Which parameters, by index, go into one bucket."""
 
     dtype: torch.dtype
-    indices: List[int]
+    indices: list[int]
 
 
 def plan_buckets(
     params: Sequence[torch.Tensor],
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
-) -> List[Plan]:
+) -> list[Plan]:
     """Splits parameters into buckets; buckets are in the order of their last member."""
-    done: List[Plan] = []
-    open_plans: Dict[torch.dtype, Plan] = {}
-    filled: Dict[torch.dtype, int] = {}
+    done: list[Plan] = []
+    open_plans: dict[torch.dtype, Plan] = {}
+    filled: dict[torch.dtype, int] = {}
     for index in reversed(range(len(params))):
         param = params[index]
         plan = open_plans.setdefault(param.dtype, Plan(param.dtype, []))
@@ -64,7 +64,7 @@ class Bucket:
         self.params = [params[i] for i in plan.indices]
         self.numel = sum(p.numel() for p in self.params)
         self.flat = torch.zeros(self.numel + extra, dtype=plan.dtype)
-        self.views: List[torch.Tensor] = []
+        self.views: list[torch.Tensor] = []
         begin = 0
         for param in self.params:
             self.views.append(self.flat[begin:begin + param.numel()].view(param.shape))

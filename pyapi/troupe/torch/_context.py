@@ -13,8 +13,9 @@ import os
 import threading
 import weakref
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Optional
 
 import torch
 
@@ -28,7 +29,7 @@ _DRAIN_TIMEOUT_S = 30.0
 _SIGNATURE_DIMS = 8
 _SIGNATURE_LEN = 4 + _SIGNATURE_DIMS
 
-DTYPE_NAMES: Dict[torch.dtype, str] = {
+DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.uint8: "uint8",
     torch.int8: "int8",
     torch.int16: "int16",
@@ -48,9 +49,9 @@ class Pending:
     """A collective in flight: the core's handles, what to do at its end, buffers to keep alive."""
 
     name: str
-    core_handles: List[int]
+    core_handles: list[int]
     finish: Callable[[], Any]
-    keep: List[Any] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
 
 
 class Context:
@@ -61,17 +62,17 @@ class Context:
         self.group = runtime.group
         self.view: Mapping[str, Any] = {}
         self.timeout_s = _timeout_from_env()
-        self._reducers: List[weakref.ref[Any]] = []
-        self._ordinals: Dict[int, int] = {}
+        self._reducers: list[weakref.ref[Any]] = []
+        self._ordinals: dict[int, int] = {}
         self.synced_epoch = -1
         self._lock = threading.RLock()
         self._handles = itertools.count(1)
         self._auto_names = itertools.count(1)
-        self._pending: Dict[int, Pending] = {}
-        self._names: Set[str] = set()
-        self._agreed: Set[str] = set()
-        self._abandoned: List[Pending] = []
-        self._kept: List[Any] = []
+        self._pending: dict[int, Pending] = {}
+        self._names: set[str] = set()
+        self._agreed: set[str] = set()
+        self._abandoned: list[Pending] = []
+        self._kept: list[Any] = []
         self._check_signatures = os.environ.get("TROUPE_CHECK_COLLECTIVES", "1") != "0"
 
     # -- membership -----------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class Context:
         keep: Sequence[Any],
     ) -> int:
         """Starts core collectives under one handle. The name must be reserved."""
-        core_handles: List[int] = []
+        core_handles: list[int] = []
         pending = Pending(name, core_handles, finish, list(keep))
         try:
             with _native.collective_errors(name):
@@ -242,7 +243,7 @@ class Context:
         for reducer in self.reducers():
             reducer.flush()
 
-    def reducers(self) -> List[Any]:
+    def reducers(self) -> list[Any]:
         """The gradient reducers of live optimizers, oldest first."""
         return [reducer for ref in list(self._reducers) for reducer in [ref()] if reducer]
 
@@ -262,7 +263,7 @@ class Context:
     # -- agreement ------------------------------------------------------------------------------
 
     def agree(self, name: str, kind: int, dtype: Optional[torch.dtype], shape: Sequence[int],
-              detail: str = "") -> Tuple[Tuple[int, ...], ...]:
+              detail: str = "") -> tuple[tuple[int, ...], ...]:
         """Checks that all ranks call the same collective the same way, once per name and epoch.
 
         ``shape`` may hold -1 for a dimension that may differ, whose real value then belongs in
@@ -291,7 +292,7 @@ class Context:
         self._agreed.add(name)
         return rows
 
-    def gather_ints(self, values: Sequence[int], name: str) -> Tuple[Tuple[int, ...], ...]:
+    def gather_ints(self, values: Sequence[int], name: str) -> tuple[tuple[int, ...], ...]:
         """All ranks' equally long lists of ints, ordered by rank. Blocking."""
         mine = torch.tensor(list(values), dtype=torch.int64)
         if self.size == 1:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 
 class SoloGroup:
     """The interface of the core's group for a single member; collectives have nothing to do."""
 
     def __init__(self) -> None:
-        self._view: Dict[str, Any] = {
+        self._view: dict[str, Any] = {
             "epoch": 1, "rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0,
             "cross_size": 1, "max_size": 1, "reason": "alone", "source_rank": 0, "needs_state": [],
             "members": [{"id": "solo", "host": socket.gethostname(), "version": 0,
@@ -22,10 +23,10 @@ class SoloGroup:
         self._view["epoch"] += 1
         self._view["members"][0].update(version=version, has_state=has_state)
 
-    def wait_active(self, timeout_s: float) -> Optional[Dict[str, Any]]:
+    def wait_active(self, timeout_s: float) -> Optional[dict[str, Any]]:
         return dict(self._view)
 
-    def view(self) -> Optional[Dict[str, Any]]:
+    def view(self) -> Optional[dict[str, Any]]:
         return dict(self._view)
 
     def running(self) -> bool:
@@ -37,14 +38,14 @@ class SoloGroup:
     def set_version(self, version: int) -> None:
         self._view["members"][0]["version"] = version
 
-    def allreduce(self, buffers: Sequence[Tuple[int, int]], dtype: str, op: str, prescale: float,
+    def allreduce(self, buffers: Sequence[tuple[int, int]], dtype: str, op: str, prescale: float,
                   postscale: float, name: str) -> int:
         raise AssertionError("a group of one issues no all-reduce")
 
     def broadcast(self, ptr: int, nbytes: int, root: int, name: str) -> int:
         return 0
 
-    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: List[int], name: str) -> int:
+    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], name: str) -> int:
         raise AssertionError("a group of one issues no all-gather")
 
     def barrier(self, name: str) -> int:
@@ -56,7 +57,7 @@ class SoloGroup:
     def poll(self, handle: int) -> bool:
         return True
 
-    def transfer(self, chain: Sequence[int], buffers: Sequence[Tuple[int, int]],
+    def transfer(self, chain: Sequence[int], buffers: Sequence[tuple[int, int]],
                  timeout_s: float) -> int:
         return 0
 

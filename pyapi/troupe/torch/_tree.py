@@ -6,8 +6,9 @@ The skeleton is small and picklable; the tensors travel and are copied as raw me
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, List, Sequence, Tuple
+from typing import Any
 
 import torch
 
@@ -17,17 +18,17 @@ class Slot:
     """Stands for tensor ``index`` in a skeleton."""
 
     index: int
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-def flatten(tree: Any) -> Tuple[Any, List[torch.Tensor]]:
+def flatten(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     """(skeleton, tensors) of a tree of dicts, lists and tuples; tensors are not copied."""
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     return _flatten(tree, tensors), tensors
 
 
-def _flatten(node: Any, tensors: List[torch.Tensor]) -> Any:
+def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(node, torch.Tensor):
         tensors.append(node)
         return Slot(len(tensors) - 1, tuple(node.shape), node.dtype)
@@ -57,14 +58,14 @@ def unflatten(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
     return skeleton
 
 
-def slots(skeleton: Any) -> List[Slot]:
+def slots(skeleton: Any) -> list[Slot]:
     """All slots of a skeleton in the order of their tensors."""
-    found: List[Slot] = []
+    found: list[Slot] = []
     _collect(skeleton, found)
     return sorted(found, key=lambda slot: slot.index)
 
 
-def _collect(node: Any, found: List[Slot]) -> None:
+def _collect(node: Any, found: list[Slot]) -> None:
     if isinstance(node, Slot):
         found.append(node)
     elif isinstance(node, dict):
@@ -78,7 +79,7 @@ def _collect(node: Any, found: List[Slot]) -> None:
 def same_layout(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     """Whether two lists of tensors agree in number, shapes and dtypes."""
     return len(a) == len(b) and all(
-        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(a, b)
+        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(a, b, strict=True)
     )
 
 
@@ -91,7 +92,7 @@ def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
         if foreach_copy is not None:
             foreach_copy(list(targets), list(sources))
             return
-        for target, source in zip(targets, sources):
+        for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
 
 

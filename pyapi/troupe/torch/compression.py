@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 import torch
 
@@ -11,7 +11,7 @@ class Compressor:
     """Base of compressors; subclass it for your own."""
 
     @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Returns the tensor to reduce and a context for :meth:`decompress`."""
         raise NotImplementedError("compress")
 
@@ -25,7 +25,7 @@ class NoneCompressor(Compressor):
     """Leaves the tensor as it is."""
 
     @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         return tensor, None
 
     @staticmethod
@@ -37,13 +37,13 @@ class _CastCompressor(Compressor):
     dtype = torch.float16
 
     @classmethod
-    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:  # type: ignore[override]
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         if tensor.dtype.is_floating_point:
             return tensor.to(cls.dtype), tensor.dtype
         return tensor, tensor.dtype
 
     @classmethod
-    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:  # type: ignore[override]
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         return tensor.to(ctx) if tensor.dtype != ctx else tensor
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
 import cloudpickle
 import torch
@@ -13,7 +14,7 @@ from troupe.torch._tree import flatten, slots, staging, unflatten
 from troupe.torch.ops import allgather, broadcast_async_, synchronize
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
-Parameters = Union[Mapping[str, torch.Tensor], Iterable[Tuple[str, torch.Tensor]]]
+Parameters = Union[Mapping[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 
 
 def broadcast_parameters(params: Parameters, root_rank: int) -> None:
@@ -38,7 +39,7 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     _broadcast_tensors([(n, p) for n, p in items if isinstance(p, torch.Tensor)], root_rank)
 
 
-def _broadcast_tensors(items: List[Tuple[str, torch.Tensor]], root_rank: int) -> None:
+def _broadcast_tensors(items: list[tuple[str, torch.Tensor]], root_rank: int) -> None:
     started = []
     for name, tensor in items:
         work = staging(tensor)
@@ -101,7 +102,7 @@ def broadcast_object(
 
 def allgather_object(
     obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
-) -> List[Any]:
+) -> list[Any]:
     """All ranks' objects, ordered by rank."""
     context = _context.current()
     label = name or context.new_name("allgather_object", None)

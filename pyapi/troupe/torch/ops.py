@@ -8,7 +8,8 @@ device; those outside of the CPU are staged through host memory.
 from __future__ import annotations
 
 import enum
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -93,12 +94,12 @@ def _scale_(tensor: torch.Tensor, factor: float) -> None:
 
 def _start_reduction(
     context: Context,
-    group: List[torch.Tensor],
+    group: list[torch.Tensor],
     op: ReduceOp,
     prescale: float,
     postscale: float,
     name: str,
-) -> Tuple[Callable[[], int], Callable[[], None]]:
+) -> tuple[Callable[[], int], Callable[[], None]]:
     """How to start the reduction of tensors of one dtype, and what remains to do after it."""
     dtype = group[0].dtype
     buffers = [(t.data_ptr(), t.numel()) for t in group]
@@ -125,7 +126,7 @@ def _start_reduction(
 
 
 def _allreduce_in_place(
-    outputs: List[torch.Tensor],
+    outputs: list[torch.Tensor],
     name: Optional[str],
     op: ReduceOp,
     prescale: float,
@@ -140,7 +141,7 @@ def _allreduce_in_place(
     name = context.new_name("allreduce", name)
     context.reserve(name)
     works = [staging(t) for t in outputs]
-    groups: Dict[torch.dtype, List[torch.Tensor]] = {}
+    groups: dict[torch.dtype, list[torch.Tensor]] = {}
     for work in works:
         if work.numel():
             groups.setdefault(work.dtype, []).append(work)
@@ -166,7 +167,7 @@ def _allreduce_in_place(
         with torch.no_grad():
             for finish_group in finishers:
                 finish_group()
-            for output, work in zip(outputs, works):
+            for output, work in zip(outputs, works, strict=True):
                 if work.data_ptr() != output.data_ptr():
                     output.copy_(work)
         return outputs[0] if single else outputs
@@ -232,7 +233,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: Optional[bool] = None,
     name: Optional[str] = None,
-    compression: Type[Compressor] = Compression.none,
+    compression: type[Compressor] = Compression.none,
     op: Optional[int] = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -334,19 +335,19 @@ def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: Optional[bool] = None,
     name: Optional[str] = None,
-    compression: Type[Compressor] = Compression.none,
+    compression: type[Compressor] = Compression.none,
     op: Optional[int] = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> List[torch.Tensor]:
+) -> list[torch.Tensor]:
     """:func:`allreduce` of a list of tensors as one operation; differentiable."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = _GroupedAllreduce.apply(
         average, name, op, prescale_factor, postscale_factor, process_set,
         *[compressed for compressed, _ in pairs],
     )
-    return [compression.decompress(r, undo) for r, (_, undo) in zip(reduced, pairs)]
+    return [compression.decompress(r, undo) for r, (_, undo) in zip(reduced, pairs, strict=True)]
 
 
 def grouped_allreduce_(
@@ -357,7 +358,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> List[torch.Tensor]:
+) -> list[torch.Tensor]:
     """All-reduces a list in place as one operation and returns it."""
     return synchronize(
         grouped_allreduce_async_(
@@ -390,7 +391,7 @@ def broadcast_async_(
         context.unreserve(name)
         raise
     work = staging(tensor)
-    starts: List[Callable[[], int]] = []
+    starts: list[Callable[[], int]] = []
     if context.size > 1 and work.numel():
         starts.append(
             lambda: int(context.group.broadcast(work.data_ptr(), nbytes(work), root_rank, name))
@@ -470,7 +471,7 @@ def allgather_async(
 
 def _allgather_start(
     tensor: torch.Tensor, name: Optional[str], process_set: ProcessSet
-) -> Tuple[int, List[int]]:
+) -> tuple[int, list[int]]:
     _check_tensor(tensor, "allgather")
     if tensor.dim() == 0:
         raise ValueError("allgather needs a tensor of at least one dimension, not a scalar")
@@ -489,7 +490,7 @@ def _allgather_start(
         raise
     work = staging(tensor)
     output = torch.empty([sum(rows), *rest], dtype=tensor.dtype)
-    starts: List[Callable[[], int]] = []
+    starts: list[Callable[[], int]] = []
     if context.size == 1:
         output.copy_(work)
     elif output.numel():

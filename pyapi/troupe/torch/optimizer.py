@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+from typing import Any, Optional
 
 import torch
 
@@ -28,7 +29,7 @@ from troupe.torch.process_sets import ProcessSet, check_process_set, global_proc
 _KIND_OPTIMIZER = 5
 _HALF = (torch.float16, torch.bfloat16)
 
-NamedParameters = Iterable[Tuple[str, torch.Tensor]]
+NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
 
 class _Reducer:
@@ -38,7 +39,7 @@ class _Reducer:
         self,
         optimizer: torch.optim.Optimizer,
         op: ReduceOp,
-        compression: Type[Compressor],
+        compression: type[Compressor],
         passes: int,
         predivide: float,
         sparse_as_dense: bool,
@@ -51,8 +52,8 @@ class _Reducer:
         self.predivide = predivide
         self.sparse_as_dense = sparse_as_dense
         self.sampler: Any = None
-        self._hooks: List[Any] = []
-        self._kept_nodes: List[Any] = []
+        self._hooks: list[Any] = []
+        self._kept_nodes: list[Any] = []
         self.rebuild()
 
     # -- layout -----------------------------------------------------------------------------
@@ -79,8 +80,8 @@ class _Reducer:
         self._hash = layout_hash(params, plans)
         self._place = {id(p): b for b in self.buckets for p in b.params}
         self.context.add_reducer(self)
-        self._fired: Dict[int, int] = {}
-        self._issued: List[Tuple[int, torch.Tensor, Any]] = []
+        self._fired: dict[int, int] = {}
+        self._issued: list[tuple[int, torch.Tensor, Any]] = []
         self._counts_handle: Optional[int] = None
         self._failure: Optional[HorovodInternalError] = None
         for param in params:
@@ -205,7 +206,7 @@ class _Reducer:
     def _pack(self, bucket: Bucket, weight: float) -> None:
         views, grads = [], []
         with torch.no_grad():
-            for param, view in zip(bucket.params, bucket.views):
+            for param, view in zip(bucket.params, bucket.views, strict=True):
                 grad = param.grad
                 if grad is None or weight == 0.0:
                     view.zero_()
@@ -272,7 +273,7 @@ class _Reducer:
                         scale *= self.context.size
                     bucket.flat.mul_(scale)
                 targets, sources = [], []
-                for param, view in zip(bucket.params, bucket.views):
+                for param, view in zip(bucket.params, bucket.views, strict=True):
                     if param.grad is None or param.grad.is_sparse:
                         param.grad = torch.empty_like(param, memory_format=torch.contiguous_format)
                     targets.append(param.grad)
@@ -371,7 +372,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         super(self.__class__, self).load_state_dict(state_dict)
 
-    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters; between steps only, and on all ranks alike."""
         super(self.__class__, self).add_param_group(param_group)
         if hasattr(self, "_reducer"):
@@ -388,10 +389,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
 
 
-def DistributedOptimizer(  # noqa: N802 - the name that users know
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[NamedParameters] = None,
-    compression: Type[Compressor] = Compression.none,
+    compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,

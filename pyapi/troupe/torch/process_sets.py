@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 from troupe.torch import _context
 
@@ -13,7 +13,7 @@ class ProcessSet:
     process_set_id = 0
 
     @property
-    def ranks(self) -> List[int]:
+    def ranks(self) -> list[int]:
         return list(range(_context.current().size))
 
     def size(self) -> int:

@@ -7,7 +7,8 @@ allocated once and written in place by every commit.
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -57,8 +58,8 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.skeleton: Any = None
-        self.buffers: List[torch.Tensor] = []
-        self._stamps: List[Tuple[int, int]] = []
+        self.buffers: list[torch.Tensor] = []
+        self._stamps: list[tuple[int, int]] = []
         self.taken = False
 
     def save(self, tree: Any) -> None:
@@ -134,7 +135,7 @@ class TreeHandler(StateHandler):
     def sync(self) -> None:
         """Nothing to do: the state sends trees by itself, to those that need them."""
 
-    def in_place_targets(self, skeleton: Any) -> Optional[List[torch.Tensor]]:
+    def in_place_targets(self, skeleton: Any) -> Optional[list[torch.Tensor]]:
         """Live tensors that match the skeleton one by one, or None when the layouts differ."""
         live_skeleton, tensors = flatten(self.live_tree())
         if structure(live_skeleton) != structure(skeleton):
@@ -172,11 +173,11 @@ class OptimizerHandler(TreeHandler):
             abandon()
 
     def apply_plain(self, skeleton: Any) -> None:
-        for group, saved in zip(self.value.param_groups, skeleton["param_groups"]):
+        for group, saved in zip(self.value.param_groups, skeleton["param_groups"], strict=True):
             group.update({k: v for k, v in saved.items() if k != "params" and not _has_slot(v)})
         params = [p for group in self.value.param_groups for p in group["params"]]
         ids = [i for saved in skeleton["param_groups"] for i in saved["params"]]
-        for index, param in zip(ids, params):
+        for index, param in zip(ids, params, strict=True):
             saved = skeleton["state"].get(index, {})
             if isinstance(saved, dict) and saved:
                 plain = {k: v for k, v in saved.items() if not _has_slot(v)}
@@ -204,16 +205,16 @@ def _has_slot(value: Any) -> bool:
     return isinstance(value, Slot)
 
 
-Registry = Sequence[Tuple[type, Type[StateHandler]]]
+Registry = Sequence[tuple[type, type[StateHandler]]]
 
-_registry: List[Tuple[type, Type[StateHandler]]] = [
+_registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelHandler),
     (torch.optim.Optimizer, OptimizerHandler),
     (ElasticSampler, SamplerHandler),
 ]
 
 
-def get_handler_registry() -> List[Tuple[type, Type[StateHandler]]]:
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
     """The pairs (type, handler class) that TorchState looks values up in, first match wins."""
     return list(_registry)
 
@@ -231,4 +232,4 @@ def find_handler(value: Any) -> Optional[StateHandler]:
     return None
 
 
-Handlers = Dict[str, StateHandler]
+Handlers = dict[str, StateHandler]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Sized, Tuple
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, Optional
 
 import torch
 from torch.utils.data import Sampler
@@ -77,9 +78,9 @@ class ElasticSampler(Sampler):
         self._ledger = _native.core().SampleLedger(self._samples)
         self._ledger.begin_epoch(0)
         self._pending = 0
-        self._counts: Deque[Tuple[int, int]] = collections.deque(maxlen=1024)
+        self._counts: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
         self._by_lease = False
-        self._order: Optional[List[int]] = None
+        self._order: Optional[list[int]] = None
         self.reset()
 
     # -- progress -------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class ElasticSampler(Sampler):
         self._counts.clear()
         self._by_lease = False
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Horovod's ``epoch`` and ``processed_num``, and the ledger."""
         return {
             "epoch": self.epoch,
@@ -144,7 +145,7 @@ class ElasticSampler(Sampler):
             "ledger": bytes(self._ledger.state()),
         }
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where ``state_dict()`` was taken; Horovod's form without a ledger works too."""
         self.epoch = int(state_dict["epoch"])
         processed = int(state_dict["processed_num"])
@@ -163,7 +164,7 @@ class ElasticSampler(Sampler):
 
     # -- shares ---------------------------------------------------------------------------------
 
-    def _next_sizes(self, batch_size: int, remaining: int) -> List[int]:
+    def _next_sizes(self, batch_size: int, remaining: int) -> list[int]:
         """How many samples each rank takes in a step when ``remaining`` are left."""
         size = self.num_replicas
         if remaining >= batch_size * size:
@@ -171,7 +172,7 @@ class ElasticSampler(Sampler):
         share, more = divmod(remaining, size)
         return [share + (rank < more) for rank in range(size)]
 
-    def _lease(self, sizes: List[int]) -> Tuple[int, int]:
+    def _lease(self, sizes: list[int]) -> tuple[int, int]:
         """Leases a step's ranges after what is already pending; this rank's [begin, end)."""
         step = self._ledger.committed
         prefix = [self._pending] if self._pending else []
@@ -179,7 +180,7 @@ class ElasticSampler(Sampler):
         self._pending += sum(sizes)
         return int(begin), int(end)
 
-    def permutation(self) -> List[int]:
+    def permutation(self) -> list[int]:
         """The order of this data epoch, the same on all ranks."""
         if self._order is None:
             if self.shuffle:
@@ -268,7 +269,7 @@ class ElasticBatchSampler(Sampler):
         self.sampler = sampler
         self.batch_size = batch_size
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:
         return self.sampler.plan_batches(self.batch_size)
 
     def __len__(self) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import cloudpickle
 import torch
@@ -52,7 +53,7 @@ class State:
     ) -> None:
         self._bcast_object = bcast_object or broadcast_object
         self._rank = get_rank or _basics.rank
-        self._reset_callbacks: List[Callable[[], None]] = []
+        self._reset_callbacks: list[Callable[[], None]] = []
         self._version = 0
         self._has_state = False
 
@@ -156,8 +157,8 @@ class ObjectState(State):
         **kwargs: Any,
     ) -> None:
         super().__init__(bcast_object, get_rank)
-        self._saved_state: Dict[str, Any] = {}
-        self._names: List[str] = list(kwargs)
+        self._saved_state: dict[str, Any] = {}
+        self._names: list[str] = list(kwargs)
         for name, value in kwargs.items():
             setattr(self, name, value)
         self._save_objects()
@@ -192,7 +193,7 @@ class ObjectState(State):
         context.synced_epoch = int(context.view["epoch"])
         self._after_sync()
 
-    def _chain(self, context: _context.Context) -> List[int]:
+    def _chain(self, context: _context.Context) -> list[int]:
         """The source followed by the ranks that receive."""
         view = context.view
         everyone = [0] + [rank for rank in range(context.size) if rank != 0]
@@ -203,13 +204,13 @@ class ObjectState(State):
         source = int(view["source_rank"])
         return [source] + [int(rank) for rank in view["needs_state"] if int(rank) != source]
 
-    def _tree_handlers(self) -> Dict[str, TreeHandler]:
+    def _tree_handlers(self) -> dict[str, TreeHandler]:
         return {}
 
     def _after_sync(self) -> None:
         """Hook for what follows every sync, on all members."""
 
-    def _send(self, context: _context.Context, chain: List[int]) -> None:
+    def _send(self, context: _context.Context, chain: list[int]) -> None:
         if not self._has_state:
             self.save()
         trees, tensors = {}, []
@@ -224,7 +225,7 @@ class ObjectState(State):
         _transfer(context, chain, [data])
         _transfer(context, chain, [staging(t) for t in tensors])
 
-    def _receive(self, context: _context.Context, chain: List[int]) -> None:
+    def _receive(self, context: _context.Context, chain: list[int]) -> None:
         lead = torch.zeros(2, dtype=torch.int64)
         _transfer(context, chain, [lead])
         length, version = (int(v) for v in lead.tolist())
@@ -272,14 +273,15 @@ class _Incoming:
         if self.live is None:
             self.handler.load_tree(unflatten(self.skeleton, self.works))
             return
-        staged = [(t, w) for t, w in zip(self.live, self.works) if t.data_ptr() != w.data_ptr()]
+        pairs = zip(self.live, self.works, strict=True)
+        staged = [(t, w) for t, w in pairs if t.data_ptr() != w.data_ptr()]
         copy_into([t for t, _ in staged], [w for _, w in staged])
         for tensor in self.live:
             mark_written(tensor)
         self.handler.apply_plain(self.skeleton)
 
 
-def _transfer(context: _context.Context, chain: List[int], tensors: List[torch.Tensor]) -> None:
+def _transfer(context: _context.Context, chain: list[int], tensors: list[torch.Tensor]) -> None:
     buffers = [(t.data_ptr(), nbytes(t)) for t in tensors if t.numel()]
     if not buffers:
         return
@@ -314,7 +316,7 @@ class TorchState(ObjectState):
         if optimizer is not None:
             values["optimizer"] = optimizer
         self._handlers = {}
-        plain: Dict[str, Any] = {}
+        plain: dict[str, Any] = {}
         for name, value in values.items():
             handler = find_handler(value)
             if handler is None:
@@ -347,7 +349,7 @@ class TorchState(ObjectState):
             self._attach_samplers()
         object.__setattr__(self, name, value)
 
-    def _tree_handlers(self) -> Dict[str, TreeHandler]:
+    def _tree_handlers(self) -> dict[str, TreeHandler]:
         return {n: h for n, h in self._handlers.items() if isinstance(h, TreeHandler)}
 
     def _after_sync(self) -> None:
@@ -357,7 +359,7 @@ class TorchState(ObjectState):
         for sampler in self._samplers():
             sampler.reset()
 
-    def _samplers(self) -> List[ElasticSampler]:
+    def _samplers(self) -> list[ElasticSampler]:
         return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
 
     def _attach_samplers(self) -> None:
