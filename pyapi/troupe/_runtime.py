@@ -1,0 +1,157 @@
+"""What a worker process knows about itself: its native worker, its assignment, its view.
+
+One per process. Threads may bind a runtime of their own (:func:`bind`), so that several ranks can
+live in one process; the unit tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from troupe import _native
+from troupe.errors import DrainedError, HorovodInternalError, NotInWorkerError, TroupeError
+
+_WAIT_SLICE_S = 1.0
+_RETRY_S = 0.05
+_ENV_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+
+
+class WorkerRuntime:
+    """The worker side of one assignment.
+
+    Args:
+        worker: the native worker, with ``group``, ``id``, ``host``.
+        assignment: what the worker was asked to run.
+        elastic_timeout_s: how long to wait for a view before giving up, in seconds.
+        own_process: whether this runtime may write ``os.environ``.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        assignment: Mapping[str, Any],
+        elastic_timeout_s: float = 600.0,
+        own_process: bool = True,
+    ) -> None:
+        self.worker = worker
+        self.group = worker.group
+        self.assignment = assignment
+        self.elastic_timeout_s = elastic_timeout_s
+        self.own_process = own_process
+        self._pause = threading.Event()
+
+    def await_view(self, version: int, has_state: bool) -> dict[str, Any]:
+        """Offers this member to the group and waits until a view with it is active.
+
+        Raises:
+            DrainedError: the member was asked to leave.
+            TroupeError: no view within the elastic timeout, or this member was shut out.
+        """
+        deadline = time.monotonic() + self.elastic_timeout_s
+        problem = "too few workers are ready"
+        offered = False
+        while True:
+            try:
+                with _native.collective_errors("joining the group"):
+                    if not offered:
+                        self.group.ready(version, has_state)
+                        offered = True
+                    view = self.group.wait_active(_WAIT_SLICE_S)
+            except HorovodInternalError as error:
+                # The view broke before it became active, or the head is away: offer once more.
+                view, offered, problem = None, False, str(error)
+                self._pause.wait(_RETRY_S)
+            if view is not None:
+                self.export_view(view)
+                return dict(view)
+            if self.worker.should_exit():
+                raise DrainedError("this worker was asked to end while it waited for a view")
+            if time.monotonic() > deadline:
+                raise TroupeError(
+                    f"no group view within {self.elastic_timeout_s:g} s (elastic_timeout): "
+                    f"{problem}; see the run's events and `troupe doctor`"
+                )
+
+    def provisional_view(self) -> dict[str, Any]:
+        """What a joiner reports as rank and size before it is part of a view."""
+        index = max(0, int(self.assignment.get("index", 0)))
+        size = max(index + 1, int(self.assignment.get("min_workers", 1)))
+        return {
+            "epoch": 0,
+            "rank": index,
+            "size": size,
+            "local_rank": index,
+            "local_size": size,
+            "cross_rank": 0,
+            "cross_size": 1,
+            "max_size": max(size, int(self.assignment.get("max_workers", size))),
+            "reason": "waiting to join",
+            "source_rank": 0,
+            "needs_state": [],
+            "members": [],
+            "provisional": True,
+        }
+
+    def export_view(self, view: Mapping[str, Any]) -> None:
+        """Sets HOROVOD_RANK and its like, and their TROUPE_ twins, from a view."""
+        if not self.own_process:
+            return
+        for name in _ENV_NAMES:
+            value = str(view[name.lower()])
+            os.environ[f"HOROVOD_{name}"] = value
+            os.environ[f"TROUPE_{name}"] = value
+        os.environ["HOROVOD_HOSTNAME"] = os.environ["TROUPE_HOSTNAME"] = str(self.worker.host)
+        os.environ["HOROVOD_ELASTIC"] = "1"
+        os.environ["TROUPE_EPOCH"] = str(view["epoch"])
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_process_runtime: Optional[WorkerRuntime] = None
+_thread = threading.local()
+
+
+def bind(runtime: Optional[WorkerRuntime], *, thread_only: bool = False) -> None:
+    """Makes ``runtime`` the current one of this process, or of this thread only."""
+    global _process_runtime
+    if thread_only:
+        _thread.runtime = runtime
+    else:
+        _process_runtime = runtime
+
+
+def current() -> Optional[WorkerRuntime]:
+    """The runtime of this thread, else of this process, else None (not a worker)."""
+    runtime = getattr(_thread, "runtime", None)
+    return runtime if runtime is not None else _process_runtime
+
+
+def report(obj: Any) -> None:
+    """Sends ``obj`` to the driver, which hands it to the run's callbacks and ``on_event``.
+
+    At most once, in order per worker; does not wait for the driver. Call it from the function that
+    an :class:`troupe.Executor` runs.
+
+    Raises:
+        NotInWorkerError: not called from inside a worker.
+        SerializationError: ``obj`` cannot be pickled.
+    """
+    runtime = current()
+    if runtime is None:
+        raise NotInWorkerError(
+            "troupe.report() sends to the driver of a run and works only inside a function that "
+            "an Executor runs; call it there, or print instead"
+        )
+    from troupe._payload import dumps_value
+
+    with _native.driver_errors("troupe.report"):
+        runtime.worker.report(dumps_value(obj, "the reported object"))

@@ -1,0 +1,78 @@
+"""Drop-in for ``horovod.torch``: a script is ported by its import line.
+
+    import troupe.torch as hvd
+"""
+
+from __future__ import annotations
+
+from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.torch import elastic
+from troupe.torch._basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    epoch,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    local_rank,
+    local_size,
+    max_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    size,
+)
+from troupe.torch._context import init, is_initialized, shutdown
+from troupe.torch.compression import Compression, Compressor
+from troupe.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from troupe.torch.ops import (
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    poll,
+    synchronize,
+)
+from troupe.torch.optimizer import DistributedOptimizer
+from troupe.torch.process_sets import ProcessSet, global_process_set
+
+__all__ = [
+    "Average", "Compression", "Compressor", "DistributedOptimizer", "HorovodInternalError",
+    "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product", "Sum", "allgather",
+    "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async",
+    "allreduce_async_", "barrier", "broadcast", "broadcast_", "broadcast_async",
+    "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters",
+    "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic", "epoch",
+    "global_process_set", "gloo_built", "gloo_enabled", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "init", "is_homogeneous",
+    "is_initialized", "local_rank", "local_size", "max_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported", "nccl_built", "poll", "rank", "rocm_built", "shutdown", "size",
+    "synchronize",
+]

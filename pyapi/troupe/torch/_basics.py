@@ -1,0 +1,104 @@
+"""Ranks, sizes and feature probes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from troupe.torch import _context
+
+
+def rank() -> int:
+    """This process's rank; 0 is the oldest member. ValueError if not initialised."""
+    return _context.current().rank
+
+
+def size() -> int:
+    """Number of members of the group. ValueError if not initialised."""
+    return _context.current().size
+
+
+def local_rank() -> int:
+    """Rank among the members on this host."""
+    return int(_context.current().view["local_rank"])
+
+
+def local_size() -> int:
+    """Number of members on this host."""
+    return int(_context.current().view["local_size"])
+
+
+def cross_rank() -> int:
+    """Index of this host among the hosts that have this local rank."""
+    return int(_context.current().view["cross_rank"])
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank."""
+    return int(_context.current().view["cross_size"])
+
+
+def max_size() -> int:
+    """The most members that the group can have; constant while members come and go."""
+    return int(_context.current().view["max_size"])
+
+
+def epoch() -> int:
+    """Number of the group's present epoch; it grows whenever members come or go."""
+    return int(_context.current().view["epoch"])
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of members."""
+    counts = Counter(member["host"] for member in _context.current().view["members"])
+    return len(set(counts.values())) <= 1
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """True: collectives between hosts run on Gloo."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """True: collectives between hosts run on Gloo."""
+    return True
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """False: there is no MPI controller."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: there is no MPI controller."""
+    return False
+
+
+def mpi_threads_supported() -> bool:
+    """False: there is no MPI controller. ValueError if not initialised, as in Horovod."""
+    _context.current()
+    return False
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """0: tensors on a GPU are staged through host memory."""
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """False."""
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """False."""
+    return False
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """False: the native part is independent of CUDA."""
+    return False
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """False."""
+    return False

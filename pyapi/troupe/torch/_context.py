@@ -1,0 +1,406 @@
+"""The connection between torch tensors and this worker's group.
+
+Everything a rank keeps between calls lives in one :class:`Context`: the view, collectives in
+flight, names in use, attached optimizers. There is one per worker, bound by :func:`init`.
+
+**Thread:** collectives may be issued from any thread of the rank, in the same order on all ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+
+from troupe import _native, _runtime
+from troupe._runtime import usable_cores
+from troupe.errors import CollectiveMismatchError, TroupeError, code_of
+from troupe.torch._solo import SoloWorker
+
+_DEFAULT_TIMEOUT_S = 600.0
+_DRAIN_TIMEOUT_S = 30.0
+_SIGNATURE_DIMS = 8
+_SIGNATURE_LEN = 4 + _SIGNATURE_DIMS
+
+DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.bool: "bool",
+}
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_NAMES)}
+
+
+@dataclass
+class Pending:
+    """A collective in flight: the core's handles, what to do at its end, buffers to keep alive."""
+
+    name: str
+    core_handles: list[int]
+    finish: Callable[[], Any]
+    keep: list[Any] = field(default_factory=list)
+
+
+class Context:
+    """One rank's side of the group."""
+
+    def __init__(self, runtime: _runtime.WorkerRuntime) -> None:
+        self.runtime = runtime
+        self.group = runtime.group
+        self.view: Mapping[str, Any] = {}
+        self.timeout_s = _timeout_from_env()
+        self._reducers: list[weakref.ref[Any]] = []
+        self._ordinals: dict[int, int] = {}
+        self.synced_epoch = -1
+        self._lock = threading.RLock()
+        self._handles = itertools.count(1)
+        self._auto_names = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._names: set[str] = set()
+        self._agreed: set[str] = set()
+        self._abandoned: list[Pending] = []
+        self._kept: list[Any] = []
+        self._check_signatures = os.environ.get("TROUPE_CHECK_COLLECTIVES", "1") != "0"
+
+    # -- membership -----------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        return int(self.view["size"])
+
+    @property
+    def rank(self) -> int:
+        return int(self.view["rank"])
+
+    @property
+    def provisional(self) -> bool:
+        """Whether this worker waits to join and is not yet part of a view."""
+        return bool(self.view.get("provisional"))
+
+    def enter(self) -> None:
+        """First view: the active one if there is one, a provisional one for a joiner."""
+        view = self.group.view()
+        if view is None:
+            if self.group.running():
+                view = self.runtime.provisional_view()
+            else:
+                view = self.runtime.await_view(0, False)
+        self.adopt(view)
+
+    def rejoin(self, version: int, has_state: bool) -> None:
+        """Leaves the epoch and waits for the next view."""
+        self.abandon_collectives()
+        self.adopt(self.runtime.await_view(version, has_state))
+
+    def adopt(self, view: Mapping[str, Any]) -> None:
+        """Takes over a view; whatever belonged to the one before is void."""
+        with self._lock:
+            self.view = view
+            self._agreed.clear()
+            self._ordinals.clear()
+            self._auto_names = itertools.count(1)
+            self._abandoned.clear()
+            self._kept.clear()
+            self._pending.clear()
+            self._names.clear()
+        self.runtime.export_view(view)
+
+    def require_active(self) -> None:
+        """Raises if collectives cannot run: a joiner outside elastic.run."""
+        if self.provisional:
+            raise TroupeError(
+                "this worker joins a running group and has no peers yet, so collectives cannot run "
+                "before the function decorated with troupe.torch.elastic.run is called; move them "
+                "inside it (state.sync() there replaces broadcast_parameters)"
+            )
+
+    # -- collectives ----------------------------------------------------------------------------
+
+    def new_name(self, kind: str, name: Optional[str]) -> str:
+        """The given name, or ``kind.noname.N``, counted alike on all ranks of an epoch."""
+        return name if name is not None else f"{kind}.noname.{next(self._auto_names)}"
+
+    def reserve(self, name: str) -> None:
+        """Takes a name for a collective in flight.
+
+        Raises:
+            ValueError: another one with this name has not been waited for.
+        """
+        with self._lock:
+            if name in self._names:
+                raise ValueError(
+                    f"a collective named {name!r} is already in flight; wait for it with "
+                    "synchronize(), or give each its own name"
+                )
+            self._names.add(name)
+
+    def unreserve(self, name: str) -> None:
+        """Gives a reserved name back when its collective was never issued."""
+        with self._lock:
+            self._names.discard(name)
+
+    def issue(
+        self,
+        name: str,
+        starts: Sequence[Callable[[], int]],
+        finish: Callable[[], Any],
+        keep: Sequence[Any],
+    ) -> int:
+        """Starts core collectives under one handle. The name must be reserved."""
+        core_handles: list[int] = []
+        pending = Pending(name, core_handles, finish, list(keep))
+        try:
+            with _native.collective_errors(name):
+                for start in starts:
+                    core_handles.append(start())
+        except BaseException:
+            with self._lock:
+                self._names.discard(name)
+                if core_handles:
+                    self._abandoned.append(pending)
+            raise
+        with self._lock:
+            handle = next(self._handles)
+            self._pending[handle] = pending
+        return handle
+
+    def poll(self, handle: int) -> bool:
+        """Whether a collective is complete; an unknown handle is (it was waited for)."""
+        with self._lock:
+            pending = self._pending.get(handle)
+        if pending is None:
+            return True
+        with _native.collective_errors(pending.name):
+            return all(self.group.poll(h) for h in pending.core_handles)
+
+    def wait(self, handle: int, timeout_s: Optional[float] = None) -> Any:
+        """Waits for a collective and returns its output; None for an unknown handle."""
+        with self._lock:
+            pending = self._pending.pop(handle, None)
+        if pending is None:
+            return None
+        try:
+            with _native.collective_errors(pending.name):
+                for index, core_handle in enumerate(pending.core_handles):
+                    self.group.wait(core_handle, timeout_s or self.timeout_s)
+                    pending.core_handles[index] = -1
+        except BaseException:
+            # The lane may still touch the buffers; they live until the epoch is left.
+            with self._lock:
+                self._names.discard(pending.name)
+                pending.core_handles[:] = [h for h in pending.core_handles if h >= 0]
+                self._abandoned.append(pending)
+            raise
+        with self._lock:
+            self._names.discard(pending.name)
+        return pending.finish()
+
+    def run_now(self, name: str, start: Callable[[], int]) -> None:
+        """Runs one core collective to its end."""
+        with _native.collective_errors(name):
+            self.group.wait(start(), self.timeout_s)
+
+    def abandon_collectives(self) -> None:
+        """Waits out what is in flight, whatever becomes of it, so that its memory may go."""
+        for reducer in self.reducers():
+            reducer.abandon()
+        with self._lock:
+            leftovers = list(self._pending.values()) + self._abandoned
+            self._pending.clear()
+            self._abandoned = []
+            self._names.clear()
+        for pending in leftovers:
+            self.wait_out(pending.core_handles, keep=[pending])
+
+    def wait_out(self, core_handles: Sequence[int], keep: Sequence[Any]) -> None:
+        """Waits for core collectives whose results nobody wants.
+
+        One that does not end keeps its memory until the next view is adopted, when its lane is
+        gone for certain.
+        """
+        for core_handle in core_handles:
+            try:
+                self.group.wait(core_handle, _DRAIN_TIMEOUT_S)
+            except RuntimeError as error:
+                if code_of(error) == "deadline_exceeded":
+                    self._kept.append(list(keep))
+
+    def flush_optimizers(self) -> None:
+        """Issues gradient buckets that are due, so that all ranks issue in the same order."""
+        for reducer in self.reducers():
+            reducer.flush()
+
+    def reducers(self) -> list[Any]:
+        """The gradient reducers of live optimizers, oldest first."""
+        return [reducer for ref in list(self._reducers) for reducer in [ref()] if reducer]
+
+    def add_reducer(self, reducer: Any) -> None:
+        """Takes a reducer in; one that held the same parameters was replaced and is closed."""
+        others = [other for other in self.reducers() if other is not reducer]
+        for other in others:
+            if other.shares_parameters(reducer):
+                other.close()
+        kept = [other for other in others if not other.shares_parameters(reducer)]
+        self._reducers = [weakref.ref(r) for r in (*kept, reducer)]
+
+    def ordinal(self, reducer: Any) -> int:
+        """The place of an optimizer in the order of first use in this epoch, alike on all ranks."""
+        return self._ordinals.setdefault(id(reducer), len(self._ordinals))
+
+    # -- agreement ------------------------------------------------------------------------------
+
+    def agree(self, name: str, kind: int, dtype: Optional[torch.dtype], shape: Sequence[int],
+              detail: str = "") -> tuple[tuple[int, ...], ...]:
+        """Checks that all ranks call the same collective the same way, once per name and epoch.
+
+        ``shape`` may hold -1 for a dimension that may differ, whose real value then belongs in
+        ``detail`` only if it must agree.
+
+        Raises:
+            CollectiveMismatchError: on every rank, when they differ.
+        """
+        if not self._check_signatures or self.size == 1 or name in self._agreed:
+            return ()
+        mine = [kind, -1 if dtype is None else _DTYPE_CODES[dtype], len(shape),
+                zlib.crc32(f"{name}|{detail}|{tuple(shape[_SIGNATURE_DIMS:])}".encode())]
+        mine += (list(shape) + [-2] * _SIGNATURE_DIMS)[:_SIGNATURE_DIMS]
+        # One name for all of them, so that calls in a wrong order meet here too.
+        rows = self.gather_ints(mine, "signature")
+        if any(row != rows[0] for row in rows):
+            what = ("operation", "dtype", "number of dimensions", "name, op, root or scale")
+            differing = [label for i, label in enumerate(what) if len({r[i] for r in rows}) > 1]
+            if len({row[4:] for row in rows}) > 1:
+                differing.append("shape")
+            shapes = ", ".join(f"rank {r}: {_shape_of(row)}" for r, row in enumerate(rows))
+            raise CollectiveMismatchError(
+                f"ranks disagree about {name!r} in {' and '.join(differing)} ({shapes}); every "
+                "rank must call the same collectives in the same order with matching arguments"
+            )
+        self._agreed.add(name)
+        return rows
+
+    def gather_ints(self, values: Sequence[int], name: str) -> tuple[tuple[int, ...], ...]:
+        """All ranks' equally long lists of ints, ordered by rank. Blocking."""
+        mine = torch.tensor(list(values), dtype=torch.int64)
+        if self.size == 1:
+            return (tuple(mine.tolist()),)
+        out = torch.empty((self.size, mine.numel()), dtype=torch.int64)
+        nbytes = [mine.numel() * 8] * self.size
+        self.run_now(
+            name, lambda: self.group.allgather(mine.data_ptr(), out.data_ptr(), nbytes, name)
+        )
+        return tuple(tuple(row) for row in out.tolist())
+
+
+def _shape_of(row: Sequence[int]) -> str:
+    dims = row[4:4 + min(max(row[2], 0), _SIGNATURE_DIMS)]
+    return "(" + ", ".join("any" if d == -1 else str(d) for d in dims) + ")"
+
+
+def _timeout_from_env() -> float:
+    text = os.environ.get("TROUPE_COLLECTIVE_TIMEOUT_S", "")
+    try:
+        return float(text) if text else _DEFAULT_TIMEOUT_S
+    except ValueError:
+        raise ValueError(
+            f"TROUPE_COLLECTIVE_TIMEOUT_S must be a number of seconds, not {text!r}"
+        ) from None
+
+
+# -- the context of this thread or process ----------------------------------------------------
+
+_process_context: Optional[Context] = None
+_thread = threading.local()
+
+
+def current() -> Context:
+    """The initialised context.
+
+    Raises:
+        ValueError: ``init()`` was not called, as Horovod reports it.
+    """
+    context = current_or_none()
+    if context is None:
+        raise ValueError("Troupe has not been initialized; call troupe.torch.init() first.")
+    return context
+
+
+def current_or_none() -> Optional[Context]:
+    context = getattr(_thread, "context", None)
+    return context if context is not None else _process_context
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Connects this worker to its group; harmless when already initialised.
+
+    In a worker that joins a running group it returns at once, with a provisional rank and size;
+    collectives then work inside ``elastic.run`` only. Outside of any executor the group is this
+    process alone.
+
+    Args:
+        comm: for compatibility; only None.
+        process_sets: for compatibility; only None or an empty list.
+
+    Raises:
+        ValueError: ``comm`` or ``process_sets`` is given.
+    """
+    global _process_context
+    if comm is not None:
+        raise ValueError("init(comm=...) is not supported: the executor decides the group")
+    if process_sets:
+        raise ValueError("init(process_sets=...) is not supported; only the global set exists")
+    if current_or_none() is not None:
+        return
+    runtime = _runtime.current()
+    if runtime is None:
+        runtime = _runtime.WorkerRuntime(SoloWorker(), {}, own_process=False)
+    context = Context(runtime)
+    context.enter()
+    if runtime.own_process:
+        _process_context = context
+        _limit_threads(context)
+    elif _runtime.current() is None:
+        _process_context = context
+    else:
+        _thread.context = context
+
+
+def shutdown() -> None:
+    """Disconnects; ``init()`` may follow. Waits for collectives in flight. Harmless when not
+    initialised."""
+    global _process_context
+    context = current_or_none()
+    if context is None:
+        return
+    context.abandon_collectives()
+    if getattr(_thread, "context", None) is not None:
+        _thread.context = None
+    else:
+        _process_context = None
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` was called and :func:`shutdown` not since."""
+    return current_or_none() is not None
+
+
+def _limit_threads(context: Context) -> None:
+    """Shares the cores among the workers of this host unless the user has decided otherwise."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        return
+    share = max(1, usable_cores() // max(1, int(context.view["local_size"])))
+    if share < torch.get_num_threads():
+        torch.set_num_threads(share)

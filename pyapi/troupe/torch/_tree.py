@@ -1,0 +1,126 @@
+"""Nested state dicts as a skeleton and a flat list of tensors.
+
+The skeleton is small and picklable; the tensors travel and are copied as raw memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for tensor ``index`` in a skeleton."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def flatten(tree: Any) -> tuple[Any, list[torch.Tensor]]:
+    """(skeleton, tensors) of a tree of dicts, lists and tuples; tensors are not copied."""
+    tensors: list[torch.Tensor] = []
+    return _flatten(tree, tensors), tensors
+
+
+def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(node, torch.Tensor):
+        tensors.append(node)
+        return Slot(len(tensors) - 1, tuple(node.shape), node.dtype)
+    if isinstance(node, dict):
+        items = [(key, _flatten(value, tensors)) for key, value in node.items()]
+        return OrderedDict(items) if isinstance(node, OrderedDict) else dict(items)
+    if isinstance(node, list):
+        return [_flatten(value, tensors) for value in node]
+    if isinstance(node, tuple):
+        values = [_flatten(value, tensors) for value in node]
+        return type(node)(*values) if hasattr(node, "_fields") else tuple(values)
+    return node
+
+
+def unflatten(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The tree that :func:`flatten` took apart, with these tensors."""
+    if isinstance(skeleton, Slot):
+        return tensors[skeleton.index]
+    if isinstance(skeleton, dict):
+        items = [(key, unflatten(value, tensors)) for key, value in skeleton.items()]
+        return OrderedDict(items) if isinstance(skeleton, OrderedDict) else dict(items)
+    if isinstance(skeleton, list):
+        return [unflatten(value, tensors) for value in skeleton]
+    if isinstance(skeleton, tuple):
+        values = [unflatten(value, tensors) for value in skeleton]
+        return type(skeleton)(*values) if hasattr(skeleton, "_fields") else tuple(values)
+    return skeleton
+
+
+def slots(skeleton: Any) -> list[Slot]:
+    """All slots of a skeleton in the order of their tensors."""
+    found: list[Slot] = []
+    _collect(skeleton, found)
+    return sorted(found, key=lambda slot: slot.index)
+
+
+def _collect(node: Any, found: list[Slot]) -> None:
+    if isinstance(node, Slot):
+        found.append(node)
+    elif isinstance(node, dict):
+        for value in node.values():
+            _collect(value, found)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            _collect(value, found)
+
+
+def same_layout(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    """Whether two lists of tensors agree in number, shapes and dtypes."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(a, b, strict=True)
+    )
+
+
+def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copies tensors pairwise in place, in few calls where this torch can."""
+    if not targets:
+        return
+    with torch.no_grad():
+        foreach_copy = getattr(torch, "_foreach_copy_", None)
+        if foreach_copy is not None:
+            foreach_copy(list(targets), list(sources))
+            return
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """Tells autograd that memory behind ``tensor`` was written from outside of torch."""
+    with torch.no_grad():
+        tensor.detach().as_strided((0,), (1,)).zero_()
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Size of the tensor's elements in bytes."""
+    return tensor.numel() * tensor.element_size()
+
+
+def staging(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` itself if its memory can be sent as it is, else a contiguous copy on the CPU."""
+    plain = tensor.detach()
+    if plain.device.type == "cpu" and plain.is_contiguous():
+        return plain
+    return plain.to("cpu", copy=True).contiguous()
+
+
+def structure(skeleton: Any) -> Any:
+    """A skeleton without its plain values: equal for trees that hold the same keys and slots."""
+    if isinstance(skeleton, Slot):
+        return skeleton
+    if isinstance(skeleton, dict):
+        return {key: structure(value) for key, value in skeleton.items()}
+    if isinstance(skeleton, (list, tuple)):
+        return [structure(value) for value in skeleton]
+    return None

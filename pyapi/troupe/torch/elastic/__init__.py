@@ -1,0 +1,29 @@
+"""Elastic training: ``run``, states, and a sampler that counts every sample exactly once."""
+
+from __future__ import annotations
+
+from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.torch.elastic.handlers import (
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+from troupe.torch.elastic.loop import run
+from troupe.torch.elastic.sampler import Batch, ElasticBatchSampler, ElasticSampler, batches
+from troupe.torch.elastic.state import ObjectState, State, TorchState
+
+__all__ = [
+    "Batch",
+    "ElasticBatchSampler",
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "StateHandler",
+    "TorchState",
+    "batches",
+    "get_handler_registry",
+    "run",
+    "set_handler_registry",
+]

@@ -1,0 +1,235 @@
+"""How each kind of value in a TorchState is saved, restored and sent.
+
+A handler keeps the snapshot of one value. Snapshots live in host memory, in buffers that are
+allocated once and written in place by every commit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from troupe.torch._tree import (
+    Slot,
+    copy_into,
+    flatten,
+    same_layout,
+    structure,
+    unflatten,
+)
+from troupe.torch.elastic.sampler import ElasticSampler
+
+_PROBE_MIN_NUMEL = 1 << 14
+_PROBE_POINTS = 64
+
+
+class StateHandler:
+    """Saves, restores and synchronises one value; subclass it for types of your own.
+
+    ``sync`` is called on all members of a new view and may use collectives.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        """Keeps the value as it is now."""
+        raise NotImplementedError("save")
+
+    def restore(self) -> None:
+        """Puts the value back to what was saved."""
+        raise NotImplementedError("restore")
+
+    def sync(self) -> None:
+        """Makes all members' values equal."""
+        raise NotImplementedError("sync")
+
+    def set_value(self, value: Any) -> None:
+        """Handles another value from now on."""
+        self.value = value
+        self.save()
+
+
+class Snapshot:
+    """A copy of a tree of tensors in host memory that is overwritten in place."""
+
+    def __init__(self) -> None:
+        self.skeleton: Any = None
+        self.buffers: list[torch.Tensor] = []
+        self._stamps: list[tuple[int, int]] = []
+        self.taken = False
+
+    def save(self, tree: Any) -> None:
+        """Copies the tree; tensors of known layout go into the buffers that are there."""
+        skeleton, tensors = flatten(tree)
+        if not same_layout(self.buffers, tensors):
+            self.buffers = [_host_buffer(t) for t in tensors]
+            self._stamps = [(-1, -1)] * len(tensors)
+        changed = [i for i, t in enumerate(tensors) if not self._unchanged(i, t)]
+        copy_into([self.buffers[i] for i in changed], [tensors[i].detach() for i in changed])
+        self._stamps = [(t.data_ptr(), t._version) for t in tensors]
+        self.skeleton = copy.deepcopy(skeleton)
+        self.taken = True
+
+    def tree(self) -> Any:
+        """The saved tree, with tensors that belong to the caller."""
+        return unflatten(copy.deepcopy(self.skeleton), [b.clone() for b in self.buffers])
+
+    def _unchanged(self, index: int, tensor: torch.Tensor) -> bool:
+        """Whether a frozen parameter surely is what the buffer holds.
+
+        Autograd's version counter misses writes through ``.data`` and by some kernels, so it is
+        trusted only for large frozen parameters and together with a probe of their values.
+        """
+        if not isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad:
+            return False
+        if tensor.numel() < _PROBE_MIN_NUMEL or tensor.device.type != "cpu":
+            return False
+        if self._stamps[index] != (tensor.data_ptr(), tensor._version):
+            return False
+        stride = max(1, tensor.numel() // _PROBE_POINTS)
+        mine = tensor.detach().reshape(-1)[::stride]
+        return bool(torch.equal(mine, self.buffers[index].reshape(-1)[::stride]))
+
+
+def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
+    pinned = tensor.device.type == "cuda"
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+
+
+class TreeHandler(StateHandler):
+    """A value whose state is a tree of tensors and plain values."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.snapshot = Snapshot()
+        self.save()
+
+    def live_tree(self) -> Any:
+        """The value's state; its tensors are the live ones."""
+        raise NotImplementedError("live_tree")
+
+    def load_tree(self, tree: Any) -> None:
+        """Takes over a state of any layout; the tensors are the handler's to keep."""
+        raise NotImplementedError("load_tree")
+
+    def apply_plain(self, skeleton: Any) -> None:
+        """Takes over the plain values of a skeleton of the live layout."""
+
+    def save(self) -> None:
+        self.snapshot.save(self.live_tree())
+
+    def restore(self) -> None:
+        if not self.snapshot.taken:
+            return
+        live = self.in_place_targets(self.snapshot.skeleton)
+        if live is None:
+            self.load_tree(self.snapshot.tree())
+            return
+        copy_into(live, self.snapshot.buffers)
+        self.apply_plain(copy.deepcopy(self.snapshot.skeleton))
+
+    def sync(self) -> None:
+        """Nothing to do: the state sends trees by itself, to those that need them."""
+
+    def in_place_targets(self, skeleton: Any) -> Optional[list[torch.Tensor]]:
+        """Live tensors that match the skeleton one by one, or None when the layouts differ."""
+        live_skeleton, tensors = flatten(self.live_tree())
+        if structure(live_skeleton) != structure(skeleton):
+            return None
+        return [t.detach() for t in tensors]
+
+
+class ModelHandler(TreeHandler):
+    """A ``torch.nn.Module``: parameters, buffers, extra state."""
+
+    def live_tree(self) -> Any:
+        return self.value.state_dict(keep_vars=True)
+
+    def load_tree(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+
+
+class OptimizerHandler(TreeHandler):
+    """A ``torch.optim.Optimizer``: state per parameter and hyperparameters."""
+
+    def live_tree(self) -> Any:
+        return self.value.state_dict()
+
+    def load_tree(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+
+    def restore(self) -> None:
+        self.abandon_step()
+        super().restore()
+
+    def abandon_step(self) -> None:
+        """Drops gradients in flight of a DistributedOptimizer."""
+        abandon = getattr(self.value, "abandon_step", None)
+        if abandon is not None:
+            abandon()
+
+    def apply_plain(self, skeleton: Any) -> None:
+        for group, saved in zip(self.value.param_groups, skeleton["param_groups"], strict=True):
+            group.update({k: v for k, v in saved.items() if k != "params" and not _has_slot(v)})
+        params = [p for group in self.value.param_groups for p in group["params"]]
+        ids = [i for saved in skeleton["param_groups"] for i in saved["params"]]
+        for index, param in zip(ids, params, strict=True):
+            saved = skeleton["state"].get(index, {})
+            if isinstance(saved, dict) and saved:
+                plain = {k: v for k, v in saved.items() if not _has_slot(v)}
+                self.value.state[param].update(plain)
+
+
+class SamplerHandler(TreeHandler):
+    """An :class:`ElasticSampler`: its data epoch and ledger."""
+
+    def live_tree(self) -> Any:
+        return self.value.state_dict()
+
+    def load_tree(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+
+    def apply_plain(self, skeleton: Any) -> None:
+        self.value.load_state_dict(skeleton)
+
+
+def _has_slot(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_slot(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_slot(v) for v in value)
+    return isinstance(value, Slot)
+
+
+Registry = Sequence[tuple[type, type[StateHandler]]]
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelHandler),
+    (torch.optim.Optimizer, OptimizerHandler),
+    (ElasticSampler, SamplerHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """The pairs (type, handler class) that TorchState looks values up in, first match wins."""
+    return list(_registry)
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replaces the registry; states made afterwards use it."""
+    _registry[:] = list(registry)
+
+
+def find_handler(value: Any) -> Optional[StateHandler]:
+    """A new handler for the value, None if no type of the registry matches."""
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None
+
+
+Handlers = dict[str, StateHandler]

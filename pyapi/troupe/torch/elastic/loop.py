@@ -1,0 +1,69 @@
+"""The elastic loop: enter a view, bring everyone to the newest state, train, repeat."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.torch import _context
+from troupe.torch.elastic.state import State
+
+_log = logging.getLogger("troupe.elastic")
+
+T = TypeVar("T")
+
+
+def run(func: Callable[..., T]) -> Callable[..., T]:
+    """Decorates ``func(state, ...)`` so that it survives members that die, leave and join.
+
+    ``func`` is called again whenever the members have changed, with the state of the newest
+    committed step, so it must continue from what the state says. When a peer dies
+    (HorovodInternalError) the state goes back to its last commit first; at a planned change
+    (HostsUpdatedInterrupt, from ``commit()`` or ``check_host_updates()``) it is kept. Other
+    exceptions fail the run.
+
+    Returns:
+        What ``func`` returns, once all members have returned.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> T:
+        return _run(func, state, args, kwargs)
+
+    return wrapper
+
+
+def _run(func: Callable[..., T], state: State, args: Any, kwargs: Any) -> T:
+    context = _context.current()
+    entered = not context.provisional  # a founding member is in a view since init()
+    first = True
+    while True:
+        if not entered:
+            context.rejoin(state.version, state.has_state)
+            if not first:
+                state.on_reset()
+        entered, first = False, False
+        try:
+            state.sync()
+            state.mark_synced()
+            result = func(state, *args, **kwargs)
+            _end_together(context)
+            return result
+        except HorovodInternalError as error:
+            _log.info("back to commit %d: %s", state.version, error)
+            context.abandon_collectives()
+            if state.has_state:
+                state.restore()
+        except HostsUpdatedInterrupt:
+            _log.info("the members change after commit %d", state.version)
+
+
+def _end_together(context: _context.Context) -> None:
+    """Nobody leaves with the newest state while a peer still has to redo the last step."""
+    if context.size > 1:
+        context.flush_optimizers()
+        name = "elastic.end"
+        context.run_now(name, lambda: int(context.group.barrier(name)))

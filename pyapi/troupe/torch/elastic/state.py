@@ -1,0 +1,369 @@
+"""States: what training keeps, commits, goes back to, and hands to those who join.
+
+A state counts its commits; the number is its *version*. When a view becomes active, members whose
+version is older than the newest (and those without state) receive the newest from the oldest member
+that has it; if all are equal, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import cloudpickle
+import torch
+
+from troupe import _native
+from troupe.errors import HostsUpdatedInterrupt, TroupeError
+from troupe.torch import _basics, _context
+from troupe.torch._tree import (
+    copy_into,
+    flatten,
+    mark_written,
+    nbytes,
+    slots,
+    staging,
+    unflatten,
+)
+from troupe.torch.elastic.handlers import (
+    Handlers,
+    OptimizerHandler,
+    SamplerHandler,
+    TreeHandler,
+    find_handler,
+)
+from troupe.torch.elastic.sampler import ElasticSampler
+from troupe.torch.functions import broadcast_object
+
+
+class State:
+    """Base of states. Subclasses define ``save``, ``restore`` and ``sync``.
+
+    Args:
+        bcast_object: how a subclass may broadcast an object; default: ``broadcast_object``.
+        get_rank: how it learns its rank; default: ``rank``.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Optional[Callable[..., Any]] = None,
+        get_rank: Optional[Callable[[], int]] = None,
+    ) -> None:
+        self._bcast_object = bcast_object or broadcast_object
+        self._rank = get_rank or _basics.rank
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._version = 0
+        self._has_state = False
+
+    @property
+    def version(self) -> int:
+        """Number of commits behind this state, equal on all members at a step boundary."""
+        return self._version
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this member holds the group's state and not just its own beginnings."""
+        return self._has_state
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Adds functions to call when the members have changed, before state is sent.
+
+        Set from constants (``lr = base_lr * size()``) rather than multiply: a member may see fewer
+        views than another.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called by ``run`` when the members have changed."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+        if self._has_state and (self._reset_callbacks or type(self).reset is not State.reset):
+            self.save()  # what they changed belongs to the version
+
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """For compatibility; views carry the membership, so nothing needs to be told."""
+
+    def commit(self) -> None:
+        """Saves the state as the newest version and crosses a step boundary.
+
+        Raises:
+            HostsUpdatedInterrupt: members come or go here; the commit is done.
+        """
+        self._save_version()
+        if self._boundary():
+            raise HostsUpdatedInterrupt()
+
+    def check_host_updates(self) -> None:
+        """Crosses a step boundary without a commit, on all members equally often.
+
+        Raises:
+            HostsUpdatedInterrupt: members come or go here; the state is kept as it is now.
+        """
+        if self._boundary():
+            # The live state becomes a version, so that who fails from here on can roll forward.
+            self._save_version()
+            raise HostsUpdatedInterrupt()
+
+    def _save_version(self) -> None:
+        self.save()
+        self._version += 1
+        self._has_state = True
+        context = _context.current()
+        with _native.collective_errors("commit"):
+            context.group.set_version(self._version)
+
+    def _boundary(self) -> bool:
+        context = _context.current()
+        context.require_active()
+        context.flush_optimizers()
+        with _native.collective_errors("step boundary"):
+            return bool(context.group.boundary())
+
+    def save(self) -> None:
+        """Keeps the state as it is now."""
+        raise NotImplementedError("save")
+
+    def restore(self) -> None:
+        """Goes back to what was last saved."""
+        raise NotImplementedError("restore")
+
+    def sync(self) -> None:
+        """Makes all members' states equal; called by ``run`` in every new view."""
+        raise NotImplementedError("sync")
+
+    def reset(self) -> None:
+        """Hook for subclasses, called before the reset callbacks."""
+
+    def mark_synced(self) -> None:
+        """Notes that this member holds the group's state; ``run`` calls it after ``sync``."""
+        self._has_state = True
+
+
+class ObjectState(State):
+    """A state of plain Python attributes.
+
+    Args:
+        bcast_object, get_rank: see :class:`State`.
+        kwargs: the attributes and their first values; they must be picklable.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Optional[Callable[..., Any]] = None,
+        get_rank: Optional[Callable[[], int]] = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state: dict[str, Any] = {}
+        self._names: list[str] = list(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self._save_objects()
+
+    def save(self) -> None:
+        self._save_objects()
+
+    def restore(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, copy.deepcopy(value))
+
+    def _save_objects(self) -> None:
+        self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    def sync(self) -> None:
+        """Sends the newest state to the members that lack it; saves what was received.
+
+        In a new view the view says who lacks it. Called once more by hand it sends rank 0's state
+        to everyone.
+
+        Raises:
+            HorovodInternalError: a member died meanwhile.
+        """
+        context = _context.current()
+        context.require_active()
+        chain = self._chain(context)
+        if len(chain) > 1 and context.rank in chain:
+            if context.rank == chain[0]:
+                self._send(context, chain)
+            else:
+                self._receive(context, chain)
+        context.synced_epoch = int(context.view["epoch"])
+        self._after_sync()
+
+    def _chain(self, context: _context.Context) -> list[int]:
+        """The source followed by the ranks that receive."""
+        view = context.view
+        everyone = [0] + [rank for rank in range(context.size) if rank != 0]
+        if context.synced_epoch == view["epoch"]:
+            return everyone
+        if not any(member["has_state"] for member in view["members"]):
+            return everyone
+        source = int(view["source_rank"])
+        return [source] + [int(rank) for rank in view["needs_state"] if int(rank) != source]
+
+    def _tree_handlers(self) -> dict[str, TreeHandler]:
+        return {}
+
+    def _after_sync(self) -> None:
+        """Hook for what follows every sync, on all members."""
+
+    def _send(self, context: _context.Context, chain: list[int]) -> None:
+        if not self._has_state:
+            self.save()
+        trees, tensors = {}, []
+        for name, handler in sorted(self._tree_handlers().items()):
+            skeleton, mine = flatten(handler.live_tree())
+            trees[name] = skeleton
+            tensors.extend(mine)
+        objects = {name: getattr(self, name) for name in self._names}
+        header = cloudpickle.dumps({"trees": trees, "objects": objects})
+        data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        _transfer(context, chain, [torch.tensor([data.numel(), self._version])])
+        _transfer(context, chain, [data])
+        _transfer(context, chain, [staging(t) for t in tensors])
+
+    def _receive(self, context: _context.Context, chain: list[int]) -> None:
+        lead = torch.zeros(2, dtype=torch.int64)
+        _transfer(context, chain, [lead])
+        length, version = (int(v) for v in lead.tolist())
+        data = torch.empty(length, dtype=torch.uint8)
+        _transfer(context, chain, [data])
+        header = pickle.loads(data.numpy().tobytes())
+        handlers = self._tree_handlers()
+        if sorted(header["trees"]) != sorted(handlers) or sorted(header["objects"]) != sorted(
+            self._names
+        ):
+            raise TroupeError(
+                f"the members' states differ: rank {chain[0]} sends "
+                f"{sorted(header['trees']) + sorted(header['objects'])}, this one has "
+                f"{sorted(handlers) + sorted(self._names)}; all must run the same code"
+            )
+        incoming = {
+            name: _Incoming(handlers[name], skeleton)
+            for name, skeleton in sorted(header["trees"].items())
+        }
+        _transfer(context, chain, [w for i in incoming.values() for w in i.works])
+        for item in incoming.values():
+            item.load()
+        for name, value in header["objects"].items():
+            setattr(self, name, value)
+        self._version = version
+        self.save()
+        with _native.collective_errors("sync"):
+            context.group.set_version(version)
+
+
+class _Incoming:
+    """Memory for one handler's tree that is about to arrive: live tensors where they match."""
+
+    def __init__(self, handler: TreeHandler, skeleton: Any) -> None:
+        self.handler = handler
+        self.skeleton = skeleton
+        self.live = handler.in_place_targets(skeleton)
+        if self.live is None:
+            self.works = [torch.empty(s.shape, dtype=s.dtype) for s in slots(skeleton)]
+        else:
+            self.works = [staging(t) for t in self.live]
+
+    def load(self) -> None:
+        """Hands over what has arrived."""
+        if self.live is None:
+            self.handler.load_tree(unflatten(self.skeleton, self.works))
+            return
+        pairs = zip(self.live, self.works, strict=True)
+        staged = [(t, w) for t, w in pairs if t.data_ptr() != w.data_ptr()]
+        copy_into([t for t, _ in staged], [w for _, w in staged])
+        for tensor in self.live:
+            mark_written(tensor)
+        self.handler.apply_plain(self.skeleton)
+
+
+def _transfer(context: _context.Context, chain: list[int], tensors: list[torch.Tensor]) -> None:
+    buffers = [(t.data_ptr(), nbytes(t)) for t in tensors if t.numel()]
+    if not buffers:
+        return
+    with _native.collective_errors("state transfer"):
+        context.group.transfer(chain, buffers, context.runtime.elastic_timeout_s)
+
+
+class TorchState(ObjectState):
+    """A state of models, optimizers, samplers and plain attributes.
+
+    Args:
+        model: a module; more may be given by other names.
+        optimizer: an optimizer; more may be given by other names.
+        kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
+            handler registry, or plain picklable objects.
+
+    Assigning a handled attribute (``state.model = other``) handles and saves the new value. With
+    one ElasticSampler among the values, its DistributedOptimizers average over counted samples.
+    """
+
+    _handlers: Handlers
+
+    def __init__(
+        self,
+        model: Optional[torch.nn.Module] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        **kwargs: Any,
+    ) -> None:
+        values = dict(kwargs)
+        if model is not None:
+            values["model"] = model
+        if optimizer is not None:
+            values["optimizer"] = optimizer
+        self._handlers = {}
+        plain: dict[str, Any] = {}
+        for name, value in values.items():
+            handler = find_handler(value)
+            if handler is None:
+                plain[name] = value
+            else:
+                self._handlers[name] = handler
+                object.__setattr__(self, name, value)
+        super().__init__(**plain)
+        self._attach_samplers()
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def _save_version(self) -> None:
+        for sampler in self._samplers():
+            sampler.commit()
+        super()._save_version()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handlers = self.__dict__.get("_handlers", {})
+        if name in handlers:
+            handlers[name].set_value(value)
+            self._attach_samplers()
+        object.__setattr__(self, name, value)
+
+    def _tree_handlers(self) -> dict[str, TreeHandler]:
+        return {n: h for n, h in self._handlers.items() if isinstance(h, TreeHandler)}
+
+    def _after_sync(self) -> None:
+        for handler in self._handlers.values():
+            if not isinstance(handler, TreeHandler):
+                handler.sync()
+        for sampler in self._samplers():
+            sampler.reset()
+
+    def _samplers(self) -> list[ElasticSampler]:
+        return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
+
+    def _attach_samplers(self) -> None:
+        samplers = self._samplers()
+        for handler in self._handlers.values():
+            if isinstance(handler, OptimizerHandler) and hasattr(handler.value, "attach_sampler"):
+                handler.value.attach_sampler(samplers[0] if len(samplers) == 1 else None)

@@ -1,0 +1,485 @@
+"""DistributedOptimizer: averages gradients over the group while backward still runs.
+
+A hook on each parameter notes its gradient; when a bucket is full it is packed and its all-reduce
+starts, strictly in bucket order, so that all ranks issue the same sequence. ``step()`` waits,
+unpacks and steps. Gradients stay as they are until all buckets have arrived: when a peer dies the
+model and the local gradients are untouched and the step can be done again.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import torch
+
+from troupe import _native
+from troupe.errors import HorovodInternalError
+from troupe.torch import _context
+from troupe.torch._buckets import Bucket, layout_hash, plan_buckets
+from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._tree import copy_into
+from troupe.torch.compression import Compression, Compressor, NoneCompressor
+from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
+from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
+
+_KIND_OPTIMIZER = 5
+_HALF = (torch.float16, torch.bfloat16)
+
+NamedParameters = Iterable[tuple[str, torch.Tensor]]
+
+
+class _Reducer:
+    """The gradient path of one optimizer: hooks, buckets, all-reduces in flight."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        op: ReduceOp,
+        compression: type[Compressor],
+        passes: int,
+        predivide: float,
+        sparse_as_dense: bool,
+    ) -> None:
+        self.context = _context.current()
+        self.optimizer = optimizer
+        self.op = op
+        self.compression = compression
+        self.passes = passes
+        self.predivide = predivide
+        self.sparse_as_dense = sparse_as_dense
+        self.sampler: Any = None
+        self._hooks: list[Any] = []
+        self._kept_nodes: list[Any] = []
+        self.rebuild()
+
+    # -- layout -----------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Lays the buckets out for the optimizer's present parameters and hooks them."""
+        self.close()
+        params = [
+            p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
+        ]
+        plans = plan_buckets(params)
+        self._counts_apart = (
+            not plans
+            or self.compression is not NoneCompressor
+            or plans[-1].dtype in _HALF
+            or not plans[-1].dtype.is_floating_point
+        )
+        last = len(plans) - 1
+        self.buckets = [
+            Bucket(plan, params, extra=1 if i == last and not self._counts_apart else 0)
+            for i, plan in enumerate(plans)
+        ]
+        self._count_buffer = torch.zeros(1, dtype=torch.float32)
+        self._hash = layout_hash(params, plans)
+        self._place = {id(p): b for b in self.buckets for p in b.params}
+        self.context.add_reducer(self)
+        self._fired: dict[int, int] = {}
+        self._issued: list[tuple[int, torch.Tensor, Any]] = []
+        self._counts_handle: Optional[int] = None
+        self._failure: Optional[HorovodInternalError] = None
+        for param in params:
+            self._hook(param)
+
+    def close(self) -> None:
+        """Takes the hooks off the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._kept_nodes = [], []
+
+    def shares_parameters(self, other: _Reducer) -> bool:
+        """Whether some parameter belongs to both."""
+        return not self._place.keys().isdisjoint(other._place.keys())
+
+    def _hook(self, param: torch.Tensor) -> None:
+        me = weakref.ref(self)  # a parameter must not keep a discarded optimizer alive
+
+        def fire(*unused: Any) -> None:
+            reducer = me()
+            if reducer is not None:
+                reducer._on_gradient(param)
+
+        register = getattr(param, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            self._hooks.append(register(fire))
+            return
+        # Older torch: the node that accumulates into param.grad; it lives as long as we keep it.
+        node = param.expand_as(param).grad_fn.next_functions[0][0]
+        self._kept_nodes.append(node)
+        self._hooks.append(node.register_hook(fire))
+
+    # -- during backward ----------------------------------------------------------------------
+
+    def _on_gradient(self, param: torch.Tensor) -> None:
+        fired = self._fired.get(id(param), 0) + 1
+        if fired > self.passes:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to "
+                "step(). Increase backward_passes_per_step to accumulate gradients locally."
+            )
+        self._fired[id(param)] = fired
+        if fired < self.passes:
+            return
+        bucket = self._place[id(param)]
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            self._launch_ready()
+
+    def _launch_ready(self) -> None:
+        """Starts full buckets, never one before its predecessor."""
+        for bucket in self.buckets:
+            if bucket.launched:
+                continue
+            if bucket.missing > 0 or self._failure is not None:
+                return
+            self._launch(bucket)
+
+    @property
+    def pass_complete(self) -> bool:
+        """Whether some gradient of this step has had all its backward passes."""
+        return any(count >= self.passes for count in self._fired.values())
+
+    def flush(self) -> None:
+        """Starts what is left of a begun step, before the user's own collectives."""
+        if self.pass_complete:
+            self._launch_all()
+
+    def _launch_all(self) -> None:
+        for bucket in self.buckets:
+            if not bucket.launched and self._failure is None:
+                self._launch(bucket)
+
+    # -- one bucket -----------------------------------------------------------------------------
+
+    def _launch(self, bucket: Bucket) -> None:
+        context = self.context
+        bucket.launched = True
+        if context.size == 1:
+            return
+        if context.provisional:
+            context.require_active()
+        try:
+            if bucket is self.buckets[0]:
+                name = f"optimizer.{context.ordinal(self)}.layout"
+                context.agree(name, _KIND_OPTIMIZER, None, [len(self.buckets)], str(self._hash))
+            weight = self._weight()
+            self._pack(bucket, weight)
+            wire, undo = self.compression.compress(bucket.flat)
+            handle = self._issue(wire, self.buckets.index(bucket))
+            self._issued.append((handle, wire, undo))
+            if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
+                self._count_buffer.fill_(weight)
+                self._counts_handle = self._issue(self._count_buffer, -1)
+        except HorovodInternalError as error:
+            # Raised here it would pass through autograd's threads; step() raises it instead.
+            self._failure = error
+
+    def _issue(self, flat: torch.Tensor, index: int) -> int:
+        name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
+        weighted = self.op == Average and self.sampler is not None
+        pre, post = 1.0, 1.0
+        core_op = {"Average": "average", "Sum": "sum"}[self.op.name]
+        if index < 0 or weighted:
+            core_op = "sum"
+        elif self.op == Average and self.predivide != 1.0:
+            core_op, pre, post = "sum", 1.0 / self.predivide, self.predivide / self.context.size
+        with _native.collective_errors(name):
+            return int(
+                self.context.group.allreduce(
+                    [(flat.data_ptr(), flat.numel())], DTYPE_NAMES[flat.dtype], core_op, pre, post,
+                    name,
+                )
+            )
+
+    def _weight(self) -> float:
+        """This rank's share in the average: its counted samples over the nominal batch size."""
+        if self.sampler is None or self.op != Average:
+            return 1.0
+        return float(self.sampler.step_weight(self.passes))
+
+    def _pack(self, bucket: Bucket, weight: float) -> None:
+        views, grads = [], []
+        with torch.no_grad():
+            for param, view in zip(bucket.params, bucket.views, strict=True):
+                grad = param.grad
+                if grad is None or weight == 0.0:
+                    view.zero_()
+                    continue
+                if grad.is_sparse:
+                    if not self.sparse_as_dense:
+                        raise ValueError(
+                            "a gradient is sparse; pass sparse_as_dense=True to "
+                            "DistributedOptimizer, or make the layer's gradients dense"
+                        )
+                    grad = grad.to_dense()
+                views.append(view)
+                grads.append(grad.detach())
+            copy_into(views, grads)
+            factor = weight
+            if self.sampler is not None and self.op == Average and bucket.flat.dtype in _HALF:
+                factor /= self.context.size  # the sum must stay in a narrow range
+            if factor not in (0.0, 1.0):
+                bucket.flat.mul_(factor)
+            if bucket.flat.numel() > bucket.numel:
+                bucket.flat[-1] = weight
+
+    # -- step -----------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Waits for all buckets and writes the reduced gradients into ``param.grad``.
+
+        Raises:
+            HorovodInternalError: the step has no result; gradients and model are untouched.
+        """
+        self._launch_all()
+        if self.context.size == 1 and not self._issued and self._failure is None:
+            self.reset()
+            return
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._wait_all()
+        except BaseException:
+            self.abandon()
+            raise
+        self._unpack()
+        self.reset()
+
+    def _wait_all(self) -> None:
+        with _native.collective_errors("gradient all-reduce"):
+            while self._issued:
+                self.context.group.wait(self._issued[0][0], self.context.timeout_s)
+                _, wire, undo = self._issued.pop(0)
+                bucket = self.buckets[len(self.buckets) - len(self._issued) - 1]
+                if wire.data_ptr() != bucket.flat.data_ptr():
+                    bucket.flat.copy_(self.compression.decompress(wire, undo))
+            if self._counts_handle is not None:
+                self.context.group.wait(self._counts_handle, self.context.timeout_s)
+                self._counts_handle = None
+
+    def _unpack(self) -> None:
+        factor = self._share_of_sum()
+        with torch.no_grad():
+            for bucket in self.buckets:
+                if factor is not None:
+                    scale = factor
+                    if bucket.flat.dtype in _HALF:
+                        scale *= self.context.size
+                    bucket.flat.mul_(scale)
+                targets, sources = [], []
+                for param, view in zip(bucket.params, bucket.views, strict=True):
+                    if param.grad is None or param.grad.is_sparse:
+                        param.grad = torch.empty_like(param, memory_format=torch.contiguous_format)
+                    targets.append(param.grad)
+                    sources.append(view)
+                copy_into(targets, sources)
+
+    def _share_of_sum(self) -> Optional[float]:
+        """What the summed gradients are multiplied by; None if the core has averaged them."""
+        if self.sampler is None or self.op != Average:
+            return None
+        counts = self._count_buffer if self._counts_apart else self.buckets[-1].flat[-1:]
+        total = float(counts.item())
+        return 1.0 / total if total > 0 else 0.0
+
+    def abandon(self) -> None:
+        """Drops the step: waits out what is in flight and forgets it."""
+        handles = [handle for handle, _, _ in self._issued]
+        if self._counts_handle is not None:
+            handles.append(self._counts_handle)
+        self.context.wait_out(handles, keep=[self._issued, self.buckets, self._count_buffer])
+        self.reset()
+
+    def reset(self) -> None:
+        """Ready for the next step."""
+        self._issued = []
+        self._counts_handle = None
+        self._failure = None
+        self._fired.clear()
+        for bucket in self.buckets:
+            bucket.reset()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether all-reduces of this step have started and were not waited for."""
+        return bool(self._issued)
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """Mixed into a subclass of the wrapped optimizer's class; see :func:`DistributedOptimizer`."""
+
+    _reducer: _Reducer
+    _synchronized: bool
+    _should_synchronize: bool
+
+    def synchronize(self) -> None:
+        """Waits for the gradients of this step; call it by hand to clip them before ``step()``."""
+        self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it ``step()`` does not synchronize, because that was done by hand."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """Waits for the averaged gradients and steps. A closure is evaluated once, before that."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() was called after optimizer.synchronize(), which reduces the "
+                    "gradients twice; use `with optimizer.skip_synchronize(): optimizer.step()`",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        result = super(self.__class__, self).step()
+        return loss if closure is not None else result
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
+        """Zeroes gradients; not between ``backward()`` and ``step()``."""
+        if self._reducer.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
+                "a race condition."
+            )
+        return super(self.__class__, self).zero_grad(*args, **kwargs)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes make one step; between steps only."""
+        _check_passes(passes)
+        self._reducer.abandon()
+        self._reducer.passes = passes
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Loads the state and drops gradients in flight, which belong to the state before."""
+        self._reducer.abandon()
+        self._synchronized = False
+        super(self.__class__, self).load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; between steps only, and on all ranks alike."""
+        super(self.__class__, self).add_param_group(param_group)
+        if hasattr(self, "_reducer"):
+            self._reducer.abandon()
+            self._reducer.rebuild()
+
+    def attach_sampler(self, sampler: Any) -> None:
+        """Weights each rank's gradient by the samples that ``sampler`` counted for its step."""
+        self._reducer.sampler = sampler
+
+    def abandon_step(self) -> None:
+        """Forgets a step that will not be finished."""
+        self._reducer.abandon()
+        self._synchronized = False
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Optional[NamedParameters] = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
+
+    Args:
+        optimizer: any optimizer but LBFGS.
+        named_parameters: checked for completeness; naming is not needed.
+        compression: how gradients travel.
+        backward_passes_per_step: local gradient accumulation before a reduction.
+        op: Average or Sum.
+        gradient_predivide_factor: splits the averaging: gradients times 1/f before, f/size after.
+        num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
+        sparse_as_dense: densify sparse gradients.
+        process_set: the global one.
+
+    With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
+    that were counted, whatever each rank's share; without one it is over ranks.
+
+    Raises:
+        ValueError: not initialised, or an argument does not fit.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("DistributedOptimizer does not support LBFGS, which evaluates repeatedly")
+    check_process_set(process_set)
+    reduce_op = resolve_op(None, op)
+    if reduce_op not in (Average, Sum):
+        raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
+    if gradient_predivide_factor != 1.0 and reduce_op != Average:
+        raise ValueError("gradient_predivide_factor is supported with op=Average only")
+    if not gradient_predivide_factor > 0:
+        raise ValueError(f"gradient_predivide_factor must be positive: {gradient_predivide_factor}")
+    _check_passes(backward_passes_per_step)
+    _check_groups(num_groups, groups)
+    _check_names(optimizer, named_parameters)
+    base = optimizer.__class__
+    cls: Any = type(base.__name__, (base,), dict(_DistributedOptimizer.__dict__))
+    wrapped = cls.__new__(cls)
+    # Shares state and param_groups; `step` may be a scheduler's wrapper of the original's method.
+    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    wrapped._synchronized = False
+    wrapped._should_synchronize = True
+    wrapped._reducer = _Reducer(
+        wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
+        sparse_as_dense,
+    )
+    return wrapped
+
+
+def _check_passes(passes: Any) -> None:
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step must be an int of at least 1, not {passes!r}")
+
+
+def _check_groups(num_groups: Any, groups: Any) -> None:
+    if num_groups:
+        warnings.warn("num_groups has no effect", DeprecationWarning, stacklevel=3)
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+        return
+    if isinstance(groups, list) and all(
+        isinstance(g, list) and all(isinstance(t, torch.Tensor) for t in g) for g in groups
+    ):
+        return
+    raise ValueError("groups must be a positive int or a list of lists of tensors")
+
+
+def _check_names(optimizer: torch.optim.Optimizer, named: Optional[NamedParameters]) -> None:
+    if named is None:
+        return
+    pairs = list(named)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            "named_parameters must be a sequence of (name, parameter) tuples, such as "
+            "model.named_parameters()"
+        )
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"parameter names must be unique; given twice: {', '.join(twice)}")
+    known = {id(p) for _, p in pairs}
+    missing = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in known]
+    if missing:
+        raise ValueError(
+            f"named_parameters lacks {len(missing)} of the optimizer's parameters; give all or none"
+        )

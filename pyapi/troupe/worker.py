@@ -1,0 +1,127 @@
+"""The worker process: ``python -m troupe.worker``, started by the node daemon.
+
+One process runs one assignment. A spare starts early, imports what the run will need, and waits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from troupe import _native, _payload, _runtime
+from troupe.errors import DrainedError, SerializationError
+
+_log = logging.getLogger("troupe.worker")
+_WAIT_SLICE_S = 5.0
+
+
+def main() -> int:
+    """Serves one assignment; returns the exit status of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    worker = _native.core().Worker()
+    assignment = _await_assignment(worker)
+    if assignment is None:
+        return 0
+    ok, payload = run_assignment(worker, assignment)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    worker.finish(ok, payload)
+    return 0
+
+
+def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
+    """Waits for work, importing modules named ahead of it; None when asked to exit."""
+    while not worker.should_exit():
+        assignment = worker.wait_assignment(_WAIT_SLICE_S)
+        if assignment is None:
+            continue
+        os.environ.update({str(k): str(v) for k, v in (assignment.get("env") or {}).items()})
+        preload(assignment.get("preload") or ())
+        if assignment["payload"]:
+            return assignment
+    return None
+
+
+def preload(modules: Any) -> None:
+    """Imports modules ahead of their use; one that is missing only costs its head start."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            _log.warning("cannot preload %s: %s", name, error)
+
+
+def run_assignment(
+    worker: Any, assignment: Mapping[str, Any], own_process: bool = True
+) -> tuple[bool, bytes]:
+    """Runs the assigned function; returns (ok, pickled Outcome). Empty bytes: drained."""
+    outcome = _payload.Outcome(
+        rank=-1, index=int(assignment.get("index", 0)), worker=worker.id, host=worker.host
+    )
+    try:
+        value = _call(worker, assignment, own_process)
+    except DrainedError as error:
+        _log.info("drained: %s", error)
+        return True, b""
+    except SystemExit as error:
+        _fill_rank(outcome, worker)
+        refusal = RuntimeError(
+            f"the function called sys.exit({error.code!r}); a worker's function must return, "
+            "or raise an exception to fail the run"
+        ).with_traceback(error.__traceback__)
+        return False, pickle.dumps(_payload.describe_error(refusal, outcome, skip_frames=2))
+    except BaseException as error:
+        _fill_rank(outcome, worker)
+        return False, pickle.dumps(_payload.describe_error(error, outcome, skip_frames=2))
+    _fill_rank(outcome, worker)
+    try:
+        outcome.value = _payload.dumps_value(value, "the function's return value")
+    except SerializationError as error:
+        return False, pickle.dumps(_payload.describe_error(error, outcome))
+    return True, pickle.dumps(outcome)
+
+
+def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
+    envelope = _payload.load_envelope(assignment["payload"])
+    runtime = _runtime.WorkerRuntime(
+        worker, assignment, envelope["elastic_timeout_s"], own_process=own_process
+    )
+    _runtime.bind(runtime, thread_only=not own_process)
+    try:
+        task = _payload.load_task(envelope)
+    except Exception as error:
+        raise load_failure(error, envelope["name"], worker.host) from error
+    if worker.group.running():
+        # A joiner first builds its model; elastic.run offers it to the group when it is ready.
+        runtime.export_view(runtime.provisional_view())
+    else:
+        runtime.await_view(0, False)
+    return task.fn(*task.args, **task.kwargs)
+
+
+def load_failure(error: Exception, name: str, host: str) -> Exception:
+    """An error of unpickling, told as what it is: something cannot be imported here."""
+    kind = ImportError if isinstance(error, ImportError) else RuntimeError
+    return kind(
+        f"cannot load {name} on {host}: {type(error).__name__}: {error}. Modules that the function "
+        "uses must be importable on every worker; install them there or define it in the script"
+    )
+
+
+def _fill_rank(outcome: _payload.Outcome, worker: Any) -> None:
+    try:
+        view = worker.group.view()
+    except RuntimeError:
+        view = None
+    if view is not None:
+        outcome.rank = int(view["rank"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

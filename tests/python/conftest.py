@@ -1,0 +1,74 @@
+"""Unit tests run on a fake core; tests marked ``integration`` need the built one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+if importlib.util.find_spec("troupe") is None:  # neither built nor installed: the sources
+    sys.path.insert(0, str(HERE.parents[1] / "pyapi"))
+for folder in (str(HERE), str(EXAMPLES)):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+import troupe  # noqa: E402 - the lines above say which
+
+PYAPI = Path(troupe.__file__).resolve().parents[1]  # whatever holds the package under test
+
+
+def _core_problem() -> str:
+    """Why the real core cannot be used, empty if it can."""
+    try:
+        importlib.import_module("troupe._core")
+        return ""
+    except ImportError as error:
+        return str(error)
+
+
+_PROBLEM = _core_problem()
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Without the core, integration tests are deselected, unless TROUPE_REQUIRE_CORE=1."""
+    if not _PROBLEM or os.environ.get("TROUPE_REQUIRE_CORE") == "1":
+        return
+    kept = [item for item in items if item.get_closest_marker("integration") is None]
+    dropped = [item for item in items if item not in kept]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        config.troupe_dropped = len(dropped)
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    dropped = getattr(config, "troupe_dropped", 0)
+    if dropped:
+        terminalreporter.write_line(
+            f"{dropped} integration tests deselected: troupe._core cannot be imported ({_PROBLEM})"
+        )
+
+
+@pytest.fixture(autouse=True)
+def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Unit tests get the fake core in place of the real one."""
+    if request.node.get_closest_marker("integration") is not None:
+        yield
+        return
+    from troupe import _cluster
+
+    import fake_core
+
+    module = fake_core.build_module()
+    monkeypatch.setitem(sys.modules, "troupe._core", module)
+    monkeypatch.setattr(troupe, "_core", module, raising=False)
+    yield
+    _cluster.shutdown_all()

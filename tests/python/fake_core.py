@@ -1,0 +1,645 @@
+"""An in-process stand-in for ``troupe._core``: threads are ranks, death is an exception.
+
+It keeps the contract of the group strictly (collectives match by order, name, kind and size;
+a member's death aborts the epoch for everyone) so that the Python layers can be tested in
+milliseconds, with failures at chosen operations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import queue
+import threading
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import torch
+
+DEADLINE_S = 10.0
+_DTYPES = {
+    "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
+    "int64": torch.int64, "float16": torch.float16, "bfloat16": torch.bfloat16,
+    "float32": torch.float32, "float64": torch.float64, "bool": torch.bool,
+}
+
+
+class CoreError(RuntimeError):
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+
+
+class Killed(BaseException):
+    """Raised inside a rank's thread in place of SIGKILL."""
+
+
+def memory(ptr: int, nbytes: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    return torch.frombuffer((ctypes.c_char * nbytes).from_address(ptr), dtype=dtype)
+
+
+class SampleLedger:
+    """Strict reference of the ledger's contract."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.begin_epoch(0)
+
+    def begin_epoch(self, data_epoch: int) -> None:
+        self.data_epoch = data_epoch
+        self.committed = 0
+        self._lease: Optional[tuple[int, int]] = None
+
+    def remaining(self) -> int:
+        return self.samples - self.committed
+
+    def lease(self, step: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        ranges, begin = [], self.committed
+        for size in sizes:
+            ranges.append((begin, begin + size))
+            begin += size
+        if begin > self.samples:
+            raise CoreError("invalid_argument", f"lease of {begin} of {self.samples} samples")
+        self._lease = (step, begin)
+        return ranges
+
+    def commit(self, step: int) -> None:
+        if self._lease is None or self._lease[0] != step:
+            raise CoreError("invalid_argument", f"step {step} is not leased")
+        self.committed = self._lease[1]
+        self._lease = None
+
+    def void(self, step: int) -> None:
+        self._lease = None
+
+    def state(self) -> bytes:
+        return pickle.dumps((self.samples, self.data_epoch, self.committed))
+
+    def load(self, state: bytes) -> None:
+        samples, self.data_epoch, self.committed = pickle.loads(state)
+        if samples != self.samples:
+            raise CoreError("invalid_argument", "the state is of another data set")
+        self._lease = None
+
+
+class Op:
+    def __init__(self, kind: str, key: tuple[Any, ...]) -> None:
+        self.kind = kind
+        self.key = key
+        self.parts: dict[int, Any] = {}
+        self.done_for: set[int] = set()
+        self.error: Optional[CoreError] = None
+
+
+class Epoch:
+    """One view and the collectives in it."""
+
+    def __init__(self, number: int, members: list[FakeGroup], reason: str) -> None:
+        self.number = number
+        self.members = members
+        self.reason = reason
+        self.aborted = ""
+        self.ops: dict[Any, Op] = {}
+        self.boundaries: dict[int, int] = {}
+        self.leave_at: Optional[int] = None
+
+
+class FakeCluster:
+    """The head: who is ready, which epoch is active, who is to die.
+
+    Args:
+        founders: members that the first epoch waits for.
+        before: called as before(member, kind, name) ahead of each operation of a rank; raising
+            Killed there kills the rank.
+        deliver: called as deliver(op, members) when an operation is complete; a returned set of
+            member ids restricts who gets the result, the rest see the epoch end.
+    """
+
+    def __init__(
+        self,
+        founders: int,
+        min_workers: int = 1,
+        max_workers: int = 64,
+        before: Optional[Callable[[FakeGroup, str, str], None]] = None,
+        deliver: Optional[Callable[[Op, list[FakeGroup]], Optional[set[str]]]] = None,
+    ) -> None:
+        self.founders = founders
+        self.min_workers = min_workers
+        self.max_workers = max_workers
+        self.before = before
+        self.deliver = deliver
+        self.cond = threading.Condition(threading.RLock())
+        self.epoch: Optional[Epoch] = None
+        self.history: list[dict[str, Any]] = []
+        self.transfers: list[tuple[int, tuple[int, ...], int]] = []
+        self.members: list[FakeGroup] = []
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
+
+    # -- membership -----------------------------------------------------------------------------
+
+    def add(self, name: str) -> FakeGroup:
+        with self.cond:
+            member = FakeGroup(self, name, joiner=self.epoch is not None)
+            self.members.append(member)
+            return member
+
+    def live(self) -> list[FakeGroup]:
+        return [m for m in self.members if m.alive]
+
+    def remove(self, member: FakeGroup, how: str) -> None:
+        """A member is gone: "finished" leaves quietly, "killed" ends the epoch."""
+        with self.cond:
+            member.alive = False
+            member.end = how
+            epoch = self.epoch
+            if how != "finished" and epoch and member in epoch.members and not epoch.aborted:
+                epoch.aborted = f"{member.name} was {how}"
+            self._consider()
+            self.cond.notify_all()
+
+    def drain(self, member: FakeGroup) -> None:
+        with self.cond:
+            member.draining = True
+            self._request_change()
+
+    def _request_change(self) -> None:
+        epoch = self.epoch
+        if epoch is not None and not epoch.aborted and epoch.leave_at is None:
+            epoch.leave_at = max(epoch.boundaries.values(), default=0) + 1
+        self.cond.notify_all()
+
+    def _consider(self) -> None:
+        """Forms the next epoch when everyone that matters is ready."""
+        live = self.live()
+        if self.epoch is None:
+            if len([m for m in live if m.offer]) < self.founders:
+                return
+        else:
+            inside = [m for m in self.epoch.members if m.alive]
+            if any(m.offer is None for m in inside):
+                return
+            if not inside and not any(m.offer for m in live):
+                return
+        chosen = [m for m in live if m.offer and not m.draining]
+        if len(chosen) < self.min_workers:
+            return
+        number = self.epoch.number + 1 if self.epoch else 1
+        old = len(self.epoch.members) if self.epoch else 0
+        reason = (self.epoch.aborted or "planned") if self.epoch else "start"
+        self.epoch = Epoch(number, chosen, reason)
+        self._publish(number, reason, old, chosen)
+        views = {m.name: self._view(m, chosen, number, reason) for m in chosen}
+        for member in live:
+            if member in chosen:
+                member.active = views[member.name]
+            elif member.draining and member.offer:
+                member.told_to_leave = True
+            member.offer = None if member in chosen else member.offer
+        for member in chosen:
+            self.epoch.boundaries[id(member)] = 0
+        if any(m.offer and not m.draining for m in live if m not in chosen):
+            self._request_change()
+        self.cond.notify_all()
+
+    def _view(self, me: FakeGroup, chosen: list[FakeGroup], number: int,
+              reason: str) -> dict[str, Any]:
+        offers = [m.offer or (0, False) for m in chosen]
+        newest = max((v for v, has in offers if has), default=None)
+        source = 0
+        needs = list(range(1, len(chosen)))
+        if newest is not None:
+            source = next(i for i, (v, has) in enumerate(offers) if has and v == newest)
+            needs = [i for i, (v, has) in enumerate(offers) if not has or v != newest]
+        rank = chosen.index(me)
+        return {
+            "epoch": number, "rank": rank, "size": len(chosen), "local_rank": rank,
+            "local_size": len(chosen), "cross_rank": 0, "cross_size": 1, "reason": reason,
+            "max_size": self.max_workers, "source_rank": source, "needs_state": needs,
+            "members": [
+                {"id": m.name, "host": "fake", "version": v, "has_state": has}
+                for m, (v, has) in zip(chosen, offers)
+            ],
+        }
+
+    def _publish(self, number: int, reason: str, old: int, chosen: list[FakeGroup]) -> None:
+        event = {
+            "kind": "epoch", "epoch": number, "reason": reason, "old_size": old,
+            "size": len(chosen), "pause_ms": 0.0, "time_s": time.monotonic(), "job": "job",
+            "members": [
+                {"id": m.name, "rank": i, "host": "fake", "pid": 0,
+                 "version": (m.offer or (0, False))[0], "has_state": (m.offer or (0, False))[1]}
+                for i, m in enumerate(chosen)
+            ],
+        }
+        self.history.append(event)
+        for listener in self.listeners:
+            listener(event)
+
+
+class FakeGroup:
+    """One member's side; the interface of ``_core.Group``."""
+
+    def __init__(self, cluster: FakeCluster, name: str, joiner: bool) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.joiner = joiner
+        self.alive = True
+        self.end = ""
+        self.draining = False
+        self.told_to_leave = False
+        self.offer: Optional[tuple[int, bool]] = None
+        self.active: Optional[dict[str, Any]] = None
+        self.version = 0
+        self._epoch: Optional[Epoch] = None
+        self._sequence = 0
+        self._handles: dict[int, tuple[Epoch, Op]] = {}
+
+    # -- views ----------------------------------------------------------------------------------
+
+    def ready(self, version: int, has_state: bool) -> None:
+        with self.cluster.cond:
+            if not self.alive:
+                raise CoreError("fenced", f"{self.name} was shut out")
+            self.offer = (version, has_state)
+            self.version = version
+            self.active = None
+            epoch = self.cluster.epoch
+            if epoch is not None and self not in epoch.members:
+                self.cluster._request_change()
+            self.cluster._consider()
+
+    def wait_active(self, timeout_s: float) -> Optional[dict[str, Any]]:
+        with self.cluster.cond:
+            self.cluster.cond.wait_for(
+                lambda: self.active or self.told_to_leave or not self.alive, timeout_s
+            )
+            if not self.alive:
+                raise CoreError("fenced", f"{self.name} was shut out")
+            if self.told_to_leave:
+                raise CoreError("drained", "asked to leave")
+            if self.active is None:
+                return None
+            self._epoch = self.cluster.epoch
+            self._sequence = 0
+            return dict(self.active)
+
+    def view(self) -> Optional[dict[str, Any]]:
+        return dict(self.active) if self.active else None
+
+    def running(self) -> bool:
+        return self.joiner
+
+    def set_version(self, version: int) -> None:
+        self.version = version
+
+    def boundary(self) -> bool:
+        epoch = self._step("boundary", "")
+        with self.cluster.cond:
+            self._check(epoch)
+            epoch.boundaries[id(self)] += 1
+            return epoch.leave_at is not None and epoch.boundaries[id(self)] >= epoch.leave_at
+
+    # -- collectives ----------------------------------------------------------------------------
+
+    def allreduce(self, buffers: list[tuple[int, int]], dtype: str, op: str, prescale: float,
+                  postscale: float, name: str) -> int:
+        key = ("allreduce", name, dtype, op, prescale, postscale, tuple(n for _, n in buffers))
+        return self._issue("allreduce", name, key, buffers)
+
+    def broadcast(self, ptr: int, nbytes: int, root: int, name: str) -> int:
+        return self._issue("broadcast", name, ("broadcast", name, nbytes, root), ptr)
+
+    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], name: str) -> int:
+        key = ("allgather", name, tuple(nbytes_per_rank))
+        return self._issue("allgather", name, key, (in_ptr, out_ptr))
+
+    def barrier(self, name: str) -> int:
+        return self._issue("barrier", name, ("barrier", name), None)
+
+    def wait(self, handle: int, timeout_s: float) -> None:
+        if handle not in self._handles:
+            raise CoreError("invalid_argument", f"no collective {handle} is in flight")
+        epoch, op = self._handles.pop(handle)
+        with self.cluster.cond:
+            if not self.cluster.cond.wait_for(
+                lambda: id(self) in op.done_for or op.error or epoch.aborted,
+                min(timeout_s, DEADLINE_S),
+            ):
+                raise CoreError("deadline_exceeded", f"{op.key[:2]} is incomplete")
+            if id(self) in op.done_for:
+                return
+            if op.error:
+                raise op.error
+            self._check(epoch)
+
+    def poll(self, handle: int) -> bool:
+        epoch, op = self._handles[handle]
+        with self.cluster.cond:
+            return id(self) in op.done_for or bool(op.error or epoch.aborted)
+
+    def transfer(self, chain: list[int], buffers: list[tuple[int, int]], timeout_s: float) -> int:
+        epoch = self._step("transfer", "")
+        sizes = tuple(n for _, n in buffers)
+        with self.cluster.cond:
+            self._check(epoch)
+            members = [epoch.members[rank] for rank in chain]
+            assert self in members, "transfer called outside of the chain"
+            self._transfers = getattr(self, "_transfers", {})
+            count = self._transfers.get(epoch.number, 0)
+            self._transfers[epoch.number] = count + 1
+            op = epoch.ops.setdefault(("transfer", tuple(chain), count), Op("transfer", sizes))
+            if op.key != sizes:
+                op.error = CoreError("internal", f"transfer sizes differ: {op.key} and {sizes}")
+            op.parts[id(self)] = buffers
+            if len(op.parts) == len(members) and not op.error:
+                for member in members[1:]:
+                    for (src, n), (dst, _) in zip(op.parts[id(members[0])], op.parts[id(member)]):
+                        memory(dst, n).copy_(memory(src, n))
+                op.done_for.update(id(m) for m in members)
+                self.cluster.transfers.append((epoch.number, tuple(chain), sum(sizes)))
+                self.cluster.cond.notify_all()
+            if not self.cluster.cond.wait_for(
+                lambda: id(self) in op.done_for or op.error or epoch.aborted,
+                min(timeout_s, DEADLINE_S),
+            ):
+                raise CoreError("deadline_exceeded", "transfer is incomplete")
+            if id(self) not in op.done_for:
+                if op.error:
+                    raise op.error
+                self._check(epoch)
+        return sum(sizes) if self is members[0] else 0
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _step(self, kind: str, name: str) -> Epoch:
+        if self.cluster.before is not None:
+            self.cluster.before(self, kind, name)
+        epoch = self._epoch
+        if epoch is None or self.active is None:
+            raise CoreError("epoch_changed", f"{self.name} is in no view")
+        return epoch
+
+    def _check(self, epoch: Epoch) -> None:
+        if epoch.aborted:
+            raise CoreError("epoch_changed", epoch.aborted)
+
+    def _issue(self, kind: str, name: str, key: tuple[Any, ...], part: Any) -> int:
+        epoch = self._step(kind, name)
+        with self.cluster.cond:
+            self._check(epoch)
+            handle = self._sequence
+            self._sequence += 1
+            op = epoch.ops.setdefault(handle, Op(kind, key))
+            self._handles[handle] = (epoch, op)
+            if op.key != key:
+                op.error = CoreError("internal", f"ranks issue {op.key} and {key} at once")
+            op.parts[id(self)] = part
+            if len(op.parts) == len(epoch.members) and not op.error:
+                self._complete(epoch, op)
+            self.cluster.cond.notify_all()
+            return handle
+
+    def _complete(self, epoch: Epoch, op: Op) -> None:
+        members = epoch.members
+        receivers: Optional[set[str]] = None
+        if self.cluster.deliver is not None:
+            receivers = self.cluster.deliver(op, members)
+        chosen = [m for m in members if receivers is None or m.name in receivers]
+        if op.kind == "allreduce":
+            _reduce(op, members, chosen)
+        elif op.kind == "broadcast":
+            _, _, nbytes, root = op.key
+            source = memory(op.parts[id(members[root])], nbytes).clone()
+            for member in chosen:
+                memory(op.parts[id(member)], nbytes).copy_(source)
+        elif op.kind == "allgather":
+            sizes = op.key[2]
+            gathered = torch.cat(
+                [memory(op.parts[id(m)][0], n) for m, n in zip(members, sizes) if n]
+            )
+            for member in chosen:
+                memory(op.parts[id(member)][1], sum(sizes)).copy_(gathered)
+        op.done_for.update(id(m) for m in chosen)
+        if receivers is not None:
+            epoch.aborted = "a member died while results were under way"
+
+
+def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
+    _, _, dtype_name, how, pre, post, counts = op.key
+    dtype = _DTYPES[dtype_name]
+    size = torch.tensor([], dtype=dtype).element_size()
+    for index, count in enumerate(counts):
+        parts = [
+            memory(op.parts[id(m)][index][0], count * size, dtype).clone() for m in members
+        ]
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        stack = torch.stack([p.to(wide) for p in parts])
+        if pre != 1.0:
+            stack = stack * pre
+        if how in ("sum", "average"):
+            result = stack.any(0) if dtype == torch.bool else stack.sum(0)
+            if how == "average":
+                result = result / len(members)
+        elif how == "min":
+            result = stack.min(0).values
+        elif how == "max":
+            result = stack.max(0).values
+        else:
+            result = stack.prod(0)
+        if post != 1.0:
+            result = result * post
+        for member in chosen:
+            memory(op.parts[id(member)][index][0], count * size, dtype).copy_(result.to(dtype))
+
+
+class FakeWorker:
+    """The interface of ``_core.Worker`` for a rank that is a thread."""
+
+    def __init__(self, group: FakeGroup, report: Callable[[bytes], None] = lambda b: None) -> None:
+        self.id = group.name
+        self.host = "fake"
+        self.group = group
+        self._report = report
+
+    def should_exit(self) -> bool:
+        return False
+
+    def report(self, payload: bytes) -> None:
+        self._report(payload)
+
+
+class Driver:
+    """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
+
+    instances: list[Driver] = []
+
+    def __init__(self, address: str, options: dict[str, Any]) -> None:
+        self.address = address or "fake"
+        self.options = options
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.closed = False
+        Driver.instances.append(self)
+
+    def cluster(self) -> dict[str, Any]:
+        total = {"CPU": self.options.get("num_cpus") or 64.0}
+        return {"nodes": [{"id": "n0", "host": "fake", "pid": 0, "alive": True,
+                           "resources": total, "used": {}}]}
+
+    def submit(self, spec: dict[str, Any]) -> str:
+        job_id = f"job{len(self.jobs)}"
+        cluster = FakeCluster(spec["workers"], spec["min_workers"], spec["max_workers"])
+        job = {"spec": spec, "cluster": cluster, "events": queue.Queue(), "state": "running",
+               "ended": 0, "workers": []}
+        cluster.listeners.append(job["events"].put)
+        self.jobs[job_id] = job
+        for index in range(spec["workers"]):
+            threading.Thread(
+                target=self._work, args=(job_id, job, cluster.add(f"w{index}"), index), daemon=True
+            ).start()
+        return job_id
+
+    def _emit(self, job: dict[str, Any], **event: Any) -> None:
+        job["events"].put({"time_s": time.monotonic(), "job": "job", **event})
+
+    def _work(self, job_id: str, job: dict[str, Any], group: FakeGroup, index: int) -> None:
+        from troupe import worker as worker_module
+
+        spec = job["spec"]
+        reports = lambda payload: self._emit(  # noqa: E731
+            job, kind="report", worker=group.name, rank=index, epoch=1, payload=payload)
+        worker = FakeWorker(group, reports)
+        assignment = {"job": job_id, "name": spec["name"], "payload": spec["payload"], "env": {},
+                      "preload": [], "min_workers": spec["min_workers"],
+                      "max_workers": spec["max_workers"], "index": index}
+        ok, payload = worker_module.run_assignment(worker, assignment, own_process=False)
+        rank = (group.view() or {}).get("rank", -1)
+        with group.cluster.cond:
+            job["ended"] += 1
+            if job["state"] != "running":
+                return
+            if not ok:
+                job["state"] = "failed"
+                self._emit(job, kind="done", state="failed", reason="a worker failed",
+                           worker=group.name, rank=rank, host="fake", payload=payload)
+                return
+            self._emit(job, kind="result", worker=group.name, rank=rank, payload=payload)
+            if job["ended"] == spec["workers"]:
+                job["state"] = "succeeded"
+                self._emit(job, kind="done", state="succeeded", reason="", worker="", rank=-1,
+                           host="", payload=b"")
+
+    def next_event(self, job_id: str, timeout_s: float) -> Optional[dict[str, Any]]:
+        if self.closed:
+            raise CoreError("unavailable", "the driver is shut down")
+        try:
+            return self.jobs[job_id]["events"].get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        job = self.jobs[job_id]
+        spec = job["spec"]
+        workers = [{"id": m.name, "rank": (m.view() or {}).get("rank", -1), "pid": 0,
+                    "host": "fake", "state": "active", "version": m.version}
+                   for m in job["cluster"].members]
+        return {"state": job["state"], "reason": "", "epoch": 1, "target": spec["workers"],
+                "min_workers": spec["min_workers"], "max_workers": spec["max_workers"],
+                "workers": workers}
+
+    def cancel(self, job_id: str) -> None:
+        job = self.jobs[job_id]
+        with job["cluster"].cond:
+            if job["state"] == "running":
+                job["state"] = "cancelled"
+                self._emit(job, kind="done", state="cancelled", reason="on request", worker="",
+                           rank=-1, host="", payload=b"")
+
+    def resize(self, job_id: str, workers: int) -> None:
+        spec = self.jobs[job_id]["spec"]
+        if not spec["min_workers"] <= workers <= spec["max_workers"]:
+            raise CoreError("invalid_argument", f"{workers} workers are out of bounds")
+
+    def drain(self, job_id: str, worker_id: str, deadline_s: float) -> None:
+        if worker_id not in [m.name for m in self.jobs[job_id]["cluster"].members]:
+            raise CoreError("not_found", f"no worker {worker_id}")
+        self._emit(self.jobs[job_id], kind="worker", worker=worker_id, rank=-1, host="fake", pid=0,
+                   state="drained", detail="on request")
+
+    def shutdown(self) -> None:
+        self.closed = True
+
+
+def build_module() -> types.ModuleType:
+    """A module to stand in for ``troupe._core``."""
+    module = types.ModuleType("troupe._core")
+    module.CoreError = CoreError  # type: ignore[attr-defined]
+    module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
+    module.Driver = Driver  # type: ignore[attr-defined]
+    module.version = lambda: "fake"  # type: ignore[attr-defined]
+    return module
+
+
+class Rank:
+    """A rank's thread: its outcome is ``value``, ``error`` or ``ended`` ("drained", "killed")."""
+
+    def __init__(self, cluster: FakeCluster, name: str, fn: Callable[..., Any], index: int) -> None:
+        self.group = cluster.add(name)
+        self.value: Any = None
+        self.error: Optional[BaseException] = None
+        self.ended = ""
+        self._cluster = cluster
+        self._fn = fn
+        self._index = index
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        from troupe import _runtime
+        from troupe.errors import DrainedError
+        from troupe.torch import _context
+
+        assignment = {"index": self._index, "min_workers": self._cluster.min_workers,
+                      "max_workers": self._cluster.max_workers}
+        runtime = _runtime.WorkerRuntime(FakeWorker(self.group), assignment, DEADLINE_S, False)
+        _runtime.bind(runtime, thread_only=True)
+        how = "killed"
+        try:
+            self.value = self._fn(self.group)
+            how = "finished"
+        except DrainedError:
+            how = self.ended = "drained"
+        except Killed:
+            self.ended = "killed"
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._cluster.remove(self.group, "finished" if how == "drained" else how)
+            _context._thread.context = None
+
+    def join(self) -> Rank:
+        self._thread.join(2 * DEADLINE_S)
+        assert not self._thread.is_alive(), f"rank {self.group.name} hangs"
+        return self
+
+
+def run_ranks(
+    size: int, fn: Callable[..., Any], cluster: Optional[FakeCluster] = None
+) -> list[Any]:
+    """Runs ``fn(group)`` on ``size`` ranks that called init(); their values, first error raised."""
+    import troupe.torch as hvd
+
+    def main(group: FakeGroup) -> Any:
+        hvd.init()
+        return fn()
+
+    cluster = cluster or FakeCluster(size)
+    ranks = [Rank(cluster, f"w{i}", main, i) for i in range(size)]
+    for rank in ranks:
+        rank.join()
+    for rank in ranks:
+        if rank.error is not None:
+            raise rank.error
+    return [rank.value for rank in ranks]

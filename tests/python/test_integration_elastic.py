@@ -1,0 +1,176 @@
+"""Elastic training on real processes: deaths, joins and drains, with the books balanced."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import troupe
+
+from digits_training import Journal, balance, read_journals
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SAMPLES, BATCH = 240, 8
+
+
+def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
+    """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
+
+    The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
+    reduction, in the middle of backward, or between step and commit.
+    """
+    import torch
+
+    import troupe.torch as hvd
+
+    hvd.init()
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+    state: Any = hvd.elastic.TorchState(
+        model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
+        epoch=0, step=0,
+    )
+    data = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6).sin()
+    journal = Journal(folder, f"worker-{os.getpid()}")
+
+    def die(place: str) -> None:
+        if place == where and hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model[0].register_full_backward_hook(lambda *unused: die("backward"))
+
+    def enough() -> bool:
+        there = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
+        return there and state.epoch >= 2
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        while not enough():
+            for indices in hvd.elastic.batches(state.sampler, BATCH):
+                group_epoch, step = hvd.epoch(), state.step
+                journal.write(kind="share", data_epoch=state.epoch, step=step, rank=hvd.rank(),
+                              group_epoch=group_epoch,
+                              counted=list(indices) if indices.counted else [])
+                die("before")
+                optimizer.zero_grad()
+                model(data[indices]).pow(2).mean().backward()
+                optimizer.step()
+                die("after")
+                state.step += 1
+                version = state.version
+                try:
+                    state.commit()
+                finally:
+                    if state.version > version:
+                        journal.write(kind="commit", data_epoch=state.epoch, step=step,
+                                      group_epoch=group_epoch)
+                if hvd.rank() == 0:
+                    troupe.report({"step": step, "size": hvd.size()})
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+
+    loop(state)
+    blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+
+
+@pytest.fixture(scope="module")
+def executor() -> Any:
+    with troupe.Executor(
+        2, 5, workers=3, cpus_per_worker=0.2, num_cpus=2, progress="off",
+        preload=["torch", "troupe.torch"],
+    ) as made:
+        yield made
+
+
+def check(folder: Path, results: list[dict], size: int) -> None:
+    assert len(results) == size and all(r == results[0] for r in results)
+    books = balance(read_journals(str(folder)), SAMPLES)
+    assert (books.steps_lost, books.samples_missing, books.samples_doubled) == (0, 0, 0)
+    assert books.steps == results[0]["step"]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("where", ["before", "backward", "after"])
+def test_a_death_and_its_replacement(
+    executor: troupe.Executor, tmp_path: Path, victim: int, where: str
+) -> None:
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}), {"victim": victim, "where": where}
+    )
+    check(tmp_path, handle.result(120), 3)
+    sizes = [epoch["size"] for epoch in handle.epochs()]
+    assert sizes == [3, 2, 3]
+    died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
+    assert len(died) == 1 and died[0]["rank"] == victim
+
+
+def test_grow_and_drain(executor: troupe.Executor, tmp_path: Path) -> None:
+    """Three, then four by resize, then three again by draining rank 0."""
+    stepped = {3: threading.Event(), 4: threading.Event()}
+
+    def on_event(event: dict) -> None:
+        if event["kind"] == "report" and event["value"]["size"] in stepped:
+            stepped[event["value"]["size"]].set()
+
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}), on_event=on_event
+    )
+    assert stepped[3].wait(60)
+    handle.resize(4)
+    assert stepped[4].wait(60)
+    handle.resize(3)
+    check(tmp_path, handle.result(120), 3)
+    assert [epoch["size"] for epoch in handle.epochs()] == [3, 4, 3]
+    states = [e["state"] for e in handle.events() if e["kind"] == "worker"]
+    assert "died" not in states and states.count("drained") == 1
+    sent = {e["epoch"]: e["state_bytes"] for e in handle.epochs()}
+    assert sent[2] > 0 and sent[3] == 0  # the joiner received state; leaving costs none
+
+
+def test_drain_by_rank(executor: troupe.Executor, tmp_path: Path) -> None:
+    stepped = threading.Event()
+
+    def on_event(event: dict) -> None:
+        if event["kind"] == "report":
+            stepped.set()
+
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 2, "sizes": [2, 3]}), on_event=on_event
+    )
+    assert stepped.wait(60)
+    (oldest,) = [w for w in handle.workers() if w["rank"] == 0]
+    handle.drain(0, deadline_s=30)
+    results = handle.result(120)
+    members = [m["id"] for m in handle.epochs()[-1]["members"]]
+    check(tmp_path, results, len(members))
+    assert oldest["id"] not in members
+    drained = [e["worker"] for e in handle.events()
+               if e["kind"] == "worker" and e["state"] == "drained"]
+    assert drained == [oldest["id"]]
+
+
+def test_user_errors_fail_the_run_under_elastic_too(executor: troupe.Executor) -> None:
+    def fn() -> None:
+        import troupe.torch as hvd
+
+        hvd.init()
+
+        @hvd.elastic.run
+        def loop(state: Any) -> None:
+            if hvd.rank() == 2:
+                raise ZeroDivisionError("mine")
+            hvd.barrier()
+
+        loop(hvd.elastic.ObjectState(step=0))
+
+    with pytest.raises(troupe.WorkerError, match="ZeroDivisionError on rank 2"):
+        executor.run(fn)
