@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "autoscaler/policy.h"
+#include "autoscaler/plan.h"
 #include "autoscaler/spot_schedule.h"
 #include "runtime/result.h"
 #include "scheduler/resources.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "autoscaler/node_provider.h"
-#include "autoscaler/policy.h"
+#include "autoscaler/plan.h"
 
 namespace troupe {
 
