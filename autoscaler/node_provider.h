@@ -3,8 +3,8 @@
 //
 // Conformance, the same for every provider: Launch with a token that was used before makes nothing
 // new and returns the same node; Terminate of an unknown or ended node succeeds; List shows a
-// launched node at once and until it is gone. Thread: one; calls may block for as long as the
-// provider's API needs, with a deadline of its own.
+// launched node at once and until it is gone.
+// Thread: one; calls may block for as long as the provider's API needs, with a deadline of its own.
 #pragma once
 
 #include <string>

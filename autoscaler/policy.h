@@ -9,11 +9,13 @@
 // Order of work: end what is overdue -> drain what has notice -> fill up to the target -> drain
 // what is idle. Fill order: pool minima, on-demand base and share, then the cheapest pool (recently
 // preempted ones last, ties by fewest nodes). If no spot pool can serve for `fallback_after`,
-// on-demand serves instead. Thread: one. Invariants: AP-1 pending, launching, up and draining nodes
-// together never exceed `max_nodes`, and those that count as capacity never hold more than
-// `max_workers`, by a launch of this policy. AP-2 a pool whose launch failed gets no launch before
-// its cool-down is over. AP-3 only a node that is idle for `idle_timeout`, has a notice, or is
-// overdue is drained or ended. AP-4 no token is used twice.
+// on-demand serves instead.
+// Thread: one.
+// Invariants: AP-1 pending, launching, up and draining nodes together never exceed `max_nodes`, and
+// those that count as capacity never hold more than `max_workers`, by a launch of this policy. AP-2
+// a pool whose launch failed gets no launch before its cool-down is over. AP-3 only a node that is
+// idle for `idle_timeout`, has a notice, or is overdue is drained or ended. AP-4 no token is used
+// twice.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,10 @@
 // Each node is one child process in a process group of its own that dies with this one. Ids are
 // pool-1, pool-2, ... in the order of launching. A scripted spot market (SpotSchedule) may limit
 // what a pool offers, announce notices and kill nodes; a noticed node is killed at its deadline if
-// it still runs, as a cloud would. Thread: one. No call blocks: what is overdue is killed, and what
-// ended is reaped, in List and Poll. Owns: its processes. The destructor kills and reaps all of
-// them.
+// it still runs, as a cloud would.
+// Thread: one. No call blocks: what is overdue is killed, and what ended is reaped, in List and
+// Poll.
+// Owns: its processes. The destructor kills and reaps all of them.
 #pragma once
 
 #include <functional>

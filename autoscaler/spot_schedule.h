@@ -3,8 +3,8 @@
 //
 // A pool that an `add` event names offers nothing at first and as much as was added afterwards;
 // each node that is taken by a notice or a kill takes its place in the offer with it. Pools that no
-// `add` names are not limited by the script. Thread: one. A pure core: the caller hands in the time
-// since the start.
+// `add` names are not limited by the script.
+// Thread: one. A pure core: the caller hands in the time since the start.
 #pragma once
 
 #include <cstdint>

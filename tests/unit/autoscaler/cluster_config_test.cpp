@@ -36,7 +36,8 @@ pools:
     max_workers: 4
     workers_per_node: 2
     price_per_hour: 0.3
-  - {name: base, market: on_demand, resources: {CPU: 2, memory: 2GiB}, min_workers: 1, max_workers: 2}
+  - {name: base, market: on_demand, min_workers: 1, max_workers: 2,
+     resources: {CPU: 2, memory: 2GiB}}
 schedule:
   - {at: 5s, add: 2, pool: spot}
   - {at: 9s, notice: spot-1, deadline: 2s}
