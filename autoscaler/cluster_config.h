@@ -4,10 +4,8 @@
 //   training: {command: [python, train.py], min_workers: 2, max_workers: 4}
 //   autoscaler: {idle_timeout: 30s, cooldown: 10s}
 //   pools:
-//     - {name: spot, market: spot, zone: a, resources: {CPU: 1}, max_workers: 4, price_per_hour:
-//     0.30}
-//     - {name: base, market: on_demand, resources: {CPU: 1}, min_workers: 1, max_workers: 2,
-//     price_per_hour: 1.00}
+//     - {name: spot, market: spot, zone: a, resources: {CPU: 4}, max_workers: 4}
+//     - {name: base, market: on_demand, min_workers: 1, max_workers: 2, price_per_hour: 1.00}
 //   schedule:                     # optional: a scripted spot market, for demonstrations and drills
 //     - {at: 5s, add: 2, pool: spot}
 //     - {at: 9s, notice: spot-1, deadline: 2s}
