@@ -15,7 +15,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kBeat = milliseconds(500);
-constexpr Duration kRepeatRequest = milliseconds(250);
+constexpr Duration kRepeatRequest = milliseconds(100);
 constexpr Duration kRequestLimit = seconds(20);
 
 // The first line of troupe-local: "ready ENDPOINT PIDS" or "error WHY".
@@ -69,9 +69,14 @@ Status DriverClient::Start() {
   transport_ = std::move(*transport);
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(head); !s.ok()) return s;
-  Result<std::string> pong = Request(
-      kFrameQuery, [](uint64_t request) { return wire::Encode(kFrameQuery, Query{request, "ping", ""}); },
-      options_.start_timeout);
+  const Time deadline = SteadyClock().Now() + options_.start_timeout;
+  Result<std::string> pong = Error{ErrorCode::kUnavailable, ""};
+  while (!pong.ok() && pong.error().code == ErrorCode::kUnavailable && SteadyClock().Now() < deadline) {
+    ::usleep(5'000);  // "kUnavailable" is the head's answer while the node of an embedded cluster still starts.
+    pong = Request(
+        kFrameQuery, [](uint64_t request) { return wire::Encode(kFrameQuery, Query{request, "ping", ""}); },
+        deadline - SteadyClock().Now());
+  }
   if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
   transport_->loop().Post([this, running = running_] {
     if (running->load()) Beat();

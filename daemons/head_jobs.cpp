@@ -113,6 +113,12 @@ void HeadService::OnQuery(const std::string& from, const Query& query) {
     if (it == jobs_.end()) return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
     return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
   }
+  if (query.kind == "ping") {
+    if (cluster_.nodes().empty() && options_.embedded) {
+      return Reply(from, query.request, Error{ErrorCode::kUnavailable, "the node has not joined yet"});
+    }
+    return Reply(from, query.request, Status::Ok());
+  }
   std::vector<NodeStatus> nodes;
   for (const auto& [id, record] : nodes_.nodes()) {
     const auto view = cluster_.nodes().find(id);

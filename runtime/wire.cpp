@@ -158,6 +158,9 @@ double Reader::Double() {
   const msgpack::object* object = impl_->Next();
   if (object == nullptr) return 0;
   if (object->type == msgpack::type::FLOAT64 || object->type == msgpack::type::FLOAT32) return object->via.f64;
+  // msgpack-cxx packs a double without a fraction as an integer.
+  if (object->type == msgpack::type::POSITIVE_INTEGER) return static_cast<double>(object->via.u64);
+  if (object->type == msgpack::type::NEGATIVE_INTEGER) return static_cast<double>(object->via.i64);
   Fail("expected a number");
   return 0;
 }
