@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
 
 import troupe.torch as hvd
 from troupe.torch.elastic import (
@@ -21,6 +20,8 @@ from troupe.torch.elastic import (
     set_handler_registry,
 )
 from troupe.torch.elastic.handlers import Snapshot
+
+from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
 
 
 class CountingOptimizer(torch.optim.Optimizer):
@@ -307,10 +308,12 @@ def test_optimizers_made_inside_the_function_agree_with_a_joiners() -> None:
         hvd.init()
         model = torch.nn.Linear(2, 1)
         state = TorchState(model, step=0)
+        kept = []
 
         @hvd.elastic.run
         def train(state: Any) -> int:
             optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+            kept.append(optimizer)
             while state.step < 6:
                 if group.name == "w0" and state.step == 2 and not later:
                     later.append(Rank(cluster, "late", main, 1))
