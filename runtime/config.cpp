@@ -346,7 +346,7 @@ template <class T>
 T ConfigMap::Read(std::string_view key, std::optional<T> fallback,
                   std::optional<Range<T>> range) const {
   const Node* node = Find(key, !fallback.has_value());
-  const T instead = fallback.value_or(T{});
+  T instead = fallback.value_or(T{});
   if (node == nullptr) return instead;
   std::optional<T> value;
   if (node->kind == Node::Kind::kScalar) value = Typed<T>::From(*node);

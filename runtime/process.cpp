@@ -75,7 +75,8 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   std::vector<std::string> argv = options.argv;
   if (options.parent_death_signal != 0) {
     // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package) sets it and execs.
-    const std::vector<std::string> prefix{"setpriv", "--pdeathsig", std::to_string(options.parent_death_signal), "--"};
+    // It takes the signal by name only.
+    const std::vector<std::string> prefix{"setpriv", "--pdeathsig", ::sigabbrev_np(options.parent_death_signal), "--"};
     argv.insert(argv.begin(), prefix.begin(), prefix.end());
   }
   std::vector<std::string> environment = BuildEnvironment(options.env);

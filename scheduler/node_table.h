@@ -1,19 +1,20 @@
 // Which nodes are there: a pure state machine from heartbeats and reports to alive, suspect, dead
 // or left.
 //
-//   joined --> alive <--> suspect --> dead            (silence; a heartbeat makes a suspect alive
-//   again)
+//   joined --> alive <--> suspect --> dead         (silence; a heartbeat makes a suspect alive)
 //                |           |
-//                +-----------+--> dead (reported)     left (said goodbye)
+//                +-----------+--> dead (reported), left (said goodbye)
 //
 // A node is (id, incarnation): a process that starts again under the same id is a new incarnation,
 // with a greater number. Failure puts an incarnation aside, never the host: the next incarnation is
-// welcome at once. Thread: one. Never reads a clock; the caller hands in the time and calls Step
-// with a Tick at next_wake(). Invariants: NT-1 an incarnation that is dead or left never comes
-// back. NT-2 the incarnations of an id only grow. NT-3 a node that is silent for `dead_after` is
-// dead at the first Step from then on. NT-4 time that runs backwards counts as no time. Limits:
-// kNodesMax; ended nodes are forgotten after `forget_after`, the oldest first when the table is
-// full.
+// welcome at once.
+// Thread: one. Never reads a clock; the caller hands in the time and calls Step with a Tick at
+// next_wake().
+// Invariants: NT-1 an incarnation that is dead or left never comes back. NT-2 the incarnations of
+// an id only grow. NT-3 a node that is silent for `dead_after` is dead at the first Step from then
+// on. NT-4 time that runs backwards counts as no time.
+// Limits: kNodesMax; ended nodes are forgotten after `forget_after`, the oldest first when the
+// table is full.
 #pragma once
 
 #include <cstdint>

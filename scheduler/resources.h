@@ -2,8 +2,10 @@
 //
 // Amounts are fixed point, in units of 1/10000, so that fractions of a GPU add up exactly and a
 // resource that was taken and given back is the same as before. A resource that is absent has
-// amount 0, and 0 is never stored. Thread: a value type. Invariants: no amount is negative. Limits:
-// kResourceNamesMax names of at most kResourceNameBytesMax bytes, amounts up to kResourceAmountMax.
+// amount 0, and 0 is never stored.
+// Thread: a value type.
+// Invariants: no amount is negative. Limits: kResourceNamesMax names of at most
+// kResourceNameBytesMax bytes, amounts up to kResourceAmountMax.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,11 @@ part() {
 
 format() {
   git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' |
-    xargs -0 -r clang-format-14 --dry-run -Werror
+    xargs -0 -r -n 8 -P "$JOBS" sh -c 'rc=0
+      for file; do
+        clang-format-14 --dry-run -Werror "$file" 2>/dev/null || { echo "$file: not formatted"; rc=1; }
+      done
+      exit $rc' sh
 }
 types() {
   [ -d pyapi/troupe ] || { note "there is no Python package yet"; return 0; }

@@ -1,0 +1,244 @@
+#include "autoscaler/cluster_config.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "runtime/config.h"
+
+namespace troupe {
+namespace {
+
+constexpr Range<int64_t> kWorkers{0, kClusterWorkersMax};
+constexpr Range<Duration> kSpan{milliseconds(1), seconds(7 * 86400)};
+constexpr Range<double> kPrice{0, 1e6};
+
+int Workers(const ConfigMap& map, std::string_view key, std::optional<int64_t> fallback) {
+  return static_cast<int>(map.Int(key, fallback, kWorkers));
+}
+
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+  });
+}
+
+std::string Name(const ConfigMap& map, std::string_view key, std::optional<std::string> fallback) {
+  std::string name = map.String(key, std::move(fallback));
+  if (map.Has(key) && !IsName(name)) map.Fail(key, "a name has 1 to 64 letters, digits, - or _");
+  return name;
+}
+
+std::map<std::string, std::string> Words(const ConfigMap& map) {
+  std::map<std::string, std::string> words;
+  for (const std::string& key : map.Keys()) words[key] = map.String(key);
+  return words;
+}
+
+ResourceSet Resources(const ConfigMap& parent, std::string_view key) {
+  const ConfigMap map = parent.Map(key);
+  std::map<std::string, double> amounts;
+  for (const std::string& name : map.Keys()) {
+    const bool memory = name == "memory";
+    amounts[name] = memory ? static_cast<double>(map.Bytes(name)) : map.Double(name);
+  }
+  if (!parent.Has(key)) amounts["CPU"] = 1;
+  Result<ResourceSet> resources = ResourceSet::FromMap(amounts);
+  if (resources.ok()) return *resources;
+  parent.Fail(key, resources.error().message);
+  return {};
+}
+
+void ReadTraining(const ConfigMap& map, ClusterConfig& config) {
+  TrainingSpec& training = config.training;
+  training.command = map.Strings("command");
+  training.entrypoint = map.String("entrypoint", "");
+  training.working_dir = map.String("working_dir", "");
+  training.env = Words(map.Map("env"));
+  training.resources = Resources(map, "resources");
+  training.elastic_timeout = map.Span("elastic_timeout", training.elastic_timeout, kSpan);
+  if (!training.command.empty() && !training.entrypoint.empty()) {
+    map.Fail("entrypoint", "give either command or entrypoint, not both");
+  }
+  if (map.Has("command") && training.command.empty()) map.Fail("command", "must not be empty");
+  const size_t colon = training.entrypoint.find(':');
+  if (map.Has("entrypoint") &&
+      (colon == std::string::npos || colon == 0 || colon + 1 == training.entrypoint.size())) {
+    map.Fail("entrypoint", "expected module:function, got \"" + training.entrypoint + "\"");
+  }
+  FleetLimits& limits = config.limits;
+  limits.min_workers = Workers(map, "min_workers", 1);
+  limits.max_workers = Workers(map, "max_workers", std::max(1, limits.min_workers));
+  if (limits.min_workers > limits.max_workers) {
+    map.Fail("min_workers", "is over max_workers, which is " + std::to_string(limits.max_workers));
+    limits.min_workers = limits.max_workers;
+  }
+}
+
+void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
+  FleetLimits& limits = config.limits;
+  config.tick = map.Span("tick", config.tick, {milliseconds(10), seconds(3600)});
+  // A quarter more than max_workers, so that replacements can start before their predecessors end.
+  const int surge = std::max(1, (limits.max_workers + 3) / 4);
+  limits.max_nodes = Workers(map, "max_nodes", limits.max_workers + surge);
+  limits.max_concurrent_launches =
+      static_cast<int>(map.Int("max_concurrent_launches", 10, {1, 1000}));
+  limits.on_demand_base = Workers(map, "on_demand_base_capacity", 0);
+  limits.on_demand_percent_above_base =
+      static_cast<int>(map.Int("on_demand_percentage_above_base", 0, {0, 100}));
+  limits.budget_per_hour = map.Double("budget_per_hour", 0, kPrice);
+  limits.fallback_after = map.Span("fallback_after", limits.fallback_after);
+  limits.idle_timeout = map.Span("idle_timeout", limits.idle_timeout);
+  limits.launch_timeout = map.Span("launch_timeout", limits.launch_timeout, kSpan);
+  limits.drain_timeout = map.Span("drain_timeout", limits.drain_timeout, kSpan);
+  limits.cooldown = map.Span("cooldown", limits.cooldown, kSpan);
+  limits.cooldown_max =
+      map.Span("cooldown_max", std::max(limits.cooldown_max, limits.cooldown), kSpan);
+  if (limits.cooldown > limits.cooldown_max) map.Fail("cooldown", "is over cooldown_max");
+}
+
+PoolSpec ReadPool(const ConfigMap& map) {
+  PoolSpec pool;
+  PoolLimits& limits = pool.limits;
+  limits.name = Name(map, "name", std::nullopt);
+  const std::string market = map.Choice("market", {"spot", "on_demand"});
+  limits.market = market == "spot" ? Market::kSpot : Market::kOnDemand;
+  limits.zone = map.String("zone", "");
+  limits.workers_per_node = static_cast<int>(map.Int("workers_per_node", 1, {1, 1024}));
+  limits.min_workers = Workers(map, "min_workers", 0);
+  limits.max_workers = Workers(map, "max_workers", std::nullopt);
+  limits.price_per_hour = map.Double("price_per_hour", 0, kPrice);
+  pool.resources = Resources(map, "resources");
+  pool.labels = Words(map.Map("labels"));
+  if (!limits.zone.empty()) pool.labels.emplace("zone", limits.zone);
+  pool.labels.emplace("market", MarketName(limits.market));
+  pool.labels.emplace("pool", limits.name);
+  if (map.Has("min_workers") && limits.min_workers > limits.max_workers) {
+    map.Fail("min_workers", "is over max_workers, which is " + std::to_string(limits.max_workers));
+  }
+  return pool;
+}
+
+void ReadPools(const ConfigMap& root, ClusterConfig& config) {
+  const std::vector<ConfigMap> maps = root.List("pools");
+  if (maps.empty()) root.Fail("pools", "at least one pool is needed");
+  if (maps.size() > kClusterPoolsMax) root.Fail("pools", "at most 64 pools can be given");
+  std::set<std::string> names;
+  int64_t room = 0;
+  int64_t minima = 0;
+  bool on_demand = false;
+  for (const ConfigMap& map : maps) {
+    PoolSpec pool = ReadPool(map);
+    if (!names.insert(pool.limits.name).second) {
+      map.Fail("name", "another pool is called " + pool.limits.name);
+    }
+    if (!pool.resources.Covers(config.training.resources)) {
+      map.Fail("resources", "a worker needs " + config.training.resources.ToString() +
+                                ", a node of this pool has " + pool.resources.ToString());
+    }
+    room += pool.limits.max_workers;
+    minima += pool.limits.min_workers;
+    on_demand = on_demand || pool.limits.market == Market::kOnDemand;
+    config.limits.pools.push_back(pool.limits);
+    config.pools.push_back(std::move(pool));
+  }
+  const FleetLimits& limits = config.limits;
+  if (!maps.empty() && room < limits.min_workers) {
+    root.Fail("pools", "together they hold at most " + std::to_string(room) +
+                           " workers, training.min_workers is " +
+                           std::to_string(limits.min_workers));
+  }
+  if (minima > limits.max_workers) {
+    root.Fail("pools", "their min_workers are " + std::to_string(minima) +
+                           " in all, training.max_workers is " +
+                           std::to_string(limits.max_workers));
+  }
+  if (!on_demand && (limits.on_demand_base > 0 || limits.on_demand_percent_above_base > 0)) {
+    root.Fail("autoscaler", "asks for on-demand capacity, but no pool has market: on_demand");
+  }
+}
+
+// The pool of "spot-2", or empty.
+std::string PoolOfNode(const std::string& node, const ClusterConfig& config) {
+  const size_t dash = node.rfind('-');
+  if (dash == std::string::npos || dash + 1 == node.size()) return "";
+  const std::string number = node.substr(dash + 1);
+  const bool digits =
+      std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const std::string pool = node.substr(0, dash);
+  return digits && number[0] != '0' && config.FindPool(pool) != nullptr ? pool : "";
+}
+
+SpotEvent ReadEvent(const ConfigMap& map, const ClusterConfig& config) {
+  SpotEvent event;
+  event.at = map.Span("at");
+  const bool adds = map.Has("add");
+  const bool notices = map.Has("notice");
+  const bool kills = map.Has("kill");
+  if ((adds ? 1 : 0) + (notices ? 1 : 0) + (kills ? 1 : 0) != 1) {
+    map.Fail("", "an event has exactly one of add, notice and kill");
+    (void)map.Keys();
+    return event;
+  }
+  if (adds) {
+    event.kind = SpotEvent::Kind::kAdd;
+    event.count = static_cast<int>(map.Int("add", std::nullopt, {1, kClusterWorkersMax}));
+    event.pool = map.String("pool");
+    if (map.Has("pool") && config.FindPool(event.pool) == nullptr) {
+      map.Fail("pool", "no pool is called \"" + event.pool + "\"");
+    }
+    return event;
+  }
+  const std::string_view key = notices ? "notice" : "kill";
+  event.kind = notices ? SpotEvent::Kind::kNotice : SpotEvent::Kind::kKill;
+  if (notices) event.lead = map.Span("deadline");
+  event.node = map.String(key);
+  event.pool = PoolOfNode(event.node, config);
+  if (event.pool.empty()) {
+    map.Fail(key,
+             "expected the name of a pool, a dash and a number from 1, got \"" + event.node + "\"");
+  }
+  return event;
+}
+
+Result<ClusterConfig> ReadDocument(const Result<ConfigDocument>& document) {
+  if (!document.ok()) return document.error();
+  const ConfigMap root = document->Root();
+  ClusterConfig config;
+  config.name = Name(root, "name", "troupe");
+  config.provider = root.Choice("provider", {"process"}, "process");
+  ReadTraining(root.Map("training"), config);
+  ReadAutoscaler(root.Map("autoscaler"), config);
+  ReadPools(root, config);
+  const std::vector<ConfigMap> events = root.List("schedule");
+  if (events.size() > kClusterEventsMax) root.Fail("schedule", "has more than 10000 events");
+  std::set<std::string> taken;
+  for (const ConfigMap& map : events) {
+    const SpotEvent& event = config.schedule.emplace_back(ReadEvent(map, config));
+    if (!event.node.empty() && !taken.insert(event.node).second) {
+      map.Fail("", "an earlier event takes " + event.node + " already");
+    }
+  }
+  if (const Status status = document->Finish(); !status.ok()) return status.error();
+  return config;
+}
+
+}  // namespace
+
+const PoolSpec* ClusterConfig::FindPool(std::string_view pool) const {
+  for (const PoolSpec& spec : pools) {
+    if (spec.limits.name == pool) return &spec;
+  }
+  return nullptr;
+}
+
+Result<ClusterConfig> ParseClusterConfig(std::string_view text, std::string file_name) {
+  return ReadDocument(ConfigDocument::Parse(text, std::move(file_name)));
+}
+
+Result<ClusterConfig> ReadClusterConfig(const std::string& path) {
+  return ReadDocument(ConfigDocument::ParseFile(path));
+}
+
+}  // namespace troupe

@@ -1,0 +1,66 @@
+// The cluster file: which nodes the autoscaler may hold, and what runs on them.
+//
+//   name: demo
+//   training: {command: [python, train.py], min_workers: 2, max_workers: 4}
+//   autoscaler: {idle_timeout: 30s, cooldown: 10s}
+//   pools:
+//     - {name: spot, market: spot, zone: a, resources: {CPU: 4}, max_workers: 4}
+//     - {name: base, market: on_demand, min_workers: 1, max_workers: 2, price_per_hour: 1.00}
+//   schedule:                     # optional: a scripted spot market, for demonstrations and drills
+//     - {at: 5s, add: 2, pool: spot}
+//     - {at: 9s, notice: spot-1, deadline: 2s}
+//     - {at: 12s, kill: spot-2}
+//
+// Reading is strict (runtime/config.h): every problem with line and column, unknown keys with a
+// suggestion, and the rules that span several keys.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autoscaler/plan.h"
+#include "autoscaler/spot_schedule.h"
+#include "runtime/result.h"
+#include "scheduler/resources.h"
+
+namespace troupe {
+
+inline constexpr int kClusterPoolsMax = 64;
+inline constexpr int kClusterWorkersMax = 10'000;
+inline constexpr int kClusterEventsMax = 10'000;
+
+struct TrainingSpec {
+  std::vector<std::string> command;  // Empty: the cluster waits for drivers.
+  std::string entrypoint;            // "module:function", instead of a command.
+  std::string working_dir;           // Empty: where the cluster was started.
+  std::map<std::string, std::string> env;
+  ResourceSet resources;                    // Of one worker; default CPU 1.
+  Duration elastic_timeout = seconds(600);  // How long fewer than min_workers are waited with.
+};
+
+struct PoolSpec {
+  PoolLimits limits;
+  ResourceSet resources;  // Of one node.
+  std::map<std::string, std::string> labels;
+};
+
+struct ClusterConfig {
+  std::string name;
+  std::string provider;        // "process": nodes are processes of this machine.
+  Duration tick = seconds(1);  // How often the policy decides at least.
+  TrainingSpec training;
+  FleetLimits limits;  // Its pools are those of `pools`, in the same order.
+  std::vector<PoolSpec> pools;
+  std::vector<SpotEvent> schedule;
+
+  [[nodiscard]] const PoolSpec* FindPool(std::string_view pool) const;
+};
+
+// `file_name` stands in messages for the file.
+[[nodiscard]] Result<ClusterConfig> ParseClusterConfig(std::string_view text,
+                                                       std::string file_name);
+[[nodiscard]] Result<ClusterConfig> ReadClusterConfig(const std::string& path);
+
+}  // namespace troupe

@@ -1,0 +1,72 @@
+#include "autoscaler/fleet.h"
+
+#include <algorithm>
+#include <set>
+
+namespace troupe {
+
+FleetNode* Fleet::Find(const std::string& id) {
+  const auto found = nodes_.find(id);
+  return found == nodes_.end() ? nullptr : &found->second;
+}
+
+// Phases only go forward.
+void Fleet::Enter(Time now, FleetNode& node, NodePhase phase) {
+  if (node.phase >= phase) return;
+  node.phase = phase;
+  node.since = now;
+}
+
+void Fleet::Update(Time now, const std::vector<ProviderNode>& listed) {
+  std::set<std::string> present;
+  for (const ProviderNode& node : listed) {
+    present.insert(node.id);
+    FleetNode fresh;
+    fresh.id = node.id;
+    fresh.token = node.token;
+    fresh.pool = node.pool;
+    fresh.since = now;
+    FleetNode& known = nodes_.try_emplace(node.id, std::move(fresh)).first->second;
+    if (node.terminating) Enter(now, known, NodePhase::kTerminating);
+  }
+  std::erase_if(nodes_, [&](const auto& entry) { return !present.contains(entry.first); });
+}
+
+void Fleet::NodeUp(Time now, const std::string& id) {
+  FleetNode* node = Find(id);
+  if (node == nullptr || node->phase != NodePhase::kLaunching) return;
+  Enter(now, *node, NodePhase::kUp);
+  node->idle_since = now;
+}
+
+void Fleet::SetIdle(Time now, const std::string& id, bool idle) {
+  FleetNode* node = Find(id);
+  if (node == nullptr) return;
+  if (!idle) {
+    node->idle_since = Time::Never();
+  } else if (node->idle_since == Time::Never()) {
+    node->idle_since = now;
+  }
+}
+
+void Fleet::Noticed(const std::string& id, Time deadline) {
+  FleetNode* node = Find(id);
+  if (node != nullptr) node->notice_deadline = std::min(node->notice_deadline, deadline);
+}
+
+void Fleet::Draining(Time now, const std::string& id) {
+  if (FleetNode* node = Find(id)) Enter(now, *node, NodePhase::kDraining);
+}
+
+void Fleet::Terminating(Time now, const std::string& id) {
+  if (FleetNode* node = Find(id)) Enter(now, *node, NodePhase::kTerminating);
+}
+
+std::vector<FleetNode> Fleet::nodes() const {
+  std::vector<FleetNode> nodes;
+  nodes.reserve(nodes_.size());
+  for (const auto& [id, node] : nodes_) nodes.push_back(node);
+  return nodes;
+}
+
+}  // namespace troupe

@@ -1,0 +1,43 @@
+// The fleet as the policy wants to see it, kept up from what the provider lists and what the head
+// knows of each node.
+//
+//   listed --> launching --NodeUp--> up --Draining--> draining --Terminating--> terminating --> no
+//   longer listed
+//
+// Thread: one. A pure core: the caller hands in the time.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autoscaler/node_provider.h"
+#include "autoscaler/plan.h"
+
+namespace troupe {
+
+class Fleet {
+ public:
+  // What the provider lists now: new nodes are launching, nodes that are gone are forgotten.
+  void Update(Time now, const std::vector<ProviderNode>& listed);
+  // The node registered with the head and has no work yet. Unknown ids are ignored by all of these.
+  void NodeUp(Time now, const std::string& id);
+  // Whether work runs on the node. Repeats do not move the time since when it is idle.
+  void SetIdle(Time now, const std::string& id, bool idle);
+  // A notice; a second one may only bring the deadline nearer.
+  void Noticed(const std::string& id, Time deadline);
+  // A Drain or Terminate action of the policy was carried out.
+  void Draining(Time now, const std::string& id);
+  void Terminating(Time now, const std::string& id);
+
+  // In the order of ids.
+  [[nodiscard]] std::vector<FleetNode> nodes() const;
+
+ private:
+  FleetNode* Find(const std::string& id);
+  static void Enter(Time now, FleetNode& node, NodePhase phase);
+
+  std::map<std::string, FleetNode> nodes_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+// The seam to whatever supplies nodes (local processes, a cloud, a batch system), and the seam to
+// whoever announces that nodes will be taken away.
+//
+// Conformance, the same for every provider: Launch with a token that was used before makes nothing
+// new and returns the same node; Terminate of an unknown or ended node succeeds; List shows a
+// launched node at once and until it is gone.
+// Thread: one; calls may block for as long as the provider's API needs, with a deadline of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe {
+
+struct ProviderNode {
+  std::string id;
+  std::string token;
+  std::string pool;
+  bool terminating = false;
+  std::string detail;  // Process id, address, instance type; for people.
+};
+
+class NodeProvider {
+ public:
+  virtual ~NodeProvider() = default;
+  // The id of the new node. kResourceExhausted: the pool has no capacity now. kInvalidArgument,
+  // kNotFound, kPermissionDenied: trying again without a change is useless. Anything else may be
+  // tried again.
+  virtual Result<std::string> Launch(const std::string& token, const std::string& pool) = 0;
+  // Starts the end of a node; List shows when it is over.
+  virtual Status Terminate(const std::string& id) = 0;
+  virtual Result<std::vector<ProviderNode>> List() = 0;
+};
+
+// Whether another attempt at the same launch can help.
+[[nodiscard]] constexpr bool LaunchIsRetriable(ErrorCode code) {
+  return code != ErrorCode::kInvalidArgument && code != ErrorCode::kNotFound &&
+         code != ErrorCode::kPermissionDenied;
+}
+
+struct Notice {
+  std::string node;
+  Time deadline;       // The node is gone then.
+  std::string source;  // "schedule", "imds", "SIGTERM"; for people.
+};
+
+class NoticeSource {
+ public:
+  virtual ~NoticeSource() = default;
+  // Notices that came since the last call.
+  virtual std::vector<Notice> Poll(Time now) = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,48 @@
+// A scripted spot market: when capacity arrives, when nodes get notice, when they are killed
+// without one.
+//
+// A pool that an `add` event names offers nothing at first and as much as was added afterwards;
+// each node that is taken by a notice or a kill takes its place in the offer with it. Pools that no
+// `add` names are not limited by the script.
+// Thread: one. A pure core: the caller hands in the time since the start.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.h"
+
+namespace troupe {
+
+struct SpotEvent {
+  enum class Kind : uint8_t { kAdd, kNotice, kKill };
+
+  Duration at = Duration::zero();  // Since the start of the cluster.
+  Kind kind = Kind::kAdd;
+  std::string pool;  // Of the capacity, or of the node.
+  int count = 0;     // kAdd: nodes.
+  std::string node;  // kNotice, kKill: "spot-2" is the second node launched in pool "spot".
+  Duration lead = Duration::zero();  // kNotice: from the notice to the end of the node.
+};
+
+class SpotSchedule {
+ public:
+  explicit SpotSchedule(std::vector<SpotEvent> events = {});
+
+  // The events due by now that were not returned before, in the order of time, then of the list.
+  std::vector<SpotEvent> TakeDue(Duration since_start);
+  // When the next event is due; nullopt when all are taken.
+  [[nodiscard]] std::optional<Duration> next() const;
+  // How many nodes the pool offers in all, by the events taken so far; nullopt: no limit.
+  [[nodiscard]] std::optional<int> OfferOf(const std::string& pool) const;
+
+ private:
+  std::vector<SpotEvent> events_;
+  size_t taken_ = 0;
+  std::map<std::string, int> offers_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,290 @@
+#include "daemons/driver_client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kBeat = milliseconds(500);
+constexpr Duration kRepeatRequest = milliseconds(250);
+constexpr Duration kRequestLimit = seconds(20);
+
+// The first line of troupe-local: "ready ENDPOINT PIDS" or "error WHY".
+Result<std::string> ReadLine(int fd, Duration limit, const ChildProcess& child) {
+  const Time deadline = SteadyClock().Now() + limit;
+  std::string line;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - SteadyClock().Now()).count();
+    if (left <= 0) return Error{ErrorCode::kDeadlineExceeded, "the embedded cluster did not start in time"};
+    pollfd item{fd, POLLIN, 0};
+    if (::poll(&item, 1, static_cast<int>(std::min<int64_t>(left, 200))) <= 0) continue;
+    char c = 0;
+    const ssize_t got = ::read(fd, &c, 1);
+    if (got == 0) return Error{ErrorCode::kUnavailable, "the embedded cluster ended while it started: " + line};
+    if (got < 0) continue;
+    if (c == '\n') return line;
+    line.push_back(c);
+  }
+}
+
+}  // namespace
+
+DriverClient::DriverClient(DriverOptions options) : options_(std::move(options)), id_("driver-" + RandomId()) {}
+
+Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions options) {
+  std::unique_ptr<DriverClient> client(new DriverClient(std::move(options)));
+  if (Status s = client->Start(); !s.ok()) {
+    client->Shutdown();
+    return s.error();
+  }
+  return client;
+}
+
+DriverClient::~DriverClient() { Shutdown(); }
+
+Status DriverClient::Start() {
+  ZmqTransportOptions transport_options{id_, {}, {}};
+  PeerAddress head{kHeadName, "", ""};
+  if (options_.address.empty()) {
+    if (Status s = StartEmbedded(); !s.ok()) return s;
+  } else {
+    Result<CurveKeys> keys = LoadCurveKeys(options_.key_file);
+    if (!keys.ok()) return keys.error();
+    transport_options.keys = *keys;
+    head.public_key = keys->public_key;
+    endpoint_ = "tcp://" + options_.address;
+  }
+  head.endpoint = endpoint_;
+  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
+  if (!transport.ok()) return transport.error();
+  transport_ = std::move(*transport);
+  transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
+  if (Status s = transport_->Connect(head); !s.ok()) return s;
+  Result<std::string> pong = Request(
+      kFrameQuery, [](uint64_t request) { return wire::Encode(kFrameQuery, Query{request, "ping", ""}); },
+      options_.start_timeout);
+  if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
+  transport_->loop().Post([this, running = running_] {
+    if (running->load()) Beat();
+  });
+  return Status::Ok();
+}
+
+Status DriverClient::StartEmbedded() {
+  std::error_code error;
+  const auto temp = std::filesystem::temp_directory_path(error);
+  std::string pattern = (error ? std::string("/tmp") : temp.string()) + "/troupe-XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    return Error{ErrorCode::kResourceExhausted, "cannot create a directory in " + temp.string() + ": " +
+                                                    std::strerror(errno) + "; set TMPDIR to a writable place"};
+  }
+  run_dir_ = pattern;
+  if (run_dir_.size() > 80) {  // A unix socket's path has at most 107 bytes.
+    return Error{ErrorCode::kInvalidArgument, "TMPDIR is too long for socket files: " + run_dir_};
+  }
+  Result<std::string> local = FindProgram(options_.bin_dir + "/troupe-local");
+  if (!local.ok()) return local.error().WithContext("the daemons of this installation are missing");
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return Error{ErrorCode::kResourceExhausted, std::strerror(errno)};
+  lifeline_ = fds[1];
+  SpawnOptions spawn;
+  spawn.argv = {*local, "--run-dir", run_dir_, "--bin-dir", options_.bin_dir};
+  if (!options_.redis_server.empty()) spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
+  if (!options_.log_dir.empty()) spawn.argv.insert(spawn.argv.end(), {"--log-dir", options_.log_dir});
+  const auto node_arg = [&](const std::string& arg) { spawn.argv.push_back("--node-arg=" + arg); };
+  for (const auto& [name, amount] : options_.resources) {
+    std::ostringstream text;
+    text.precision(17);
+    text << amount;
+    if (name == "CPU" || name == "GPU" || name == "memory") {
+      node_arg(name == "CPU" ? "--cpus" : name == "GPU" ? "--gpus" : "--memory");
+      node_arg(text.str());
+    } else {
+      node_arg("--resource");
+      node_arg(name + "=" + text.str());
+    }
+  }
+  spawn.capture_output = true;
+  spawn.stdin_fd = fds[0];
+  spawn.parent_death_signal = 0;  // The lifeline tells it, so that it can clean up.
+  Result<ChildProcess> child = Spawn(spawn);
+  ::close(fds[0]);
+  if (!child.ok()) return child.error();
+  local_ = std::move(*child);
+  Result<std::string> line = ReadLine(local_.stdout_fd(), options_.start_timeout, local_);
+  if (!line.ok()) return line.error();
+  std::istringstream words(*line);
+  std::string word;
+  words >> word >> endpoint_;
+  if (word != "ready") return Error{ErrorCode::kUnavailable, "the embedded cluster cannot start: " + line->substr(line->find(' ') + 1)};
+  return Status::Ok();
+}
+
+void DriverClient::Shutdown() {
+  running_->store(false);
+  {
+    std::lock_guard lock(mu_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  if (transport_) {
+    transport_->SetHandler(nullptr);
+    transport_.reset();
+  }
+  if (lifeline_ >= 0) ::close(std::exchange(lifeline_, -1));
+  if (local_.pid() > 0) {
+    if (!local_.WaitFor(seconds(8)).ok()) (void)local_.Terminate(seconds(1));
+    local_ = ChildProcess();
+  }
+  if (!run_dir_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(std::exchange(run_dir_, ""), ignored);
+  }
+}
+
+void DriverClient::OnFrame(const std::string& frame) {
+  const Result<uint8_t> type = wire::PeekType(frame);
+  if (!type.ok()) return;
+  if (*type == kFrameDriverReply) {
+    Result<DriverReply> reply = wire::Decode<DriverReply>(*type, frame);
+    if (!reply.ok()) return;
+    std::lock_guard lock(mu_);
+    if (const auto it = requests_.find(reply->request); it != requests_.end()) it->second = std::move(*reply);
+    changed_.notify_all();
+  } else if (*type == kFrameJobEvents) {
+    Result<JobEvents> batch = wire::Decode<JobEvents>(*type, frame);
+    if (!batch.ok()) return;
+    std::lock_guard lock(mu_);
+    const auto it = feeds_.find(batch->job);
+    if (it == feeds_.end()) return;
+    Feed& feed = it->second;
+    if (feed.log != batch->log) {  // A new head: its sequence starts afresh.
+      feed.log = batch->log;
+      feed.next = 0;
+    }
+    if (batch->first > feed.next && feed.next > 0) {
+      SendSubscribe(batch->job, feed);  // A gap: something was lost on the way.
+      return;
+    }
+    uint64_t sequence = batch->first;
+    for (JobEvent& event : batch->events) {
+      if (sequence++ < feed.next) continue;
+      if (feed.done) continue;
+      feed.done = event.kind == "done";
+      feed.events.push_back(std::move(event));
+    }
+    feed.next = std::max(feed.next, sequence);
+    changed_.notify_all();
+  }
+}
+
+void DriverClient::SendSubscribe(const std::string& job, const Feed& feed) {
+  (void)transport_->Send(kHeadName, wire::Encode(kFrameSubscribe, Subscribe{id_, job, feed.log, feed.next}));
+}
+
+void DriverClient::Beat() {
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [job, feed] : feeds_) {
+      if (!feed.done) SendSubscribe(job, feed);
+    }
+  }
+  transport_->loop().CallAfter(kBeat, [this, running = running_] {
+    if (running->load()) Beat();
+  });
+}
+
+Result<std::string> DriverClient::Request(uint8_t, const std::function<std::string(uint64_t)>& encode, Duration limit) {
+  std::unique_lock lock(mu_);
+  const uint64_t request = next_request_++;
+  requests_[request];
+  const std::string frame = encode(request);
+  const Time deadline = SteadyClock().Now() + limit;
+  while (!stopped_ && !requests_[request] && SteadyClock().Now() < deadline) {
+    lock.unlock();
+    const Status sent = transport_->Send(kHeadName, frame);
+    lock.lock();
+    if (!sent.ok() && sent.error().code == ErrorCode::kInvalidArgument) {
+      requests_.erase(request);
+      return sent.error();
+    }
+    changed_.wait_for(lock, kRepeatRequest, [&] { return stopped_ || requests_[request].has_value(); });
+  }
+  const std::optional<DriverReply> reply = std::move(requests_[request]);
+  requests_.erase(request);
+  if (stopped_) return Error{ErrorCode::kCancelled, "this driver was shut down"};
+  if (!reply) return Error{ErrorCode::kDeadlineExceeded, "the head did not answer in time"};
+  if (reply->code != 0) return Error{static_cast<ErrorCode>(reply->code), reply->message};
+  return reply->json;
+}
+
+Result<std::string> DriverClient::Submit(JobSpec spec) {
+  spec.job = "job-" + RandomId();
+  const std::string job = spec.job;
+  {
+    std::lock_guard lock(mu_);
+    feeds_[job];
+  }
+  Result<std::string> reply = Request(
+      kFrameSubmitJob, [&](uint64_t request) { return wire::Encode(kFrameSubmitJob, SubmitJob{request, id_, spec}); },
+      kRequestLimit);
+  if (reply.ok()) return job;
+  std::lock_guard lock(mu_);
+  feeds_.erase(job);
+  return reply.error();
+}
+
+Result<std::optional<JobEvent>> DriverClient::NextEvent(const std::string& job, Duration limit) {
+  std::unique_lock lock(mu_);
+  const auto it = feeds_.find(job);
+  if (it == feeds_.end()) return Error{ErrorCode::kNotFound, "no job " + job + " was submitted here"};
+  changed_.wait_for(lock, limit, [&] { return stopped_ || !it->second.events.empty(); });
+  if (!it->second.events.empty()) {
+    JobEvent event = std::move(it->second.events.front());
+    it->second.events.pop_front();
+    return std::optional<JobEvent>(std::move(event));
+  }
+  if (stopped_) return Error{ErrorCode::kCancelled, "this driver was shut down"};
+  return std::optional<JobEvent>();
+}
+
+namespace {
+Status ToStatus(const Result<std::string>& reply) { return reply.ok() ? Status::Ok() : Status(reply.error()); }
+}  // namespace
+
+Status DriverClient::Resize(const std::string& job, uint32_t workers) {
+  return ToStatus(Request(
+      kFrameJobCommand,
+      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, ""}); }, kRequestLimit));
+}
+
+Status DriverClient::Drain(const std::string& job, const std::string& member) {
+  return ToStatus(Request(
+      kFrameJobCommand,
+      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member}); }, kRequestLimit));
+}
+
+Status DriverClient::Cancel(const std::string& job) {
+  return ToStatus(Request(
+      kFrameJobCommand,
+      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, ""}); }, kRequestLimit));
+}
+
+Result<std::string> DriverClient::JobJson(const std::string& job) {
+  return Request(kFrameQuery, [&](uint64_t r) { return wire::Encode(kFrameQuery, Query{r, "job", job}); }, kRequestLimit);
+}
+
+Result<std::string> DriverClient::ClusterJson() {
+  return Request(kFrameQuery, [&](uint64_t r) { return wire::Encode(kFrameQuery, Query{r, "cluster", ""}); }, kRequestLimit);
+}
+
+}  // namespace troupe::daemons

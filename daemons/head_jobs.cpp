@@ -1,0 +1,449 @@
+// The jobs of HeadService: their life from submission to the last event.
+#include <algorithm>
+#include <csignal>
+#include <cmath>
+
+#include "collective_groups/messages.h"
+#include "daemons/head_service.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kJobKeyTtl = seconds(24 * 3600);
+constexpr size_t kEventBatchBytes = size_t{4} << 20;
+
+}  // namespace
+
+const char* WorkerStateName(WorkerState state) {
+  static constexpr const char* kNames[] = {"starting", "active", "draining", "finished", "drained", "dead"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+// ---- driver requests ----
+
+void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
+  const JobSpec& spec = submit.spec;
+  if (const auto it = jobs_.find(spec.job); it != jobs_.end()) {  // A repeat: the first answer was lost.
+    return Reply(from, submit.request, Status::Ok());
+  }
+  if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
+      spec.workers < spec.min_workers || spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
+    return Reply(from, submit.request,
+                 Error{ErrorCode::kInvalidArgument,
+                       "need 1 <= min_workers <= workers <= max_workers <= " + std::to_string(groups::kGroupMembersMax)});
+  }
+  Result<ResourceSet> need = ResourceSet::FromMap(spec.resources);
+  if (!need.ok()) return Reply(from, submit.request, need.error());
+  if (const Result<PlacementStrategy> s = ParsePlacementStrategy(spec.strategy); !s.ok()) {
+    return Reply(from, submit.request, s.error());
+  }
+  Job job;
+  job.spec = spec;
+  job.need = *need;
+  job.record.driver = submit.driver;
+  job.record.target = spec.workers;
+  job.submitted = job.driver_heard = Now();
+  driver_peers_[submit.driver] = from;
+  Job& stored = jobs_[spec.job] = std::move(job);
+  Reply(from, submit.request, Status::Ok());
+  (void)store_lane_->Post([this, key = "job/" + spec.job + "/spec", bytes = wire::Encode(kFrameSubmitJob, spec)] {
+    (void)store_->Put(key, bytes, kJobKeyTtl);
+  });
+  Fill(stored);
+}
+
+void HeadService::OnJobCommand(const std::string& from, const JobCommand& command) {
+  const auto it = jobs_.find(command.job);
+  if (it == jobs_.end()) {
+    return Reply(from, command.request, Error{ErrorCode::kNotFound, "no job " + command.job + "; it may be long over"});
+  }
+  Job& job = it->second;
+  if (command.kind == "cancel") {
+    if (!job.done()) End(job, "cancelled", "cancelled by the driver");
+    return Reply(from, command.request, Status::Ok());
+  }
+  if (job.done()) return Reply(from, command.request, Error{ErrorCode::kNotFound, "the job has ended: " + job.reason});
+  if (command.kind == "resize") {
+    if (command.workers < job.spec.min_workers || command.workers > job.spec.max_workers) {
+      return Reply(from, command.request,
+                   Error{ErrorCode::kInvalidArgument,
+                         "cannot resize to " + std::to_string(command.workers) + ": min_workers is " +
+                             std::to_string(job.spec.min_workers) + ", max_workers " + std::to_string(job.spec.max_workers)});
+    }
+    job.record.target = command.workers;
+    Shrink(job);
+    Fill(job);
+    Save(job);
+    return Reply(from, command.request, Status::Ok());
+  }
+  if (command.kind == "drain") {
+    JobWorker* worker = FindWorker(job, command.member);
+    if (worker == nullptr || !worker->alive()) {
+      return Reply(from, command.request, Error{ErrorCode::kNotFound, "no live worker " + command.member});
+    }
+    if (job.record.target <= job.spec.min_workers) {
+      return Reply(from, command.request,
+                   Error{ErrorCode::kInvalidArgument, "draining " + command.member + " would leave fewer than min_workers = " +
+                                                          std::to_string(job.spec.min_workers)});
+    }
+    if (worker->status() != WorkerState::kDraining) --job.record.target;
+    DrainWorker(job, *worker, "asked by the driver");
+    Save(job);
+    return Reply(from, command.request, Status::Ok());
+  }
+  Reply(from, command.request, Error{ErrorCode::kInvalidArgument, "unknown command " + command.kind});
+}
+
+void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscribe) {
+  driver_peers_[subscribe.driver] = from;
+  const auto it = jobs_.find(subscribe.job);
+  if (it == jobs_.end()) return;
+  Job& job = it->second;
+  job.driver_heard = Now();
+  const uint64_t next = subscribe.log == log_id_ ? subscribe.next : 0;
+  if (next < job.first_event + job.events.size()) SendEvents(job, from, next);
+}
+
+void HeadService::OnQuery(const std::string& from, const Query& query) {
+  if (query.kind == "job") {
+    const auto it = jobs_.find(query.job);
+    if (it == jobs_.end()) return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
+    return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
+  }
+  std::vector<NodeStatus> nodes;
+  for (const auto& [id, record] : nodes_.nodes()) {
+    const auto view = cluster_.nodes().find(id);
+    nodes.push_back({id, record.host, 0, record.up(), record.total,
+                     view == cluster_.nodes().end() ? ResourceSet{} : view->second.used});
+  }
+  std::vector<JobStatus> jobs;
+  for (const auto& [name, job] : jobs_) jobs.push_back(StatusOf(job));
+  Reply(from, query.request, Status::Ok(), ClusterJson(nodes, jobs));
+}
+
+// ---- workers of a job ----
+
+void HeadService::Fill(Job& job) {
+  if (job.done() || job.confirm_by != Time::Never()) return;
+  uint32_t alive = 0;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.status() == WorkerState::kFinished) return;  // It is ending: nobody joins any more.
+    if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
+  }
+  if (alive >= job.record.target) return;
+  const uint32_t missing = job.record.target - alive;
+  const bool first_time = job.record.workers.empty();
+  const uint32_t at_least = first_time ? job.spec.min_workers : 1;
+  if (!PlaceWorkers(job, missing, at_least)) return;
+  if (first_time) OpenGroup(job);
+  Save(job);
+}
+
+bool HeadService::PlaceWorkers(Job& job, uint32_t count, uint32_t at_least) {
+  PlacementOptions options;
+  options.strategy = *ParsePlacementStrategy(job.spec.strategy);
+  options.at_least = std::min(count, at_least);
+  const PlacementResult result = Place(cluster_, std::vector<PlacementRequest>(count, {job.need, {}, ""}), options);
+  if (const auto* rejection = std::get_if<Rejection>(&result)) {
+    const bool was_running = !job.record.workers.empty();
+    const bool patient = cluster_.nodes().empty() || rejection->possible_when_idle || !options_.embedded;
+    const bool late = Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
+    job.reason = rejection->reason;
+    if (!was_running && (!patient || late)) End(job, "failed", "cannot place " + job.spec.name + ": " + rejection->reason);
+    return false;
+  }
+  for (const std::string& node : std::get<Assignments>(result).node_of) {
+    if (!node.empty()) StartWorkerOn(job, node);
+  }
+  return true;
+}
+
+void HeadService::StartWorkerOn(Job& job, const std::string& node) {
+  std::set<uint32_t> used;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.alive()) used.insert(worker.index);
+  }
+  JobWorker worker;
+  while (used.contains(worker.index)) ++worker.index;
+  worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
+  worker.node = node;
+  for (const auto& [name, process] : processes_) {
+    const bool spare = process.job == job.spec.job && process.member.empty() && process.node == node && !process.exited;
+    if (spare && (worker.process.empty() || process.preloaded)) worker.process = name;
+  }
+  if (worker.process.empty()) worker.process = LaunchProcess(job, node);
+  Process& process = processes_[worker.process];
+  process.member = worker.member().ToString();
+  process.counted = cluster_.Reserve(node, job.need).ok();
+  std::erase_if(job.record.workers, [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
+  job.record.workers.push_back(worker);
+  Assign(worker.process);
+}
+
+std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
+  const std::string name = "p" + RandomId();
+  Process& process = processes_[name];
+  process.node = node;
+  process.job = job.spec.job;
+  process.started = Now();
+  StartWorker start{name, job.spec.worker_argv, job.spec.env};
+  (void)transport_->Send(node_peers_[node], wire::Encode(kFrameStartWorker, start));
+  return name;
+}
+
+// A warm process per job, so that a replacement starts with its imports done.
+void HeadService::EnsureSpare(Job& job) {
+  if (job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
+  for (const auto& [name, process] : processes_) {
+    if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
+  }
+  for (const auto& [id, node] : cluster_.nodes()) {
+    const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
+    if (usable && node_peers_.contains(id)) {
+      LaunchProcess(job, id);
+      return;
+    }
+  }
+}
+
+void HeadService::OpenGroup(Job& job) {
+  if (job.opened) return;
+  job.opened = true;
+  const std::string name = job.spec.job;
+  groups::CoordinatorOptions options;
+  options.group = name;
+  options.min_members = job.spec.min_workers;
+  options.start_members = static_cast<uint32_t>(std::max<size_t>(1, job.record.workers.size()));
+  options.form_timeout = milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
+  options.park_timeout = milliseconds(static_cast<int64_t>(job.spec.elastic_timeout_s * 1000));
+  options.lease = milliseconds(job.spec.lease_ms);
+  const auto with_job = [this, name](auto&& action) {
+    if (const auto it = jobs_.find(name); it != jobs_.end()) action(it->second);
+  };
+  groups::GroupCallbacks callbacks;
+  callbacks.send = [this, with_job, name](const groups::MemberId& to, const groups::Command& command) {
+    with_job([&](Job& j) {
+      const JobWorker* worker = FindWorker(j, to.ToString());
+      if (worker == nullptr) return;
+      (void)transport_->Send(worker->process, wire::Encode(kFrameGroupCommand, GroupFrame{name, wire::Encode(kFrameGroupCommand, command)}));
+    });
+  };
+  callbacks.fence = [this, with_job](const groups::MemberId& id, const std::string& reason) {
+    with_job([&](Job& j) {
+      const JobWorker* worker = FindWorker(j, id.ToString());
+      if (worker != nullptr) Kill(worker->process, SIGKILL, reason);
+    });
+  };
+  callbacks.activated = [this, with_job](const groups::EpochActivated& activated) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.took);
+      j.view = activated.view;
+      j.old_size = activated.old_size;
+      j.planned = activated.planned;
+      j.took = activated.took;
+      j.epoch_pending = true;
+      j.state = "running";
+      j.reason.clear();
+      for (JobWorker& worker : j.record.workers) worker.rank = RankOf(j.view, worker.member());
+      if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
+        transport_->loop().Post([this, with_job] {
+          with_job([&](Job& limited) {
+            if (!limited.done()) End(limited, "failed", "more membership changes than reset_limit = " + std::to_string(limited.spec.reset_limit));
+          });
+        });
+      }
+    });
+  };
+  callbacks.settled = [this, with_job](const groups::View&, Duration pause) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.old_size == 0 ? j.took : pause);
+    });
+  };
+  callbacks.parked = [this, with_job](const std::string& reason) {
+    with_job([&](Job& j) {
+      j.state = "parked";
+      j.reason = reason;
+      Emit(j, ParkedEvent(j.spec.job, Now(), reason));
+    });
+  };
+  callbacks.failed = [this, with_job](const std::string& reason) {
+    // Not from inside the group's own step: ending the job closes the group.
+    transport_->loop().Post([this, with_job, reason, alive = alive_] {
+      if (!*alive) return;
+      with_job([&](Job& j) {
+        if (!j.done()) End(j, "failed", reason);
+      });
+    });
+  };
+  callbacks.ended = [] {};  // The workers' results decide when the job is done.
+  groups_.Open(std::move(options), std::move(callbacks));
+}
+
+void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how) {
+  const bool was_starting = worker.status() == WorkerState::kStarting;
+  const bool had_finished = worker.status() == WorkerState::kFinished;
+  const bool was_draining = worker.status() == WorkerState::kDraining;
+  const WorkerStatus status = StatusOf(job, worker);
+  if (had_finished) return;  // Its result is here; the process is no longer needed.
+  worker.state = static_cast<uint8_t>(WorkerState::kDead);
+  groups_.OnDeath(job.spec.job, worker.member(), how);
+  if (job.done()) return;
+  Emit(job, WorkerEvent(job.spec.job, Now(), status, was_draining ? "drained" : "died", how));
+  Save(job);
+  if (was_starting && ++job.start_failures >= kStartFailuresMax) {
+    std::string tail;
+    for (const std::string& line : job.last_lines[status.id]) tail += "\n  " + line;
+    End(job, "failed", std::to_string(kStartFailuresMax) + " workers in a row " + how + " before they could start" +
+                           (tail.empty() ? "" : "; the last one printed:" + tail), status);
+    return;
+  }
+  FinishIfDone(job);
+  if (!job.done()) Fill(job);
+}
+
+void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason) {
+  if (worker.status() == WorkerState::kDraining || worker.status() == WorkerState::kFinished) return;
+  const bool started = worker.status() == WorkerState::kRunning;
+  worker.state = static_cast<uint8_t>(WorkerState::kDraining);
+  if (started) {
+    groups_.Drain(job.spec.job, worker.member(), reason);
+  } else {
+    Kill(worker.process, SIGKILL, "not needed any more");
+  }
+}
+
+// Drains the youngest workers over the target.
+void HeadService::Shrink(Job& job) {
+  std::vector<JobWorker*> live;
+  for (JobWorker& worker : job.record.workers) {
+    if (worker.alive() && worker.status() != WorkerState::kDraining) live.push_back(&worker);
+  }
+  std::stable_sort(live.begin(), live.end(), [](const JobWorker* a, const JobWorker* b) {
+    const auto key = [](const JobWorker* w) { return w->rank < 0 ? 1 << 20 : w->rank; };
+    return key(a) < key(b);
+  });
+  while (live.size() > job.record.target) {
+    DrainWorker(job, *live.back(), "resized to " + std::to_string(job.record.target));
+    live.pop_back();
+  }
+}
+
+void HeadService::FinishIfDone(Job& job) {
+  if (job.done() || job.results.empty()) return;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.alive() && worker.status() != WorkerState::kFinished) return;
+  }
+  std::vector<const JobWorker*> finished;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.status() == WorkerState::kFinished) finished.push_back(&worker);
+  }
+  std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
+    const auto key = [](const JobWorker* w) { return w->rank < 0 ? static_cast<int>(w->index) : w->rank; };
+    return key(a) < key(b);
+  });
+  int rank = 0;
+  for (const JobWorker* worker : finished) {
+    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, job.results[worker->member().ToString()]));
+  }
+  End(job, "succeeded", "");
+}
+
+void HeadService::End(Job& job, const std::string& state, const std::string& reason, const WorkerStatus& worker,
+                      const std::string& payload) {
+  if (job.epoch_pending) EmitEpoch(job, job.took);
+  job.state = state;
+  job.reason = reason;
+  LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
+  for (auto& [name, process] : processes_) {
+    if (process.job != job.spec.job || process.exited) continue;
+    const auto owner = std::find_if(job.record.workers.begin(), job.record.workers.end(),
+                                    [&, key = name](const JobWorker& w) { return w.process == key; });
+    const bool finished = owner != job.record.workers.end() && owner->status() == WorkerState::kFinished;
+    if (finished) {
+      (void)transport_->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    } else {
+      Kill(name, SIGTERM, "the job is over");
+    }
+    // Whoever has not gone by itself by then is ended.
+    transport_->loop().CallAfter(seconds(3), [this, alive = alive_, name = name] {
+      if (*alive) Kill(name, SIGKILL, "did not exit");
+    });
+  }
+  groups_.Close(job.spec.job);
+  (void)store_lane_->Post([this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
+  Emit(job, DoneEvent(job.spec.job, Now(), state, reason, worker, payload));
+}
+
+// ---- events and status ----
+
+void HeadService::EmitEpoch(Job& job, Duration pause) {
+  job.epoch_pending = false;
+  Emit(job, EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
+}
+
+void HeadService::Emit(Job& job, JobEvent event) {
+  job.events.push_back(std::move(event));
+  if (job.events.size() > kJobEventsMax) {
+    job.events.pop_front();
+    ++job.first_event;
+  }
+  const auto peer = driver_peers_.find(job.record.driver);
+  if (peer != driver_peers_.end()) SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
+}
+
+void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t from_sequence) {
+  JobEvents batch{job.spec.job, log_id_, std::max(from_sequence, job.first_event), {}};
+  size_t bytes = 0;
+  for (uint64_t i = batch.first; i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
+    batch.events.push_back(job.events[i - job.first_event]);
+    bytes += batch.events.back().json.size() + batch.events.back().payload.size();
+  }
+  if (!batch.events.empty()) (void)transport_->Send(to, wire::Encode(kFrameJobEvents, batch));
+}
+
+void HeadService::Save(const Job& job) {
+  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state", bytes = wire::Encode(kFrameJobCommand, job.record)] {
+    (void)store_->Put(key, bytes, kJobKeyTtl);
+  });
+}
+
+WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {
+  WorkerStatus status;
+  status.id = worker.member().ToString();
+  status.rank = worker.rank;
+  status.node = worker.node;
+  status.state = WorkerStateName(worker.status());
+  if (const auto it = processes_.find(worker.process); it != processes_.end()) {
+    status.pid = it->second.pid;
+    status.host = it->second.host;
+  }
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
+    for (const groups::Report& r : group->members()) {
+      if (r.id != worker.member()) continue;
+      status.version = r.version;
+      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive) status.state = "ready";
+    }
+  }
+  return status;
+}
+
+std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const {
+  std::map<std::string, WorkerStatus> map;
+  for (const JobWorker& worker : job.record.workers) map[worker.member().ToString()] = StatusOf(job, worker);
+  return map;
+}
+
+JobStatus HeadService::StatusOf(const Job& job) const {
+  JobStatus status{job.spec.job, job.spec.name, job.state, job.reason, job.view.epoch, job.record.target,
+                   job.spec.min_workers, job.spec.max_workers, {}};
+  for (const JobWorker& worker : job.record.workers) status.workers.push_back(StatusOf(job, worker));
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr && status.reason.empty()) {
+    status.reason = group->waiting_for();
+  }
+  return status;
+}
+
+}  // namespace troupe::daemons

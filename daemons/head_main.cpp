@@ -1,0 +1,70 @@
+// troupe-head: one per cluster. Wiring only.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+
+#include "daemons/head_service.h"
+#include "daemons/signals.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+
+int main(int argc, char** argv) {
+  using namespace troupe;
+  daemons::PrepareSignals();
+  CLI::App app{"The head of a Troupe cluster: places workers, re-forms groups, answers drivers."};
+  std::string listen = "tcp://0.0.0.0:6380";
+  std::string key_file;
+  std::string log_file;
+  RedisOptions redis;
+  daemons::HeadOptions options;
+  std::string password_file;
+  app.add_option("--listen", listen, "Endpoint to listen on: tcp://ADDRESS:PORT or ipc://PATH");
+  app.add_option("--key-file", key_file, "The cluster's key pair (created if absent); needed for tcp");
+  app.add_option("--redis-host", redis.host);
+  app.add_option("--redis-port", redis.port);
+  app.add_option("--redis-socket", redis.unix_socket, "Unix socket of Redis, instead of host and port");
+  app.add_option("--redis-password-file", password_file);
+  app.add_option("--redis-prefix", redis.key_prefix, "Put before every key");
+  app.add_flag("--embedded", options.embedded, "This machine is all there will ever be");
+  app.add_option("--log-file", log_file);
+  CLI11_PARSE(app, argc, argv);
+  InitLogging("head", log_file);
+  if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);
+
+  ZmqTransportOptions transport_options{kHeadName, {}, {}};
+  if (!key_file.empty()) {
+    Result<CurveKeys> keys = LoadOrCreateCurveKeys(key_file);
+    if (!keys.ok()) {
+      std::cerr << "troupe-head: " << keys.error().message << "\n";
+      return 1;
+    }
+    transport_options.keys = *keys;
+  }
+  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
+  if (!transport.ok()) {
+    std::cerr << "troupe-head: " << transport.error().message << "\n";
+    return 1;
+  }
+  std::unique_ptr<Store> store = MakeRedisStore(redis);
+  BlockingLane store_lane("store");
+  daemons::HeadService head(transport->get(), &store_lane, store.get(), options);
+  const Time give_up = SteadyClock().Now() + seconds(20);
+  Status started = head.Start();
+  while (!started.ok() && SteadyClock().Now() < give_up) {  // Redis may still be starting.
+    ::usleep(20'000);
+    started = head.Start();
+  }
+  Result<PeerAddress> address = started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
+  if (!address.ok()) {
+    std::cerr << "troupe-head: " << address.error().message << "\n";
+    return 1;
+  }
+  std::cout << address->endpoint << " " << address->public_key << std::endl;
+  daemons::WaitForStop(-1, nullptr, seconds(1));
+  transport->get()->SetHandler(nullptr);
+  store_lane.Stop();
+  transport->reset();
+  return 0;
+}

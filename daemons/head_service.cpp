@@ -1,0 +1,363 @@
+#include "daemons/head_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "collective_groups/messages.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kTick = milliseconds(200);
+constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
+constexpr Duration kEndedJobsKept = seconds(300);    // For drivers that ask late.
+
+}  // namespace
+
+HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* store, HeadOptions options)
+    : transport_(transport), store_lane_(store_lane), store_(store), options_(options), log_id_(RandomId()),
+      nodes_(NodeTableOptions{options.node_suspect, options.node_dead, seconds(600)}),
+      groups_(&transport->loop(), store_lane, store, "head-" + log_id_) {}
+
+HeadService::~HeadService() { *alive_ = false; }
+
+Status HeadService::Start() {
+  Result<std::map<std::string, std::string>> records = store_->List("job/");
+  if (!records.ok()) return records.error().WithContext("cannot read the jobs");
+  transport_->loop().Post([this, alive = alive_, records = std::move(*records)] {
+    if (!*alive) return;
+    for (const auto& [key, value] : records) {
+      const bool is_spec = key.ends_with("/spec");
+      Result<JobSpec> spec = is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
+      if (!spec.ok()) continue;
+      Job job;
+      job.spec = *spec;
+      const auto state = records.find("job/" + spec->job + "/state");
+      if (state == records.end()) continue;
+      Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
+      Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
+      if (!record.ok() || !need.ok()) continue;
+      job.record = *record;
+      job.need = *need;
+      job.state = "running";
+      job.submitted = job.driver_heard = Now();
+      job.confirm_by = Now() + options_.confirm_grace;
+      const std::string name = spec->job;
+      Job& stored = jobs_[name] = std::move(job);
+      LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
+      OpenGroup(stored);
+    }
+    transport_->SetHandler([this](const std::string& from, std::string frame) { OnFrame(from, frame); });
+    OnTick();
+  });
+  return Status::Ok();
+}
+
+template <class T, class F>
+void HeadService::On(uint8_t type, const std::string& frame, F&& handler) {
+  Result<T> message = wire::Decode<T>(type, frame);
+  if (message.ok()) {
+    handler(*message);
+  } else {
+    LogWarning("dropped a frame: ", message.error().message);
+  }
+}
+
+void HeadService::OnFrame(const std::string& from, const std::string& frame) {
+  const Result<uint8_t> type = wire::PeekType(frame);
+  if (!type.ok()) {
+    LogWarning("dropped a frame from ", from, ": ", type.error().message);
+    return;
+  }
+  switch (*type) {
+    case kFrameGroupReport:
+      return On<GroupFrame>(*type, frame, [&](const GroupFrame& m) {
+        Result<groups::Report> report = wire::Decode<groups::Report>(kFrameGroupReport, m.body);
+        if (report.ok()) groups_.OnReport(m.group, *report);
+      });
+    case kFrameNodeHello: return On<NodeHello>(*type, frame, [&](const auto& m) { OnNodeHello(from, m); });
+    case kFrameWorkerHello: return On<WorkerHello>(*type, frame, [&](const auto& m) { OnWorkerHello(from, m); });
+    case kFrameWorkerExited: return On<WorkerExited>(*type, frame, [&](const auto& m) { OnWorkerExited(m); });
+    case kFrameWorkerOutput: return On<WorkerOutput>(*type, frame, [&](const auto& m) { OnWorkerOutput(m); });
+    case kFrameWorkerResult: return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
+    case kFrameWorkerNote: return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
+    case kFrameSubmitJob: return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
+    case kFrameJobCommand: return On<JobCommand>(*type, frame, [&](const auto& m) { OnJobCommand(from, m); });
+    case kFrameSubscribe: return On<Subscribe>(*type, frame, [&](const auto& m) { OnSubscribe(from, m); });
+    case kFrameQuery: return On<Query>(*type, frame, [&](const auto& m) { OnQuery(from, m); });
+    default: LogWarning("dropped a frame of unknown type ", static_cast<int>(*type), " from ", from);
+  }
+}
+
+// ---- nodes ----
+
+void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
+  Result<ResourceSet> total = ResourceSet::FromMap(hello.resources);
+  if (!total.ok()) {
+    LogWarning("node ", hello.node, " offers unusable resources: ", total.error().message);
+    return;
+  }
+  NodeRecord record;
+  record.id = hello.node;
+  record.incarnation = hello.incarnation;
+  record.host = hello.host;
+  record.total = *total;
+  record.labels = hello.labels;
+  const NodeDecision decision = nodes_.Step(Now(), NodeJoined{record});
+  if (decision.fenced) {
+    (void)transport_->Send(from, wire::Encode(kFrameStopNode, StopNode{"this node was declared dead; start it again"}));
+    return;
+  }
+  node_peers_[hello.node] = from;
+  const bool is_new = !cluster_.nodes().contains(hello.node);
+  if (is_new) {
+    cluster_.Put(hello.node, NodeView{*total, {}, hello.labels, true, false});
+    LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
+  }
+  std::set<std::string> running;
+  for (const RunningWorker& w : hello.workers) {
+    running.insert(w.process);
+    Process& process = processes_[w.process];
+    process.node = hello.node;
+    process.pid = w.pid;
+    process.host = hello.host;
+    if (process.started == Time{}) process.started = Now();
+    const auto [job, worker] = Owner(w.process);
+    if (worker != nullptr && !process.counted) {  // Known from before a restart of ours.
+      process.counted = cluster_.Reserve(hello.node, job->need).ok();
+      process.job = job->spec.job;
+      process.member = worker->member().ToString();
+    }
+  }
+  if (hello.leaving || !hello.notice.empty()) {
+    ApplyNodes(nodes_.Step(Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
+  }
+  ApplyNodes(decision);
+  if (is_new) {
+    for (auto& [name, job] : jobs_) Fill(job);
+  }
+}
+
+void HeadService::ApplyNodes(const NodeDecision& decision) {
+  for (const NodeChange& change : decision.changes) {
+    const bool up = change.state == NodeState::kAlive || change.state == NodeState::kSuspect;
+    cluster_.SetState(change.id, up, change.draining);
+    if (!up) {
+      LogWarning("node ", change.id, " is ", NodeStateName(change.state), ": ", change.reason);
+      std::vector<std::string> lost;
+      for (const auto& [name, process] : processes_) {
+        if (process.node == change.id) lost.push_back(name);
+      }
+      for (const std::string& name : lost) {
+        OnWorkerExited(WorkerExited{name, true, "its node is " + std::string(NodeStateName(change.state)), -1, {}});
+      }
+      cluster_.Remove(change.id);
+    } else if (change.draining) {
+      for (auto& [name, job] : jobs_) {
+        for (JobWorker& worker : job.record.workers) {
+          if (worker.alive() && worker.node == change.id) DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
+        }
+        Fill(job);
+      }
+    }
+  }
+}
+
+// ---- processes ----
+
+void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
+  Process& process = processes_[hello.process];
+  if (process.exited) return;
+  const bool first = !process.hello;
+  process.hello = true;
+  process.node = hello.node;
+  process.pid = hello.pid;
+  process.host = hello.host;
+  process.preloaded = hello.preloaded;
+  if (process.started == Time{}) process.started = Now();
+  if (!hello.job.empty() && process.job.empty()) {  // We started after it was assigned.
+    process.job = hello.job;
+    process.member = hello.member;
+  }
+  const auto [job, worker] = Owner(hello.process);
+  const bool known = job != nullptr || (jobs_.contains(process.job) && !jobs_.at(process.job).done());
+  if (!known && !process.job.empty()) {
+    (void)transport_->Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
+    return;
+  }
+  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
+    worker->state = static_cast<uint8_t>(WorkerState::kRunning);
+    job->start_failures = 0;
+    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "started", ""));
+  }
+  if (hello.job.empty() && (first || worker != nullptr || !hello.preloaded)) Assign(hello.process);
+}
+
+void HeadService::Assign(const std::string& name) {
+  const Process& process = processes_.at(name);
+  const auto it = jobs_.find(process.job);
+  if (it == jobs_.end() || !process.hello) return;
+  const Job& job = it->second;
+  Assignment assignment;
+  assignment.env = job.spec.env;
+  assignment.preload = job.spec.preload;
+  if (!process.member.empty()) {
+    assignment.job = job.spec.job;
+    assignment.name = job.spec.name;
+    assignment.member = process.member;
+    assignment.min_workers = job.spec.min_workers;
+    assignment.max_workers = job.spec.max_workers;
+    assignment.payload = job.spec.payload;
+    assignment.group_running = job.view.epoch > 0;
+    for (const JobWorker& w : job.record.workers) {
+      if (w.process == name) assignment.index = w.index;
+    }
+  }
+  (void)transport_->Send(name, wire::Encode(kFrameAssignment, assignment));
+}
+
+void HeadService::OnWorkerExited(const WorkerExited& exited) {
+  const auto it = processes_.find(exited.process);
+  if (it == processes_.end()) return;
+  Process& process = it->second;
+  const auto [job, worker] = Owner(exited.process);
+  if (worker != nullptr && !exited.last_lines.empty()) job->last_lines[worker->member().ToString()] = exited.last_lines;
+  if (!process.exited) {
+    process.exited = true;
+    if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
+  }
+  if (!exited.reaped) return;
+  if (process.counted) {
+    const auto owner = jobs_.find(process.job);
+    if (owner != jobs_.end()) cluster_.Release(process.node, owner->second.need);
+  }
+  const std::string job_name = process.job;
+  processes_.erase(it);
+  if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) Fill(owner->second);
+}
+
+void HeadService::OnWorkerOutput(const WorkerOutput& output) {
+  const auto [job, worker] = Owner(output.process);
+  if (worker == nullptr) return;
+  const WorkerStatus status = StatusOf(*job, *worker);
+  for (const std::string& line : output.lines) {
+    Emit(*job, LogEvent(job->spec.job, Now(), status, output.is_stderr, line));
+  }
+  if (output.dropped > 0) {
+    Emit(*job, LogEvent(job->spec.job, Now(), status, true,
+                        "[" + std::to_string(output.dropped) + " lines dropped: printed faster than they could be sent]"));
+  }
+}
+
+void HeadService::OnWorkerNote(const WorkerNote& note) {
+  const auto [job, worker] = Owner(note.process);
+  if (worker != nullptr) Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note));
+}
+
+void HeadService::OnWorkerResult(const WorkerResult& result) {
+  const auto [job, worker] = Owner(result.process);
+  const auto known = processes_.find(result.process);
+  if (worker == nullptr || job->done()) {
+    (void)transport_->Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    return;
+  }
+  if (known == processes_.end() || known->second.exited || !worker->alive()) return;
+  if (worker->status() == WorkerState::kFinished) return;  // A repeat.
+  if (result.rank >= 0) worker->rank = result.rank;
+  if (!result.ok) {
+    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "failed", ""));
+    End(*job, "failed", worker->member().ToString() + " raised an exception", StatusOf(*job, *worker), result.payload);
+    return;
+  }
+  if (result.payload.empty()) {
+    worker->state = static_cast<uint8_t>(WorkerState::kDrained);
+    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "drained", ""));
+    (void)transport_->Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
+    Save(*job);
+    Fill(*job);
+    return;
+  }
+  worker->state = static_cast<uint8_t>(WorkerState::kFinished);
+  job->results[worker->member().ToString()] = result.payload;
+  Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "finished", ""));
+  Save(*job);
+  FinishIfDone(*job);
+}
+
+void HeadService::Kill(const std::string& process, int signal, const std::string& reason) {
+  const auto it = processes_.find(process);
+  if (it == processes_.end()) return;
+  const auto peer = node_peers_.find(it->second.node);
+  if (peer == node_peers_.end()) return;
+  (void)transport_->Send(peer->second, wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+}
+
+// ---- time ----
+
+void HeadService::OnTick() {
+  ApplyNodes(nodes_.Step(Now(), troupe::Tick{}));
+  std::vector<std::string> over;
+  for (auto& [name, job] : jobs_) {
+    if (job.done()) {
+      if (Now() > job.driver_heard + kEndedJobsKept) over.push_back(name);
+      continue;
+    }
+    if (!job.spec.detached && Now() > job.driver_heard + options_.driver_lease) {
+      End(job, "cancelled", "the driver has been silent for " +
+                                std::to_string(static_cast<int>(ToSeconds(options_.driver_lease))) + " s");
+      continue;
+    }
+    if (Now() >= job.confirm_by) {
+      job.confirm_by = Time::Never();
+      for (JobWorker& worker : job.record.workers) {
+        if (worker.alive() && !processes_.contains(worker.process)) WorkerDied(job, worker, "gone when the head restarted");
+      }
+    }
+    for (JobWorker& worker : job.record.workers) {
+      const auto process = processes_.find(worker.process);
+      const bool late = worker.status() == WorkerState::kStarting && process != processes_.end() &&
+                        !process->second.hello && Now() > process->second.started + kWorkerStartLimit;
+      if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
+    }
+    Fill(job);
+    EnsureSpare(job);
+  }
+  for (const std::string& name : over) jobs_.erase(name);
+  transport_->loop().CallAfter(kTick, [this, alive = alive_] {
+    if (*alive) OnTick();
+  });
+}
+
+// ---- look-ups ----
+
+JobWorker* HeadService::FindWorker(Job& job, const std::string& member) {
+  for (JobWorker& worker : job.record.workers) {
+    if (worker.member().ToString() == member) return &worker;
+  }
+  return nullptr;
+}
+
+std::pair<Job*, JobWorker*> HeadService::Owner(const std::string& process) {
+  for (auto& [name, job] : jobs_) {
+    for (JobWorker& worker : job.record.workers) {
+      if (worker.process == process) return {&job, &worker};
+    }
+  }
+  return {nullptr, nullptr};
+}
+
+void HeadService::Reply(const std::string& to, uint64_t request, const Status& status, const std::string& json) {
+  DriverReply reply{request, 0, "", json};
+  if (!status.ok()) {
+    reply.code = static_cast<uint8_t>(status.error().code);
+    reply.message = status.error().message;
+  }
+  (void)transport_->Send(to, wire::Encode(kFrameDriverReply, reply));
+}
+
+}  // namespace troupe::daemons

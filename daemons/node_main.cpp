@@ -1,0 +1,93 @@
+// troupe-node: one per host. Wiring only.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include "daemons/node_service.h"
+#include "daemons/signals.h"
+#include "runtime/log.h"
+
+int main(int argc, char** argv) {
+  using namespace troupe;
+  daemons::PrepareSignals();
+  CLI::App app{"The node daemon of a Troupe cluster: runs workers on this host."};
+  daemons::NodeOptions options;
+  std::string log_file;
+  double cpus = 0;
+  double gpus = 0;
+  double memory = 0;
+  std::vector<std::string> resources;
+  std::vector<std::string> labels;
+  double notice_s = 0;
+  options.head.peer = kHeadName;
+  app.add_option("--head", options.head.endpoint, "Endpoint of the head")->required();
+  app.add_option("--key-file", options.key_file, "The cluster's key pair; needed for tcp");
+  app.add_option("--name", options.node, "Name of this node; default: host name and process id");
+  app.add_option("--run-dir", options.run_dir, "Private directory; default: a new one under the temp directory");
+  app.add_option("--data-address", options.data_address, "Address that collectives bind to");
+  app.add_option("--cpus", cpus, "CPUs offered; default: all");
+  app.add_option("--gpus", gpus, "GPUs offered");
+  app.add_option("--memory", memory, "Bytes offered; default: physical memory");
+  app.add_option("--resource", resources, "NAME=AMOUNT, repeatable");
+  app.add_option("--label", labels, "NAME=VALUE, repeatable");
+  app.add_option("--log-dir", options.log_dir, "Write each worker's output here as well");
+  app.add_option("--log-file", log_file);
+  app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
+  app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
+  CLI11_PARSE(app, argc, argv);
+  InitLogging("node", log_file);
+  const auto fail = [](const std::string& why) {
+    std::cerr << "troupe-node: " << why << "\n";
+    return 1;
+  };
+  const auto split = [](const std::string& text) {
+    const size_t mark = text.find('=');
+    return std::pair(text.substr(0, mark), mark == std::string::npos ? "" : text.substr(mark + 1));
+  };
+  options.resources["CPU"] = cpus > 0 ? cpus : std::max(1U, std::thread::hardware_concurrency());
+  if (gpus > 0) options.resources["GPU"] = gpus;
+  options.resources["memory"] = memory > 0 ? memory : static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  for (const std::string& text : resources) {
+    const auto [name, value] = split(text);
+    char* end = nullptr;
+    options.resources[name] = std::strtod(value.c_str(), &end);
+    if (value.empty() || *end != '\0') return fail("--resource wants NAME=AMOUNT, got '" + text + "'");
+  }
+  for (const std::string& text : labels) options.labels.insert(split(text));
+  if (options.node.empty()) options.node = HostName() + "-" + std::to_string(::getpid());
+  bool own_dir = false;
+  if (options.run_dir.empty()) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "troupe-node-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) return fail("cannot create a directory under the temp directory");
+    options.run_dir = pattern;
+    own_dir = true;
+  }
+  ZmqTransportOptions transport_options{"node-" + options.node + "#" + RandomId(), {}, {}};
+  if (!options.key_file.empty()) {
+    Result<CurveKeys> keys = LoadCurveKeys(options.key_file);
+    if (!keys.ok()) return fail(keys.error().message);
+    transport_options.keys = *keys;
+    options.head.public_key = keys->public_key;
+  }
+  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
+  if (!transport.ok()) return fail(transport.error().message);
+  const std::string run_dir = options.run_dir;
+  {
+    daemons::NodeService node(transport->get(), options);
+    if (Status s = node.Start(); !s.ok()) return fail(s.error().message);
+    const auto stopped = [&] { return node.stop_requested(); };
+    const auto cause = daemons::WaitForStop(-1, stopped);
+    if (cause == daemons::StopCause::kSignal && notice_s > 0) {
+      node.Notice("SIGTERM", Duration(static_cast<int64_t>(notice_s * 1e9)));
+      const Time until = SteadyClock().Now() + Duration(static_cast<int64_t>(notice_s * 1e9));
+      daemons::WaitForStop(-1, [&] { return node.stop_requested() || SteadyClock().Now() >= until; });
+    }
+    node.Stop(milliseconds(500));
+    transport->reset();
+  }
+  if (own_dir) std::filesystem::remove_all(run_dir);
+  return 0;
+}

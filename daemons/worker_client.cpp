@@ -1,0 +1,194 @@
+#include "daemons/worker_client.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "runtime/log.h"
+#include "runtime/process.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kHelloInterval = milliseconds(300);
+constexpr Duration kRepeatResult = milliseconds(200);
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment() {
+  std::unique_ptr<WorkerClient> client(new WorkerClient());
+  if (Status s = client->Start(); !s.ok()) return s.error();
+  return client;
+}
+
+Status WorkerClient::Start() {
+  std::signal(SIGPIPE, SIG_IGN);
+  process_ = Env("TROUPE_WORKER_PROCESS");
+  node_ = Env("TROUPE_WORKER_NODE");
+  data_address_ = Env("TROUPE_WORKER_DATA_ADDRESS");
+  host_ = HostName();
+  if (process_.empty() || Env("TROUPE_WORKER_HEAD").empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "this process was not started by troupe-node (TROUPE_WORKER_PROCESS is not set); workers are started "
+                 "by the cluster, use troupe.Executor in your program"};
+  }
+  Result<std::unique_ptr<DeathWatch>> life = DeathWatch::Open(Env("TROUPE_WORKER_LIVES"));
+  if (!life.ok()) return life.error();
+  life_ = std::move(*life);
+  if (Status s = life_->Hold(static_cast<uint32_t>(std::strtoul(Env("TROUPE_WORKER_SLOT").c_str(), nullptr, 10))); !s.ok()) {
+    return s;
+  }
+  head_ = {kHeadName, Env("TROUPE_WORKER_HEAD"), Env("TROUPE_WORKER_HEAD_KEY")};
+  ZmqTransportOptions options{process_, {}, {}};
+  if (const std::string path = Env("TROUPE_WORKER_KEY_FILE"); !path.empty()) {
+    Result<CurveKeys> keys = LoadCurveKeys(path);
+    if (!keys.ok()) return keys.error();
+    options.keys = *keys;
+  }
+  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(options);
+  if (!transport.ok()) return transport.error();
+  transport_ = std::move(*transport);
+  transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
+  if (Status s = transport_->Connect(head_); !s.ok()) return s;
+  transport_->loop().Post([this, running = running_] {
+    if (running->load()) Hello();
+  });
+  return Status::Ok();
+}
+
+WorkerClient::~WorkerClient() {
+  running_->store(false);
+  if (agent_) agent_->Stop();
+  if (transport_) transport_->SetHandler(nullptr);
+  transport_.reset();
+  agent_.reset();
+}
+
+std::string WorkerClient::member() const {
+  std::lock_guard lock(mu_);
+  return assignment_.member;
+}
+
+void WorkerClient::Hello() {
+  WorkerHello hello;
+  hello.process = process_;
+  hello.node = node_;
+  hello.pid = ::getpid();
+  hello.host = host_;
+  hello.preloaded = preloaded_.load();
+  {
+    std::lock_guard lock(mu_);
+    hello.job = assignment_.job;
+    hello.member = assignment_.member;
+  }
+  (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
+  transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
+    if (running->load()) Hello();
+  });
+}
+
+void WorkerClient::OnFrame(const std::string& frame) {
+  const Result<uint8_t> type = wire::PeekType(frame);
+  if (!type.ok()) return;
+  if (*type == kFrameGroupCommand) {
+    Result<GroupFrame> outer = wire::Decode<GroupFrame>(*type, frame);
+    if (!outer.ok()) return;
+    Result<groups::Command> command = wire::Decode<groups::Command>(kFrameGroupCommand, outer->body);
+    groups::GroupAgent* agent = nullptr;
+    {
+      std::lock_guard lock(mu_);
+      agent = agent_.get();
+    }
+    if (command.ok() && agent != nullptr) agent->OnCommand(*command);
+  } else if (*type == kFrameAssignment) {
+    Result<Assignment> assignment = wire::Decode<Assignment>(*type, frame);
+    if (assignment.ok()) OnAssignment(*assignment);
+  } else if (*type == kFrameReleaseWorker) {
+    released_.store(true);
+    changed_.notify_all();
+  }
+}
+
+void WorkerClient::OnAssignment(const Assignment& assignment) {
+  std::lock_guard lock(mu_);
+  if (assignment.job.empty()) {
+    if (!preload_seen_ && assignment_.job.empty()) waiting_.push_back(assignment);
+    preload_seen_ = true;
+    changed_.notify_all();
+    return;
+  }
+  if (!assignment_.job.empty()) return;  // A repeat.
+  const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);
+  if (!id) return;
+  Result<std::unique_ptr<groups::Communicator>> communicator =
+      groups::MakeGlooCommunicator({data_address_.empty() ? "127.0.0.1" : data_address_});
+  if (!communicator.ok()) {
+    LogError(communicator.error().message);
+    return;  // The head sees no progress and says so.
+  }
+  assignment_ = assignment;
+  groups::MemberOptions options;
+  options.id = *id;
+  options.host = host_;
+  agent_ = std::make_unique<groups::GroupAgent>(
+      options, &transport_->loop(), std::move(*communicator), [this, job = assignment.job](const groups::Report& report) {
+        (void)transport_->Send(kHeadName, wire::Encode(kFrameGroupReport,
+                                                       GroupFrame{job, wire::Encode(kFrameGroupReport, report)}));
+      });
+  waiting_.push_back(assignment);
+  changed_.notify_all();
+}
+
+std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {
+  std::unique_lock lock(mu_);
+  changed_.wait_for(lock, limit, [this] { return !waiting_.empty() || released_.load(); });
+  if (waiting_.empty()) return std::nullopt;
+  Assignment next = std::move(waiting_.front());
+  waiting_.pop_front();
+  return next;
+}
+
+void WorkerClient::Preloaded() { preloaded_.store(true); }
+
+void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
+  WorkerResult result;
+  result.process = process_;
+  result.ok = ok;
+  result.payload = std::move(payload);
+  if (agent_) {
+    result.job = assignment_.job;
+    result.member = assignment_.member;
+    result.rank = agent_->Current().topology.rank;
+    agent_->Finish();
+  }
+  const std::string frame = wire::Encode(kFrameWorkerResult, result);
+  const Time deadline = SteadyClock().Now() + limit;
+  std::unique_lock lock(mu_);
+  while (!released_.load() && SteadyClock().Now() < deadline) {
+    (void)transport_->Send(kHeadName, frame);
+    changed_.wait_for(lock, kRepeatResult, [this] { return released_.load(); });
+  }
+}
+
+void WorkerClient::Note(const std::string& kind, uint64_t bytes, std::string payload) {
+  WorkerNote note;
+  note.process = process_;
+  note.kind = kind;
+  note.bytes = bytes;
+  note.payload = std::move(payload);
+  if (agent_) {
+    note.job = assignment_.job;
+    note.member = assignment_.member;
+    note.epoch = agent_->Current().view.epoch;
+  }
+  (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerNote, note));
+}
+
+}  // namespace troupe::daemons

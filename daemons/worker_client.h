@@ -1,0 +1,70 @@
+// WorkerClient: a worker process's end of the cluster protocol: its life lock, its assignment, its group, its result.
+//
+// Thread: any, but for the handler functions, which run on the loop.
+// Owns: the transport, the life lock, and from the assignment on the group agent.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "collective_groups/group_agent.h"
+#include "runtime/death_watch.h"
+#include "runtime/transport.h"
+#include "scheduler/protocol.h"
+
+namespace troupe::daemons {
+
+class WorkerClient {
+ public:
+  // From the TROUPE_WORKER_* environment that the node sets.
+  static Result<std::unique_ptr<WorkerClient>> FromEnvironment();
+  ~WorkerClient();
+
+  [[nodiscard]] const std::string& process() const { return process_; }
+  [[nodiscard]] const std::string& host() const { return host_; }
+  [[nodiscard]] std::string member() const;
+  // The next assignment not yet taken: first perhaps one with only modules to import. nullopt on time-out.
+  std::optional<Assignment> WaitAssignment(Duration limit);
+  // Tells the head that the imports of a spare are done.
+  void Preloaded();
+  // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
+  void Finish(bool ok, std::string payload, Duration limit);
+  void Note(const std::string& kind, uint64_t bytes, std::string payload);
+  [[nodiscard]] bool released() const { return released_.load(); }
+  // Null before the assignment.
+  [[nodiscard]] groups::GroupAgent* group() { return agent_.get(); }
+  [[nodiscard]] const Assignment& assignment() const { return assignment_; }
+
+ private:
+  WorkerClient() = default;
+  Status Start();
+  void OnFrame(const std::string& frame);
+  void OnAssignment(const Assignment& assignment);
+  void Hello();
+
+  std::string process_;
+  std::string node_;
+  std::string host_;
+  std::string data_address_;
+  PeerAddress head_;
+  std::unique_ptr<DeathWatch> life_;
+  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<std::atomic<bool>> running_ = std::make_shared<std::atomic<bool>>(true);
+  std::atomic<bool> released_{false};
+  std::atomic<bool> preloaded_{false};
+
+  // Guarded by mu_.
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<Assignment> waiting_;
+  bool preload_seen_ = false;
+  Assignment assignment_;  // The one with work; constant once set.
+  std::unique_ptr<groups::GroupAgent> agent_;
+};
+
+}  // namespace troupe::daemons
