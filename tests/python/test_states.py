@@ -301,7 +301,7 @@ def test_uncommitted_progress_survives_a_death_at_a_planned_change() -> None:
 
 def test_optimizers_made_inside_the_function_agree_with_a_joiners() -> None:
     """A member that has made several optimizers and a joiner that made one use the same names."""
-    cluster = FakeCluster(1)
+    cluster = FakeCluster(2)
     later: list[Rank] = []
 
     def main(group: FakeGroup) -> int:
@@ -316,7 +316,7 @@ def test_optimizers_made_inside_the_function_agree_with_a_joiners() -> None:
             kept.append(optimizer)
             while state.step < 6:
                 if group.name == "w0" and state.step == 2 and not later:
-                    later.append(Rank(cluster, "late", main, 1))
+                    later.append(Rank(cluster, "late", main, 2))
                     with cluster.cond:
                         assert cluster.cond.wait_for(lambda: later[0].group.offer, 20)
                 optimizer.zero_grad()
@@ -328,6 +328,6 @@ def test_optimizers_made_inside_the_function_agree_with_a_joiners() -> None:
 
         return train(state)
 
-    first = Rank(cluster, "w0", main, 0).join()
-    assert first.error is None and first.value == 2
-    assert later[0].join().error is None and later[0].value == 2
+    founders = [Rank(cluster, f"w{i}", main, i) for i in range(2)]
+    outcomes = [rank.join() for rank in founders] + [later[0].join()]
+    assert [(rank.error, rank.value) for rank in outcomes] == [(None, 3)] * 3
