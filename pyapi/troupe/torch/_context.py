@@ -63,7 +63,8 @@ class Context:
         self.view: Mapping[str, Any] = {}
         self.timeout_s = _timeout_from_env()
         self._reducers: list[weakref.ref[Any]] = []
-        self._ordinals: dict[int, int] = {}
+        self._ordinals: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._next_ordinal = itertools.count()
         self.synced_epoch = -1
         self._lock = threading.RLock()
         self._handles = itertools.count(1)
@@ -111,6 +112,7 @@ class Context:
             self.view = view
             self._agreed.clear()
             self._ordinals.clear()
+            self._next_ordinal = itertools.count()
             self._auto_names = itertools.count(1)
             self._abandoned.clear()
             self._kept.clear()
@@ -258,7 +260,9 @@ class Context:
 
     def ordinal(self, reducer: Any) -> int:
         """The place of an optimizer in the order of first use in this epoch, alike on all ranks."""
-        return self._ordinals.setdefault(id(reducer), len(self._ordinals))
+        if reducer not in self._ordinals:
+            self._ordinals[reducer] = next(self._next_ordinal)
+        return self._ordinals[reducer]
 
     # -- agreement ------------------------------------------------------------------------------
 
