@@ -23,6 +23,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -229,6 +230,8 @@ class GlooCommunicator final : public Communicator {
     epoch_ = std::move(epoch);
     context_ = std::move(context);
     tag_ = 0;
+    sent_to_.clear();
+    received_from_.clear();
     return Status::Ok();
   }
 
@@ -454,10 +457,17 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
+  // A transfer concerns its chain only, so it must not move tag_, which all ranks count alike: messages of transfers
+  // are numbered per link instead.
+  static uint64_t TransferSlot(uint32_t number, uint8_t delta) {
+    return (uint64_t{0x7d} << 56) | (uint64_t{number} << 24) | delta;
+  }
+
   // One buffer along the chain: receive a chunk, pass it on, then compare the hashes that follow the data.
   bool TransferOne(gloo::Context& context, const MutableBuffer& buffer, int from, int to) {
     const auto timeout = context.getTimeout();
-    const uint32_t tag = NextTag();
+    const uint32_t incoming_number = from >= 0 ? ++received_from_[from] : 0;
+    const uint32_t outgoing_number = to >= 0 ? ++sent_to_[to] : 0;
     auto* data = static_cast<char*>(buffer.data);
     const size_t chunks = (buffer.bytes + kTransferChunkBytes - 1) / kTransferChunkBytes;
     const auto length = [&](size_t i) { return std::min(kTransferChunkBytes, buffer.bytes - i * kTransferChunkBytes); };
@@ -469,7 +479,7 @@ class GlooCommunicator final : public Communicator {
       char* chunk = data + i * kTransferChunkBytes;
       while (from >= 0 && posted < chunks && posted < i + kChunksInFlight) {
         receiving.push_back(context.createUnboundBuffer(data + posted * kTransferChunkBytes, length(posted)));
-        receiving.back()->recv(from, SlotOf(tag, 1), 0, length(posted));
+        receiving.back()->recv(from, TransferSlot(incoming_number, 1), 0, length(posted));
         ++posted;
       }
       if (from >= 0) {
@@ -478,7 +488,7 @@ class GlooCommunicator final : public Communicator {
       }
       if (to >= 0) {
         sending.push_back(context.createUnboundBuffer(chunk, length(i)));
-        sending.back()->send(to, SlotOf(tag, 1), 0, length(i));
+        sending.back()->send(to, TransferSlot(outgoing_number, 1), 0, length(i));
       }
       hashes[i] = XXH3_64bits(chunk, length(i));
       if (sending.size() >= kChunksInFlight) {
@@ -493,13 +503,13 @@ class GlooCommunicator final : public Communicator {
     if (from >= 0) {
       std::vector<uint64_t> expected(chunks);
       auto incoming = context.createUnboundBuffer(expected.data(), hash_bytes);
-      incoming->recv(from, SlotOf(tag, 2), 0, hash_bytes);
+      incoming->recv(from, TransferSlot(incoming_number, 2), 0, hash_bytes);
       incoming->waitRecv(nullptr, timeout);
       same = expected == hashes;
     }
     if (to >= 0) {
       auto outgoing = context.createUnboundBuffer(hashes.data(), hash_bytes);
-      outgoing->send(to, SlotOf(tag, 2), 0, hash_bytes);
+      outgoing->send(to, TransferSlot(outgoing_number, 2), 0, hash_bytes);
       outgoing->waitSend(nullptr, timeout);
     }
     return same;
@@ -521,6 +531,7 @@ class GlooCommunicator final : public Communicator {
 
   // Owned by the collective lane.
   uint32_t tag_ = 0;
+  std::map<int, uint32_t> sent_to_, received_from_;  // Buffers of transfers in this epoch, by rank.
   std::vector<char> small_scratch_;
 };
 
