@@ -168,11 +168,13 @@ def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float)
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
-        while not finished(state):
+        while True:  # called again after a change of members: first the rest of the data epoch
             for indices in hvd.elastic.batches(state.sampler, batch_size):
                 train_step(state, indices)
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
+            if finished(state):
+                return
 
     loop(state)
     journal.close()

@@ -45,7 +45,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
         if place == where and hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    model[0].register_full_backward_hook(lambda *unused: die("backward"))
+    model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
     def enough() -> bool:
         there = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
@@ -53,7 +53,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
-        while not enough():
+        while True:  # also when called again in the middle of a data epoch: first its rest
             for indices in hvd.elastic.batches(state.sampler, BATCH):
                 group_epoch, step = hvd.epoch(), state.step
                 journal.write(kind="share", data_epoch=state.epoch, step=step, rank=hvd.rank(),
@@ -76,6 +76,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
                     troupe.report({"step": step, "size": hvd.size()})
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
+            if enough():
+                return
 
     loop(state)
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
