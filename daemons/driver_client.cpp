@@ -52,7 +52,8 @@ Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions option
 DriverClient::~DriverClient() { Shutdown(); }
 
 Status DriverClient::Start() {
-  ZmqTransportOptions transport_options{id_, {}, {}};
+  ZmqTransportOptions transport_options;
+  transport_options.name = id_;
   PeerAddress head{kHeadName, "", ""};
   if (options_.address.empty()) {
     if (Status s = StartEmbedded(); !s.ok()) return s;
@@ -168,7 +169,7 @@ void DriverClient::OnFrame(const std::string& frame) {
   } else if (*type == kFrameJobEvents) {
     Result<JobEvents> batch = wire::Decode<JobEvents>(*type, frame);
     if (!batch.ok()) return;
-    std::lock_guard lock(mu_);
+    std::unique_lock lock(mu_);
     const auto it = feeds_.find(batch->job);
     if (it == feeds_.end()) return;
     Feed& feed = it->second;
@@ -189,7 +190,18 @@ void DriverClient::OnFrame(const std::string& frame) {
     }
     feed.next = std::max(feed.next, sequence);
     changed_.notify_all();
+    if (!sink_) return;
+    std::deque<JobEvent> events;
+    events.swap(feed.events);
+    const auto sink = sink_;
+    lock.unlock();
+    for (const JobEvent& event : events) sink(batch->job, event);
   }
+}
+
+void DriverClient::SetEventSink(std::function<void(const std::string&, const JobEvent&)> sink) {
+  std::lock_guard lock(mu_);
+  sink_ = std::move(sink);
 }
 
 void DriverClient::SendSubscribe(const std::string& job, const Feed& feed) {

@@ -50,6 +50,8 @@ class DriverClient {
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
   Result<std::string> ClusterJson();
+  // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before the first Submit.
+  void SetEventSink(std::function<void(const std::string& job, const JobEvent& event)> sink);
   // Idempotent. Embedded: ends the cluster and waits up to about 5 s for it.
   void Shutdown();
 
@@ -82,6 +84,7 @@ class DriverClient {
   std::mutex mu_;
   std::condition_variable changed_;
   std::map<std::string, Feed> feeds_;
+  std::function<void(const std::string&, const JobEvent&)> sink_;
   std::map<uint64_t, std::optional<DriverReply>> requests_;
   uint64_t next_request_ = 1;
   bool stopped_ = false;

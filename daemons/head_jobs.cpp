@@ -30,7 +30,7 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
     return Reply(from, submit.request, Status::Ok());
   }
   if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
-      spec.workers < spec.min_workers || spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
+      (spec.kind != "group" && spec.kind != "actor") || spec.workers < spec.min_workers || spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
     return Reply(from, submit.request,
                  Error{ErrorCode::kInvalidArgument,
                        "need 1 <= min_workers <= workers <= max_workers <= " + std::to_string(groups::kGroupMembersMax)});
@@ -144,7 +144,7 @@ void HeadService::Fill(Job& job) {
   const bool first_time = job.record.workers.empty();
   const uint32_t at_least = first_time ? job.spec.min_workers : 1;
   if (!PlaceWorkers(job, missing, at_least)) return;
-  if (first_time) OpenGroup(job);
+  if (first_time && job.spec.kind == "group") OpenGroup(job);
   Save(job);
 }
 
@@ -299,6 +299,10 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
   if (job.done()) return;
   Emit(job, WorkerEvent(job.spec.job, Now(), status, was_draining ? "drained" : "died", how));
   Save(job);
+  if (job.spec.kind == "actor") {  // Its state died with it; whoever holds a handle must know.
+    End(job, "failed", job.spec.name + " " + how, status);
+    return;
+  }
   if (was_starting && ++job.start_failures >= kStartFailuresMax) {
     std::string tail;
     for (const std::string& line : job.last_lines[status.id]) tail += "\n  " + line;
@@ -425,6 +429,7 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   if (const auto it = processes_.find(worker.process); it != processes_.end()) {
     status.pid = it->second.pid;
     status.host = it->second.host;
+    status.address = it->second.address;
   }
   if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
     for (const groups::Report& r : group->members()) {

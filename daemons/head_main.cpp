@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   InitLogging("head", log_file);
   if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);
 
-  ZmqTransportOptions transport_options{kHeadName, {}, {}};
+  ZmqTransportOptions transport_options;
+  transport_options.name = kHeadName;
   if (!key_file.empty()) {
     Result<CurveKeys> keys = LoadOrCreateCurveKeys(key_file);
     if (!keys.ok()) {

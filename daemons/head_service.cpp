@@ -50,7 +50,7 @@ Status HeadService::Start() {
       const std::string name = spec->job;
       Job& stored = jobs_[name] = std::move(job);
       LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
-      OpenGroup(stored);
+      if (stored.spec.kind == "group") OpenGroup(stored);
     }
     transport_->SetHandler([this](const std::string& from, std::string frame) { OnFrame(from, frame); });
     OnTick();
@@ -179,6 +179,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   process.pid = hello.pid;
   process.host = hello.host;
   process.preloaded = hello.preloaded;
+  process.address = hello.address;
   if (process.started == Time{}) process.started = Now();
   if (!hello.job.empty() && process.job.empty()) {  // We started after it was assigned.
     process.job = hello.job;
@@ -190,7 +191,8 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
     (void)transport_->Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
     return;
   }
-  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
+  const bool callable = job == nullptr || job->spec.kind != "actor" || !hello.address.endpoint.empty();
+  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty() && callable) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
     job->start_failures = 0;
     Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "started", ""));
@@ -209,6 +211,7 @@ void HeadService::Assign(const std::string& name) {
   if (!process.member.empty()) {
     assignment.job = job.spec.job;
     assignment.name = job.spec.name;
+    assignment.kind = job.spec.kind;
     assignment.member = process.member;
     assignment.min_workers = job.spec.min_workers;
     assignment.max_workers = job.spec.max_workers;

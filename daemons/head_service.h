@@ -49,6 +49,7 @@ class HeadService {
     bool exited = false;
     bool counted = false;  // Its resources are booked.
     Time started{};
+    PeerAddress address;
   };
 
   void OnFrame(const std::string& from, const std::string& frame);

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/wire.h"
+
 namespace troupe::daemons {
 namespace {
 
@@ -43,7 +45,8 @@ JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker
   AddWorker(json, worker);
   json["state"] = state;
   json["detail"] = detail;
-  return {"worker", Dump(json), ""};
+  if (worker.address.endpoint.empty()) return {"worker", Dump(json), ""};
+  return {"worker", Dump(json), wire::Encode(kFrameWorkerHello, worker.address)};
 }
 
 JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size, Duration pause,

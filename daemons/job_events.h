@@ -23,6 +23,7 @@ struct WorkerStatus {
   std::string node;
   std::string state;
   uint64_t version = 0;
+  PeerAddress address;  // Where it can be called; actors only.
 };
 
 struct JobStatus {

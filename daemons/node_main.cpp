@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
     options.run_dir = pattern;
     own_dir = true;
   }
-  ZmqTransportOptions transport_options{"node-" + options.node + "#" + RandomId(), {}, {}};
+  ZmqTransportOptions transport_options;
+  transport_options.name = "node-" + options.node + "#" + RandomId();
   if (!options.key_file.empty()) {
     Result<CurveKeys> keys = LoadCurveKeys(options.key_file);
     if (!keys.ok()) return fail(keys.error().message);

@@ -49,7 +49,8 @@ Status WorkerClient::Start() {
     return s;
   }
   head_ = {kHeadName, Env("TROUPE_WORKER_HEAD"), Env("TROUPE_WORKER_HEAD_KEY")};
-  ZmqTransportOptions options{process_, {}, {}};
+  ZmqTransportOptions options;
+  options.name = process_;
   if (const std::string path = Env("TROUPE_WORKER_KEY_FILE"); !path.empty()) {
     Result<CurveKeys> keys = LoadCurveKeys(path);
     if (!keys.ok()) return keys.error();
@@ -61,7 +62,7 @@ Status WorkerClient::Start() {
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(head_); !s.ok()) return s;
   transport_->loop().Post([this, running = running_] {
-    if (running->load()) Hello();
+    if (running->load()) Hello(true);
   });
   return Status::Ok();
 }
@@ -79,7 +80,17 @@ std::string WorkerClient::member() const {
   return assignment_.member;
 }
 
-void WorkerClient::Hello() {
+void WorkerClient::Announce(const PeerAddress& address) {
+  {
+    std::lock_guard lock(mu_);
+    announced_ = address;
+  }
+  transport_->loop().Post([this, running = running_] {
+    if (running->load()) Hello(false);
+  });
+}
+
+void WorkerClient::Hello(bool again) {
   WorkerHello hello;
   hello.process = process_;
   hello.node = node_;
@@ -90,10 +101,11 @@ void WorkerClient::Hello() {
     std::lock_guard lock(mu_);
     hello.job = assignment_.job;
     hello.member = assignment_.member;
+    hello.address = announced_;
   }
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
-  transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
-    if (running->load()) Hello();
+  if (again) transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
+    if (running->load()) Hello(true);
   });
 }
 
@@ -128,6 +140,12 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
     return;
   }
   if (!assignment_.job.empty()) return;  // A repeat.
+  if (assignment.kind == "actor") {  // No group to belong to.
+    assignment_ = assignment;
+    waiting_.push_back(assignment);
+    changed_.notify_all();
+    return;
+  }
   const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);
   if (!id) return;
   Result<std::unique_ptr<groups::Communicator>> communicator =
@@ -165,9 +183,9 @@ void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
   result.process = process_;
   result.ok = ok;
   result.payload = std::move(payload);
+  result.job = assignment_.job;
+  result.member = assignment_.member;
   if (agent_) {
-    result.job = assignment_.job;
-    result.member = assignment_.member;
     result.rank = agent_->Current().topology.rank;
     agent_->Finish();
   }

@@ -39,6 +39,8 @@ class WorkerClient {
   // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
   void Finish(bool ok, std::string payload, Duration limit);
   void Note(const std::string& kind, uint64_t bytes, std::string payload);
+  // Where others can call this process (an actor's listening address); told to the head with the next hello.
+  void Announce(const PeerAddress& address);
   [[nodiscard]] bool released() const { return released_.load(); }
   // Null before the assignment.
   [[nodiscard]] groups::GroupAgent* group() { return agent_.get(); }
@@ -49,7 +51,7 @@ class WorkerClient {
   Status Start();
   void OnFrame(const std::string& frame);
   void OnAssignment(const Assignment& assignment);
-  void Hello();
+  void Hello(bool again);
 
   CommunicatorFactory factory_;
   std::string process_;
@@ -68,6 +70,7 @@ class WorkerClient {
   std::condition_variable changed_;
   std::deque<Assignment> waiting_;
   bool preload_seen_ = false;
+  PeerAddress announced_;
   Assignment assignment_;  // The one with work; constant once set.
   std::unique_ptr<groups::GroupAgent> agent_;
 };

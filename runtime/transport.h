@@ -66,6 +66,8 @@ struct ZmqTransportOptions {
   std::string name;     // Routing id: unique per process incarnation, at most 128 bytes.
   CurveKeys keys;       // Needed for tcp endpoints only.
   std::vector<std::string> allowed_keys;  // Client keys accepted by a tcp listener; our own is always allowed.
+  // Frames to a peer whose link is not up yet wait for it. Off: they are dropped, as protocols that repeat want it.
+  bool queue_while_connecting = false;
 };
 
 // Starts the io thread at once; the destructor joins it.

@@ -198,7 +198,7 @@ class ZmqTransport final : public Transport, private EventLoop {
     try {
       zmq::socket_t socket(context_, zmq::socket_type::dealer);
       SetCommonOptions(socket);
-      socket.set(zmq::sockopt::immediate, true);
+      socket.set(zmq::sockopt::immediate, !options_.queue_while_connecting);
       socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
       socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
       if (tcp) {

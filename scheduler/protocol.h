@@ -120,6 +120,7 @@ struct WorkerHello {
 struct Assignment {
   std::string job;       // Empty: a spare that only imports `preload`.
   std::string name;
+  std::string kind;      // Of the job.
   std::string member;
   uint32_t index = 0;
   uint32_t min_workers = 1;
@@ -129,7 +130,7 @@ struct Assignment {
   std::map<std::string, std::string> env;
   std::vector<std::string> preload;
   template <class A>
-  void Fields(A& a) { a(job, name, member, index, min_workers, max_workers, group_running, payload, env, preload); }
+  void Fields(A& a) { a(job, name, kind, member, index, min_workers, max_workers, group_running, payload, env, preload); }
 };
 
 struct WorkerResult {  // Repeated until ReleaseWorker.
@@ -166,6 +167,7 @@ struct ReleaseWorker {  // The process may exit now.
 struct JobSpec {
   std::string job;  // Chosen by the driver.
   std::string name;
+  std::string kind = "group";  // "group": elastic workers of one group. "actor": one process, no group.
   uint32_t min_workers = 1;
   uint32_t max_workers = 1;
   uint32_t workers = 1;
@@ -183,7 +185,7 @@ struct JobSpec {
   bool detached = false;
   template <class A>
   void Fields(A& a) {
-    a(job, name, min_workers, max_workers, workers, resources, strategy, payload, preload, env, worker_argv,
+    a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload, env, worker_argv,
       elastic_timeout_s, start_timeout_s, reset_limit, spares, lease_ms, detached);
   }
 };
