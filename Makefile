@@ -1,8 +1,8 @@
 # Front door. Every target installs what it needs first and does nothing twice. The work is in scripts/.
-#   make demo          a cluster on this machine loses a worker while it trains
+#   make demo          a model trains on while its workers are killed, added and removed
 #   make test          every test, C++ and Python
 #   make check         format, lint, types, include directions, limits
-#   make bench         all benchmarks; make bench-NAME runs one
+#   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
 #   PRESET=dev make test    another preset of CMakePresets.json (dev: sanitizers)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ build: install-deps
 	@scripts/build.sh
 
 demo: build
-	@scripts/run_python.sh examples/demo.py
+	@scripts/run_python.sh examples/digits.py
 
 test: build
 	@scripts/test.sh
@@ -33,10 +33,10 @@ format: install-deps
 	@scripts/format.sh
 
 bench: build
-	@scripts/run_python.sh benchmarks/run.py $(ARGS)
+	@scripts/bench.sh
 
 bench-%: build
-	@scripts/run_python.sh benchmarks/run.py $* $(ARGS)
+	@scripts/bench.sh $* $(ARGS)
 
 clean:
 	rm -rf build

@@ -22,7 +22,11 @@ add_library(troupe_settings INTERFACE)
 target_include_directories(troupe_settings INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                      $<INSTALL_INTERFACE:include/troupe>)
 add_library(troupe_warnings INTERFACE)
-target_compile_options(troupe_warnings INTERFACE -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter)
+option(TROUPE_WERROR "Treat warnings as errors; off for builds by compilers and packages that are not ours" ON)
+target_compile_options(troupe_warnings INTERFACE -Wall -Wextra -Wpedantic -Wno-unused-parameter)
+if(TROUPE_WERROR)
+  target_compile_options(troupe_warnings INTERFACE -Werror)
+endif()
 
 if(TROUPE_SANITIZE STREQUAL "address")
   # Boost.Fiber 1.74 has no sanitizer hooks: an exception thrown on a fiber gives false stack reports,

@@ -78,7 +78,9 @@ T Get(const py::dict& dict, const char* key, T fallback) {
   try {
     return dict[key].cast<T>();
   } catch (const py::cast_error&) {
-    throw py::type_error(std::string(key) + " has an unusable type: " + std::string(py::str(dict[key].get_type())));
+    const py::object value = dict[key];
+    throw py::type_error(std::string(key) +
+                         " has an unusable type: " + std::string(py::str(py::type::of(value))));
   }
 }
 
@@ -411,7 +413,8 @@ void BindWorker(py::module_& m) {
       .def(py::init<>())
       .def_property_readonly("id", &PyWorker::Id)
       .def_property_readonly("host", &PyWorker::Host)
-      .def_property_readonly("group", &PyWorker::Group, py::keep_alive<0, 1>())
+      // A plain property would drop keep_alive.
+      .def_property_readonly("group", py::cpp_function(&PyWorker::Group, py::keep_alive<0, 1>()))
       .def("wait_assignment", &PyWorker::WaitAssignment, py::arg("timeout_s"))
       .def("finish", &PyWorker::Finish, py::arg("ok"), py::arg("payload"))
       .def("report", &PyWorker::Report, py::arg("payload"))

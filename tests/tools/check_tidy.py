@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what no compiler does: lengths, unfinished work, and that pure cores stay pure.
 
-Limits, words and patterns, with the exceptions and their reasons, are in rules.toml. The length of
+Limits and patterns, with the exceptions and their reasons, are in rules.toml. The length of
 C++ functions is clang-tidy's part (readability-function-size).
 """
 
@@ -55,11 +55,12 @@ def banned_problems(path: Path, lines: list[str], rules: dict[str, Any]) -> list
     banned = rules["banned"]
     if path.as_posix() in banned["exempt"]:
         return []
+    patterns = [re.compile(pattern) for pattern in banned["patterns"]]
     return [
-        f"{path}:{number}: contains {word!r}"
+        f"{path}:{number}: contains {match[0]!r}"
         for number, line in enumerate(lines, 1)
-        for word in banned["words"]
-        if word in line
+        for pattern in patterns
+        if (match := pattern.search(line))
     ]
 
 

@@ -84,6 +84,11 @@ def test_tidy(checkout: Path, name: str, text: str, expected: str) -> None:
     assert expected in problem
 
 
+def test_a_template_for_temporary_names_is_not_a_mark(checkout: Path) -> None:
+    put(checkout, "runtime/a.cpp", 'char name[] = "/tmp/troupe-XXXXXX";\n')
+    assert tidy_problems(checkout) == []
+
+
 def test_a_comment_may_name_what_a_pure_core_must_not_use(checkout: Path) -> None:
     put(checkout, "scheduler/a.cpp", "int a;  // never a std::mutex\n")
     assert tidy_problems(checkout) == []
