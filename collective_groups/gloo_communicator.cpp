@@ -55,6 +55,12 @@ struct EpochState {
   std::mutex mu;
   std::set<gt::UnboundBuffer*> live;
 
+  // Owned by the collective lane. Collectives of the whole view share one tag counter; transfers, in which only some
+  // ranks take part, count per direction and peer, so that nobody's counter runs ahead.
+  uint32_t tag = 0;
+  std::map<int, uint32_t> sent_to;
+  std::map<int, uint32_t> received_from;
+
   void Abort() {
     dead.store(true);
     std::lock_guard lock(mu);
@@ -229,9 +235,6 @@ class GlooCommunicator final : public Communicator {
     std::lock_guard lock(mu_);
     epoch_ = std::move(epoch);
     context_ = std::move(context);
-    tag_ = 0;
-    sent_to_.clear();
-    received_from_.clear();
     return Status::Ok();
   }
 
@@ -245,17 +248,17 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status AllReduce(void* data, size_t count, DataType type, ReduceOp op) override {
-    return Run("all-reduce", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>& shared) {
+    return Run("all-reduce", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>& shared, EpochState& epoch) {
       if (context.size == 1 || count == 0) return;
       const size_t bytes = count * ElementBytes(type);
       const ReduceFunction reduce = GetReduceFunction(type, op);
       if (bytes <= kSmallBytesMax) {
-        SmallAllReduce(context, data, count, bytes, reduce);
+        SmallAllReduce(context, ++epoch.tag, data, count, bytes, reduce);
         return;
       }
       gloo::AllreduceOptions options(shared);
       options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-      options.setTag(NextTag());
+      options.setTag(++epoch.tag);
       options.setReduceFunction(gloo::AllreduceOptions::Func(reduce));
       SetOutput(options, data, count, ElementBytes(type));
       gloo::allreduce(options);
@@ -263,9 +266,9 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status Broadcast(void* data, size_t bytes, int root) override {
-    return Run("broadcast", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&) {
+    return Run("broadcast", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
       if (context.size == 1 || bytes == 0) return;
-      const uint64_t slot = SlotOf(NextTag());
+      const uint64_t slot = SlotOf(++epoch.tag);
       auto buffer = context.createUnboundBuffer(data, bytes);
       // Binomial tree over ranks relative to the root.
       const int me = (context.rank - root + context.size) % context.size;
@@ -285,9 +288,9 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status AllGather(const void* in, void* out, std::span<const size_t> bytes_per_rank) override {
-    return Run("all-gather", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&) {
+    return Run("all-gather", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
       TROUPE_ASSERT(static_cast<int>(bytes_per_rank.size()) == context.size, "one block size per rank");
-      const uint64_t slot = SlotOf(NextTag());
+      const uint64_t slot = SlotOf(++epoch.tag);
       size_t offset = 0;
       std::vector<size_t> offsets;
       for (const size_t bytes : bytes_per_rank) {
@@ -316,10 +319,10 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status Barrier() override {
-    return Run("barrier", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&) {
+    return Run("barrier", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
       uint8_t token = 0;
       if (context.size > 1) {
-        SmallAllReduce(context, &token, 1, 1, GetReduceFunction(DataType::kUint8, ReduceOp::kMax));
+        SmallAllReduce(context, ++epoch.tag, &token, 1, 1, GetReduceFunction(DataType::kUint8, ReduceOp::kMax));
       }
     });
   }
@@ -327,13 +330,13 @@ class GlooCommunicator final : public Communicator {
   Result<uint64_t> Transfer(std::span<const int> chain, std::span<const MutableBuffer> buffers) override {
     uint64_t sent = 0;
     bool corrupt = false;
-    const Status status = Run("state transfer", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&) {
+    const Status status = Run("state transfer", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
       const auto me = std::find(chain.begin(), chain.end(), context.rank);
       if (me == chain.end()) return;
       const int from = me == chain.begin() ? -1 : *(me - 1);
       const int to = me + 1 == chain.end() ? -1 : *(me + 1);
       for (const MutableBuffer& buffer : buffers) {
-        corrupt |= !TransferOne(context, buffer, from, to);
+        corrupt |= !TransferOne(context, epoch, buffer, from, to);
         if (to >= 0) sent += buffer.bytes;
       }
     });
@@ -392,16 +395,18 @@ class GlooCommunicator final : public Communicator {
     if (!context) return Error{ErrorCode::kEpochChanged, std::string(what) + ": not in an epoch"};
     const Result<bool> result = Guard<bool>(what, epoch.get(), [&]() -> Result<bool> {
       epoch->Check();
-      body(*context, context);
+      body(*context, context, *epoch);
       return true;
     });
     return result.ok() ? Status::Ok() : Status(result.error());
   }
 
-  uint32_t NextTag() { return ++tag_; }
   // Layout of Gloo's own slots: prefix << 56 | tag << 24 | (epoch in bits 8..23) | delta. Prefix 0x7e is nobody else's.
   static uint64_t SlotOf(uint32_t tag, uint8_t delta = 0) {
     return (uint64_t{0x7e} << 56) | (uint64_t{tag} << 24) | delta;
+  }
+  static uint64_t TransferSlot(uint32_t tag, uint8_t delta) {
+    return (uint64_t{0x7d} << 56) | (uint64_t{tag} << 24) | delta;
   }
 
   static void SetOutput(gloo::AllreduceOptions& options, void* data, size_t count, size_t element_bytes) {
@@ -416,8 +421,8 @@ class GlooCommunicator final : public Communicator {
   // Recursive doubling (latency-optimal; Gloo's ring costs milliseconds for small tensors on few cores). Ranks beyond
   // the largest power of two first fold into a partner and get the result back. Operands of a pair are combined in
   // rank order, so every rank ends with the same bits.
-  void SmallAllReduce(gloo::Context& context, void* data, size_t count, size_t bytes, ReduceFunction reduce) {
-    const uint32_t tag = NextTag();
+  void SmallAllReduce(gloo::Context& context, uint32_t tag, void* data, size_t count, size_t bytes,
+                      ReduceFunction reduce) {
     small_scratch_.resize(std::max(small_scratch_.size(), bytes));
     auto mine = context.createUnboundBuffer(data, bytes);
     auto theirs = context.createUnboundBuffer(small_scratch_.data(), bytes);
@@ -457,17 +462,11 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  // A transfer concerns its chain only, so it must not move tag_, which all ranks count alike: messages of transfers
-  // are numbered per link instead.
-  static uint64_t TransferSlot(uint32_t number, uint8_t delta) {
-    return (uint64_t{0x7d} << 56) | (uint64_t{number} << 24) | delta;
-  }
-
   // One buffer along the chain: receive a chunk, pass it on, then compare the hashes that follow the data.
-  bool TransferOne(gloo::Context& context, const MutableBuffer& buffer, int from, int to) {
+  bool TransferOne(gloo::Context& context, EpochState& epoch, const MutableBuffer& buffer, int from, int to) {
     const auto timeout = context.getTimeout();
-    const uint32_t incoming_number = from >= 0 ? ++received_from_[from] : 0;
-    const uint32_t outgoing_number = to >= 0 ? ++sent_to_[to] : 0;
+    const uint32_t in = from >= 0 ? ++epoch.received_from[from] : 0;
+    const uint32_t out = to >= 0 ? ++epoch.sent_to[to] : 0;
     auto* data = static_cast<char*>(buffer.data);
     const size_t chunks = (buffer.bytes + kTransferChunkBytes - 1) / kTransferChunkBytes;
     const auto length = [&](size_t i) { return std::min(kTransferChunkBytes, buffer.bytes - i * kTransferChunkBytes); };
@@ -479,7 +478,7 @@ class GlooCommunicator final : public Communicator {
       char* chunk = data + i * kTransferChunkBytes;
       while (from >= 0 && posted < chunks && posted < i + kChunksInFlight) {
         receiving.push_back(context.createUnboundBuffer(data + posted * kTransferChunkBytes, length(posted)));
-        receiving.back()->recv(from, TransferSlot(incoming_number, 1), 0, length(posted));
+        receiving.back()->recv(from, TransferSlot(in, 1), 0, length(posted));
         ++posted;
       }
       if (from >= 0) {
@@ -488,7 +487,7 @@ class GlooCommunicator final : public Communicator {
       }
       if (to >= 0) {
         sending.push_back(context.createUnboundBuffer(chunk, length(i)));
-        sending.back()->send(to, TransferSlot(outgoing_number, 1), 0, length(i));
+        sending.back()->send(to, TransferSlot(out, 1), 0, length(i));
       }
       hashes[i] = XXH3_64bits(chunk, length(i));
       if (sending.size() >= kChunksInFlight) {
@@ -503,13 +502,13 @@ class GlooCommunicator final : public Communicator {
     if (from >= 0) {
       std::vector<uint64_t> expected(chunks);
       auto incoming = context.createUnboundBuffer(expected.data(), hash_bytes);
-      incoming->recv(from, TransferSlot(incoming_number, 2), 0, hash_bytes);
+      incoming->recv(from, TransferSlot(in, 2), 0, hash_bytes);
       incoming->waitRecv(nullptr, timeout);
       same = expected == hashes;
     }
     if (to >= 0) {
       auto outgoing = context.createUnboundBuffer(hashes.data(), hash_bytes);
-      outgoing->send(to, TransferSlot(outgoing_number, 2), 0, hash_bytes);
+      outgoing->send(to, TransferSlot(out, 2), 0, hash_bytes);
       outgoing->waitSend(nullptr, timeout);
     }
     return same;
@@ -530,8 +529,6 @@ class GlooCommunicator final : public Communicator {
   std::shared_ptr<EpochContext> context_;
 
   // Owned by the collective lane.
-  uint32_t tag_ = 0;
-  std::map<int, uint32_t> sent_to_, received_from_;  // Buffers of transfers in this epoch, by rank.
   std::vector<char> small_scratch_;
 };
 

@@ -11,7 +11,7 @@ constexpr Duration kTickInterval = milliseconds(20);
 Error ExpelError(ExpelKind kind, const std::string& reason) {
   switch (kind) {
     case ExpelKind::kDrained: return {ErrorCode::kDrained, "this member was asked to leave: " + reason};
-    case ExpelKind::kEnded: return {ErrorCode::kCancelled, "the group has ended: " + reason};
+    case ExpelKind::kEnded: return {ErrorCode::kDrained, "the group has ended and needs no more members: " + reason};
     default: return {ErrorCode::kFenced, "this member was declared dead and put aside: " + reason};
   }
 }

@@ -279,6 +279,7 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
     Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "drained", ""));
     (void)transport_->Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*job);
+    FinishIfDone(*job);
     Fill(*job);
     return;
   }

@@ -22,8 +22,11 @@ std::string Env(const char* name) {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment() {
+Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment(CommunicatorFactory factory) {
   std::unique_ptr<WorkerClient> client(new WorkerClient());
+  client->factory_ = factory ? std::move(factory) : [](const std::string& data_address) {
+    return groups::MakeGlooCommunicator({data_address});
+  };
   if (Status s = client->Start(); !s.ok()) return s.error();
   return client;
 }
@@ -128,7 +131,7 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
   const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);
   if (!id) return;
   Result<std::unique_ptr<groups::Communicator>> communicator =
-      groups::MakeGlooCommunicator({data_address_.empty() ? "127.0.0.1" : data_address_});
+      factory_(data_address_.empty() ? "127.0.0.1" : data_address_);
   if (!communicator.ok()) {
     LogError(communicator.error().message);
     return;  // The head sees no progress and says so.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,8 +22,11 @@ namespace troupe::daemons {
 
 class WorkerClient {
  public:
-  // From the TROUPE_WORKER_* environment that the node sets.
-  static Result<std::unique_ptr<WorkerClient>> FromEnvironment();
+  using CommunicatorFactory =
+      std::function<Result<std::unique_ptr<groups::Communicator>>(const std::string& data_address)>;
+
+  // From the TROUPE_WORKER_* environment that the node sets. The factory defaults to Gloo.
+  static Result<std::unique_ptr<WorkerClient>> FromEnvironment(CommunicatorFactory factory = nullptr);
   ~WorkerClient();
 
   [[nodiscard]] const std::string& process() const { return process_; }
@@ -47,6 +51,7 @@ class WorkerClient {
   void OnAssignment(const Assignment& assignment);
   void Hello();
 
+  CommunicatorFactory factory_;
   std::string process_;
   std::string node_;
   std::string host_;

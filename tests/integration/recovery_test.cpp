@@ -1,0 +1,239 @@
+// Real processes, real head, node, Redis and Gloo: whatever dies at whatever moment, the survivors go on, and at the
+// end every sample was counted exactly once on every member.
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <csignal>
+
+#include "tests/integration/cluster.h"
+
+namespace troupe::testing {
+namespace {
+
+void ExpectExactlyOnce(const Cluster& cluster, size_t results_at_least) {
+  EXPECT_EQ(cluster.state(), "succeeded") << cluster.reason();
+  EXPECT_GE(cluster.results().size(), results_at_least);
+  for (const std::string& summary : cluster.results()) {
+    EXPECT_NE(summary.find("missing=0 doubled=0"), std::string::npos) << summary;
+    EXPECT_EQ(summary, cluster.results().front());
+  }
+}
+
+TEST(Recovery, NobodyDies) {
+  Cluster cluster;
+  cluster.Start({});
+  ASSERT_TRUE(cluster.WaitActive(4));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 4);
+  EXPECT_EQ(cluster.epoch(), 1U);
+  EXPECT_EQ(cluster.deaths(), 0);
+}
+
+class KillAt : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(KillAt, SurvivorsCountEverySampleOnce) {
+  const auto [rank, phase] = GetParam();
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.faults = std::to_string(rank) + ":5:" + phase;
+  options.samples = 65536;  // 256 KiB per reduce: a ring over several segments.
+  options.per_rank = 256;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+  EXPECT_EQ(cluster.deaths(), 1);
+  EXPECT_GE(cluster.epoch(), 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryRankAndPhase, KillAt,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3),
+                                            ::testing::Values("before_reduce", "in_reduce", "after_reduce", "in_commit")),
+                         [](const auto& info) {
+                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                         });
+
+// A first death (rank 1, step 5) starts a recovery, in which a second member dies.
+class KillInRecovery : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
+  const auto [rank, phase] = GetParam();
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.workers = 5;
+  options.faults = "1:5:before_reduce;" + std::to_string(rank) + ":0:" + phase;
+  options.samples = 16384;
+  options.per_rank = 64;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+  EXPECT_EQ(cluster.deaths(), 2);
+}
+
+// Faults of recovery are armed by the first epoch's rank, so the links of epoch 1 itself do not trip them.
+INSTANTIATE_TEST_SUITE_P(OldestAndOthers, KillInRecovery,
+                         ::testing::Combine(::testing::Values(0, 2, 4), ::testing::Values("in_offer", "in_link")),
+                         [](const auto& info) {
+                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                         });
+
+TEST(Recovery, TwoDeathsAtOnce) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.workers = 5;
+  options.faults = "0:5:before_reduce;3:5:before_reduce";
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+  EXPECT_EQ(cluster.deaths(), 2);
+}
+
+TEST(Recovery, SourceOfTheStateDiesInSync) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.faults = "0:0:in_sync";  // Rank 0 sends the initial state.
+  options.samples = 1 << 20;
+  options.per_rank = 1 << 14;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 30000;
+  options.per_rank = 4;
+  options.spares = 1;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  ::kill(cluster.members()[2].pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("3 members", [&] { return cluster.members().size() == 3; }));
+  ASSERT_TRUE(cluster.WaitActive(4));
+  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 5).ok());
+  ASSERT_TRUE(cluster.WaitActive(5));
+  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 3).ok());
+  ASSERT_TRUE(cluster.WaitActive(3));
+  ::kill(cluster.members()[0].pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("2 members", [&] { return cluster.members().size() == 2; }));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 2);
+}
+
+TEST(Recovery, JoinerDiesBeforeItIsAdmitted) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 16000;
+  options.per_rank = 4;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 5).ok());
+  int joiner = 0;
+  ASSERT_TRUE(cluster.WaitFor("a fifth process", [&] {
+    const Result<std::string> status = cluster.client().JobJson(cluster.job());
+    const size_t at = status.ok() ? status->find("\"id\":\"w4#1\"") : std::string::npos;
+    joiner = at == std::string::npos ? 0 : std::stoi(JsonField(*status, at, "pid"));
+    return joiner > 0;
+  }));
+  ::kill(joiner, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("its replacement", [&] { return cluster.members().size() == 5; }));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 5);
+}
+
+TEST(Recovery, StoppedMemberIsFencedOut) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 16000;
+  options.per_rank = 4;
+  options.lease_ms = 500;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const int stopped = cluster.members()[1].pid;
+  ::kill(stopped, SIGSTOP);
+  ASSERT_TRUE(cluster.WaitFor("3 members", [&] { return cluster.members().size() == 3; }));
+  ::kill(stopped, SIGCONT);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Recovery, HeadIsKilledAndRestarted) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 16000;
+  options.per_rank = 2;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const int head = cluster.PidOf("troupe-head");
+  ASSERT_GT(head, 0);
+  ::kill(head, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("a new head", [&] {
+    const int now = cluster.PidOf("troupe-head");
+    return now > 0 && now != head;
+  }));
+  // Control is back: a death after the restart is noticed and healed.
+  ASSERT_TRUE(cluster.WaitFor("the job to be known again", [&] {
+    const Result<std::string> status = cluster.client().JobJson(cluster.job());
+    return status.ok() && status->find("\"state\":\"active\"") != std::string::npos;
+  }));
+  ::kill(cluster.members()[3].pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("a newer epoch", [&] { return cluster.epoch() >= 2 || !cluster.state().empty(); }));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Recovery, RedisIsRestarted) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 16000;
+  options.per_rank = 4;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const int redis = cluster.PidOf("redis-server");
+  ASSERT_GT(redis, 0);
+  ::kill(redis, SIGKILL);
+  ::kill(cluster.members()[1].pid, SIGKILL);  // The new epoch must wait for the store and then go on.
+  ASSERT_TRUE(cluster.WaitFor("epoch 2", [&] { return cluster.epoch() >= 2; }));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Recovery, ParksBelowTheMinimumAndResumes) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.workers = 3;
+  options.min_workers = 3;
+  options.max_workers = 3;
+  options.samples = 8000;
+  options.per_rank = 4;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(3));
+  ::kill(cluster.members()[0].pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("the group to park", [&] { return !cluster.parked().empty(); }));
+  EXPECT_NE(cluster.parked()[0].find("below the minimum of 3"), std::string::npos) << cluster.parked()[0];
+  ASSERT_TRUE(cluster.WaitActive(3));  // The replacement lets it resume by itself.
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Placement, ImpossibleResourcesFailAtOnceWithTheReason) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.cpu_each = 4096;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone(seconds(5)));
+  EXPECT_EQ(cluster.state(), "failed");
+  EXPECT_NE(cluster.reason().find("CPU 4096"), std::string::npos) << cluster.reason();
+}
+
+TEST(Workers, ThatCannotStartFailTheJobWithTheirLastLines) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.argv = {"/bin/sh", "-c", "echo the disk is on fire >&2; exit 3"};
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone(seconds(20)));
+  EXPECT_EQ(cluster.state(), "failed");
+  EXPECT_NE(cluster.reason().find("the disk is on fire"), std::string::npos) << cluster.reason();
+}
+
+}  // namespace
+}  // namespace troupe::testing
