@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import troupe
-from troupe import cli, display, doctor
+from troupe import _cluster, cli, display, doctor
 
 from conftest import PYAPI
 
@@ -119,7 +119,7 @@ def test_version_in_a_fresh_process() -> None:
 def test_doctor_lists_what_fails(capsys: pytest.CaptureFixture,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("TROUPE_BIN_DIR", "/nowhere")
+    monkeypatch.setattr(_cluster, "find_bin_dir", lambda: "/nowhere")
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "FAIL  redis-server" in out and "apt-get install redis-server" in out
