@@ -28,8 +28,8 @@ ActorClient::~ActorClient() {
   for (auto& [id, call] : left) call.done(Error{ErrorCode::kCancelled, "the caller shut down"});
 }
 
-void ActorClient::Call(const std::string& actor, const std::string& method, std::string arguments, Duration timeout,
-                       Callback done) {
+void ActorClient::Call(const std::string& actor, const std::string& method, std::string arguments,
+                       Duration timeout, Callback done) {
   std::optional<Error> refusal;
   uint64_t id = 0;
   {
@@ -44,7 +44,8 @@ void ActorClient::Call(const std::string& actor, const std::string& method, std:
     }
   }
   if (refusal) return done(*refusal);
-  const Status sent = transport_->Send(actor, wire::Encode(kFrameActorCall, ActorCall{id, method, std::move(arguments)}));
+  const Status sent = transport_->Send(
+      actor, wire::Encode(kFrameActorCall, ActorCall{id, method, std::move(arguments)}));
   if (sent.ok()) return;
   Pending call;
   {
@@ -68,7 +69,8 @@ void ActorClient::OnFrame(const std::string& frame) {
     call = std::move(it->second);
     pending_.erase(it);
   }
-  if (reply->code != 0) return call.done(Error{static_cast<ErrorCode>(reply->code), reply->message});
+  if (reply->code != 0)
+    return call.done(Error{static_cast<ErrorCode>(reply->code), reply->message});
   call.done(std::move(reply->value));
 }
 
@@ -103,7 +105,9 @@ void ActorClient::Sweep() {
       it = pending_.erase(it);
     }
   }
-  for (Pending& call : late) call.done(Error{ErrorCode::kDeadlineExceeded, "the actor did not answer within the call's deadline"});
+  for (Pending& call : late)
+    call.done(
+        Error{ErrorCode::kDeadlineExceeded, "the actor did not answer within the call's deadline"});
   transport_->loop().CallAfter(kSweepInterval, [this, alive = alive_] {
     if (*alive) Sweep();
   });

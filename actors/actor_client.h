@@ -1,8 +1,10 @@
-// ActorClient: the caller's side. Sends calls to actors' processes and completes futures with their replies.
+// ActorClient: the caller's side. Sends calls to actors' processes and completes futures with their
+// replies.
 //
-// Future<R> can be waited for from a fiber or a thread; Then runs when it is complete. Every call has a deadline:
-// a lost reply, a dead actor and a full mailbox all end in a typed error.
-// Thread: any. Owns: its transport and the calls in flight.
+// Future<R> can be waited for from a fiber or a thread; Then runs when it is complete. Every call
+// has a deadline: a lost reply, a dead actor and a full mailbox all end in a typed error.
+// Thread: any.
+// Owns: its transport and the calls in flight.
 // Limits: kCallsInFlightMax.
 #pragma once
 
@@ -36,8 +38,8 @@ class Future {
     return *state_->result;
   }
   [[nodiscard]] bool Ready() const { return state_->ready.IsSet(); }
-  // Runs `fn(const Result<Value>&)` once, when complete (at once if it already is), on the completing thread: it must
-  // not block.
+  // Runs `fn(const Result<Value>&)` once, when complete (at once if it already is), on the
+  // completing thread: it must not block.
   void Then(std::function<void(const Result<Value>&)> fn) const {
     {
       std::lock_guard lock(state_->mu);
@@ -81,7 +83,8 @@ class ActorClient {
 
   Status Connect(const PeerAddress& actor) { return transport_->Connect(actor); }
   // `done` runs exactly once, on the loop or, for an immediate refusal, on the caller's thread.
-  void Call(const std::string& actor, const std::string& method, std::string arguments, Duration timeout, Callback done);
+  void Call(const std::string& actor, const std::string& method, std::string arguments,
+            Duration timeout, Callback done);
   // Completes every call to `actor` with kPeerGone and refuses later ones.
   void Lost(const std::string& actor, const std::string& why);
 

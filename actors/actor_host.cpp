@@ -6,11 +6,14 @@
 
 namespace troupe::actors {
 
-ActorHost::ActorHost(Transport* transport, std::unique_ptr<Instance> instance, const ActorBlueprint& blueprint)
-    : transport_(transport), instance_(std::move(instance)),
+ActorHost::ActorHost(Transport* transport, std::unique_ptr<Instance> instance,
+                     const ActorBlueprint& blueprint)
+    : transport_(transport),
+      instance_(std::move(instance)),
       max_concurrency_(std::clamp(blueprint.max_concurrency, 1U, kMaxConcurrencyMax)),
       mailbox_depth_(std::clamp<size_t>(blueprint.mailbox_depth, 1, kMailboxDepthMax)),
-      executor_({"actor", 1, [](const std::string& what) { LogError("an exception left a fiber: ", what); }}) {}
+      executor_({"actor", 1,
+                 [](const std::string& what) { LogError("an exception left a fiber: ", what); }}) {}
 
 ActorHost::~ActorHost() { (void)Stop(seconds(5)); }
 
@@ -25,7 +28,8 @@ void ActorHost::OnFrame(const std::string& from, const std::string& frame) {
     std::lock_guard lock(mu_);
     if (stopping_ || mailbox_.size() >= mailbox_depth_) {
       const Error refusal = stopping_ ? Error{ErrorCode::kPeerGone, "the actor is stopping"}
-                                      : Error{ErrorCode::kBackpressure, "the actor's mailbox is full; call it again later"};
+                                      : Error{ErrorCode::kBackpressure,
+                                              "the actor's mailbox is full; call it again later"};
       return Answer(from, call->id, refusal);
     }
     mailbox_.push_back({from, std::move(*call)});

@@ -1,7 +1,8 @@
-// ActorHost: one actor in its process. Takes calls from the transport into a bounded mailbox and runs them on fibers.
+// ActorHost: one actor in its process. Takes calls from the transport into a bounded mailbox and
+// runs them on fibers.
 //
-// Calls of one caller start in the order they were sent. With max_concurrency 1 (the default) one runs at a time; with
-// more, an actor that waits does not block its others.
+// Calls of one caller start in the order they were sent. With max_concurrency 1 (the default) one
+// runs at a time; with more, an actor that waits does not block its others.
 // Thread: OnFrame on the loop; the actor's methods on one fiber thread.
 // Owns: the instance and the fiber thread.
 // Limits: the blueprint's mailbox_depth; a full mailbox answers kBackpressure.
@@ -21,7 +22,8 @@ namespace troupe::actors {
 
 class ActorHost {
  public:
-  ActorHost(Transport* transport, std::unique_ptr<Instance> instance, const ActorBlueprint& blueprint);
+  ActorHost(Transport* transport, std::unique_ptr<Instance> instance,
+            const ActorBlueprint& blueprint);
   ~ActorHost();
 
   void OnFrame(const std::string& from, const std::string& frame);

@@ -1,4 +1,5 @@
-// Describing a class so that it can be an actor: a constexpr list of its constructor arguments and methods.
+// Describing a class so that it can be an actor: a constexpr list of its constructor arguments and
+// methods.
 //
 //   class Counter { public: explicit Counter(int start); int Add(int x); };
 //   template <> struct troupe::ActorTraits<Counter> {
@@ -7,8 +8,8 @@
 //     static constexpr auto kMethods = std::tuple{troupe::Method{"Add", &Counter::Add}};
 //   };
 //
-// Arguments and results are any type the wire format knows (see runtime/wire.h); they travel by value. Calling what is
-// not described, or with unsuitable arguments, does not compile and says so.
+// Arguments and results are any type the wire format knows (see runtime/wire.h); they travel by
+// value. Calling what is not described, or with unsuitable arguments, does not compile and says so.
 // Thread: any.
 #pragma once
 
@@ -64,12 +65,16 @@ template <class R>
 struct Box {
   R value{};
   template <class Archive>
-  void Fields(Archive& archive) { archive(value); }
+  void Fields(Archive& archive) {
+    archive(value);
+  }
 };
 template <>
 struct Box<void> {
   template <class Archive>
-  void Fields(Archive& archive) { archive(); }
+  void Fields(Archive& archive) {
+    archive();
+  }
 };
 
 template <class F>
@@ -79,7 +84,8 @@ struct MethodTypes<R (T::*)(A...)> {
   using Result = R;
   using Pack = actors::Pack<std::decay_t<A>...>;
   template <class... Given>
-  static constexpr bool kAccepts = sizeof...(Given) == sizeof...(A) && (std::is_convertible_v<Given, std::decay_t<A>> && ...);
+  static constexpr bool kAccepts = sizeof...(Given) == sizeof...(A) &&
+                                   (std::is_convertible_v<Given, std::decay_t<A>> && ...);
 };
 template <class T, class R, class... A>
 struct MethodTypes<R (T::*)(A...) const> : MethodTypes<R (T::*)(A...)> {};
@@ -105,7 +111,8 @@ std::string MethodName(F function) {
 class Instance {
  public:
   virtual ~Instance() = default;
-  // The encoded result; kNotFound for an unknown method, kCorrupt for unsuitable arguments, kUserError if it threw.
+  // The encoded result; kNotFound for an unknown method, kCorrupt for unsuitable arguments,
+  // kUserError if it threw.
   virtual Result<std::string> Invoke(const std::string& method, const std::string& arguments) = 0;
 };
 
@@ -129,9 +136,13 @@ class TypedInstance final : public Instance {
   explicit TypedInstance(std::unique_ptr<T> object) : object_(std::move(object)) {}
 
   Result<std::string> Invoke(const std::string& method, const std::string& arguments) override {
-    Result<std::string> result = Error{ErrorCode::kNotFound, std::string(ActorTraits<T>::kName) + " has no method " + method};
-    std::apply([&](const auto&... m) { (void)((m.name == method && (result = Call(m, arguments), true)) || ...); },
-               ActorTraits<T>::kMethods);
+    Result<std::string> result = Error{
+        ErrorCode::kNotFound, std::string(ActorTraits<T>::kName) + " has no method " + method};
+    std::apply(
+        [&](const auto&... m) {
+          (void)((m.name == method && (result = Call(m, arguments), true)) || ...);
+        },
+        ActorTraits<T>::kMethods);
     return result;
   }
 
@@ -139,7 +150,8 @@ class TypedInstance final : public Instance {
   template <class F>
   Result<std::string> Call(const Method<F>& method, const std::string& arguments) {
     using Types = MethodTypes<F>;
-    Result<typename Types::Pack> pack = wire::Decode<typename Types::Pack>(kArgumentsType, arguments);
+    Result<typename Types::Pack> pack =
+        wire::Decode<typename Types::Pack>(kArgumentsType, arguments);
     const std::string what = std::string(ActorTraits<T>::kName) + "::" + method.name;
     if (!pack.ok()) return pack.error().WithContext(what);
     return Guarded(what, [&]() -> Result<std::string> {
@@ -171,10 +183,12 @@ class TypeTable {
     (table.Add<T>(typename ActorTraits<T>::Constructor{}), ...);
     return table;
   }
-  [[nodiscard]] Result<std::unique_ptr<Instance>> Make(const std::string& type, const std::string& arguments) const {
+  [[nodiscard]] Result<std::unique_ptr<Instance>> Make(const std::string& type,
+                                                       const std::string& arguments) const {
     const auto it = factories_.find(type);
     if (it == factories_.end()) {
-      return Error{ErrorCode::kNotFound, "this program does not describe an actor type " + type + "; list it in troupe::Init<...>"};
+      return Error{ErrorCode::kNotFound, "this program does not describe an actor type " + type +
+                                             "; list it in troupe::Init<...>"};
     }
     return it->second(arguments);
   }
@@ -182,14 +196,18 @@ class TypeTable {
  private:
   template <class T, class... A>
   void Add(Arguments<A...>) {
-    factories_[ActorTraits<T>::kName] = [](const std::string& arguments) -> Result<std::unique_ptr<Instance>> {
+    factories_[ActorTraits<T>::kName] =
+        [](const std::string& arguments) -> Result<std::unique_ptr<Instance>> {
       Result<Pack<A...>> pack = wire::Decode<Pack<A...>>(kArgumentsType, arguments);
       if (!pack.ok()) return pack.error();
       std::unique_ptr<T> object;
-      Result<std::string> made = Guarded(std::string("the constructor of ") + ActorTraits<T>::kName, [&]() -> Result<std::string> {
-        object = std::apply([](auto&... values) { return std::make_unique<T>(std::move(values)...); }, pack->values);
-        return std::string();
-      });
+      Result<std::string> made = Guarded(
+          std::string("the constructor of ") + ActorTraits<T>::kName, [&]() -> Result<std::string> {
+            object = std::apply(
+                [](auto&... values) { return std::make_unique<T>(std::move(values)...); },
+                pack->values);
+            return std::string();
+          });
       if (!made.ok()) return made.error();
       return std::unique_ptr<Instance>(std::make_unique<TypedInstance<T>>(std::move(object)));
     };

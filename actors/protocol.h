@@ -15,20 +15,24 @@ inline constexpr uint32_t kMailboxDepthMax = 10'000;  // Calls that wait in one 
 inline constexpr uint32_t kMaxConcurrencyMax = 100'000;
 
 struct ActorCall {
-  uint64_t id = 0;      // Unique per caller.
+  uint64_t id = 0;  // Unique per caller.
   std::string method;
   std::string arguments;
   template <class A>
-  void Fields(A& a) { a(id, method, arguments); }
+  void Fields(A& a) {
+    a(id, method, arguments);
+  }
 };
 
 struct ActorReply {
   uint64_t id = 0;
-  uint8_t code = 0;     // ErrorCode.
+  uint8_t code = 0;  // ErrorCode.
   std::string message;
   std::string value;
   template <class A>
-  void Fields(A& a) { a(id, code, message, value); }
+  void Fields(A& a) {
+    a(id, code, message, value);
+  }
 };
 
 struct ActorBlueprint {
@@ -37,7 +41,9 @@ struct ActorBlueprint {
   uint32_t max_concurrency = 1;
   uint32_t mailbox_depth = kMailboxDepthMax;
   template <class A>
-  void Fields(A& a) { a(type, arguments, max_concurrency, mailbox_depth); }
+  void Fields(A& a) {
+    a(type, arguments, max_concurrency, mailbox_depth);
+  }
 };
 
 }  // namespace troupe::actors

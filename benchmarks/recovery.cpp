@@ -74,7 +74,8 @@ struct Tracker {
     epoch = std::stoull(Field(json, 0, "epoch"));
     const size_t list = json.find("\"members\":[");
     const size_t end = json.find(']', list);
-    for (size_t at = json.find('{', list); at != std::string::npos && at < end; at = json.find('{', at + 1)) {
+    for (size_t at = json.find('{', list); at != std::string::npos && at < end;
+         at = json.find('{', at + 1)) {
       members.push_back({Field(json, at, "id"), std::stoi(Field(json, at, "pid"))});
     }
     return true;
@@ -88,7 +89,8 @@ struct Tracker {
 };
 
 // The epoch after `from` that reached `size` and had its first all-reduce on every rank.
-const EpochMarks* WaitEpoch(const Page& page, uint64_t from, int size, uint64_t* epoch, Duration limit) {
+const EpochMarks* WaitEpoch(const Page& page, uint64_t from, int size, uint64_t* epoch,
+                            Duration limit) {
   const Time deadline = Now() + limit;
   while (Now() < deadline) {
     for (uint64_t e = from + 1; e <= page.newest_epoch.load(); ++e) {
@@ -108,10 +110,12 @@ void Print(const Figure& figure, int members, const Settings& s) {
   std::vector<double> v = figure.ms;
   if (v.empty()) return;
   std::sort(v.begin(), v.end());
-  std::printf("{\"bench\": \"%s\", \"n\": %d, \"bytes\": %zu, \"heap_mib\": %zu, \"trials\": %zu, \"p50\": %.3f, "
-              "\"p99\": %.3f, \"max\": %.3f, \"unit\": \"ms\"}\n",
-              figure.name.c_str(), members, s.bytes, s.heap_mib, v.size(), v[v.size() / 2],
-              v[std::min(v.size() - 1, v.size() * 99 / 100)], v.back());
+  std::printf(
+      "{\"bench\": \"%s\", \"n\": %d, \"bytes\": %zu, \"heap_mib\": %zu, \"trials\": %zu, \"p50\": "
+      "%.3f, "
+      "\"p99\": %.3f, \"max\": %.3f, \"unit\": \"ms\"}\n",
+      figure.name.c_str(), members, s.bytes, s.heap_mib, v.size(), v[v.size() / 2],
+      v[std::min(v.size() - 1, v.size() * 99 / 100)], v.back());
   std::fflush(stdout);
 }
 
@@ -123,8 +127,10 @@ int Fail(const std::string& why) {
 int Drive(const Settings& s, const std::string& self) {
   char path[] = "/dev/shm/troupe-bench-XXXXXX";
   const int fd = ::mkstemp(path);
-  if (fd < 0 || ::ftruncate(fd, sizeof(Page)) != 0) return Fail("cannot create a shared page in /dev/shm");
-  auto* page = static_cast<Page*>(::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  if (fd < 0 || ::ftruncate(fd, sizeof(Page)) != 0)
+    return Fail("cannot create a shared page in /dev/shm");
+  auto* page =
+      static_cast<Page*>(::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
   daemons::DriverOptions options;
   options.bin_dir = s.bin_dir;
   auto client = daemons::DriverClient::Connect(options);
@@ -137,7 +143,8 @@ int Drive(const Settings& s, const std::string& self) {
   spec.resources = {{"CPU", 0.01}};
   spec.worker_argv = {self, "--member"};
   spec.payload = "x";
-  spec.env = {{"TROUPE_BENCH_PAGE", path}, {"TROUPE_BENCH_FLOATS", std::to_string(s.bytes / 4)},
+  spec.env = {{"TROUPE_BENCH_PAGE", path},
+              {"TROUPE_BENCH_FLOATS", std::to_string(s.bytes / 4)},
               {"TROUPE_BENCH_HEAP", std::to_string(s.heap_mib << 20)}};
   auto job = (*client)->Submit(spec);
   if (!job.ok()) return Fail(job.error().ToString());
@@ -155,7 +162,8 @@ int Drive(const Settings& s, const std::string& self) {
     return static_cast<double>(worst) / 1e6;
   };
   for (int trial = 0; trial < s.trials; ++trial) {
-    if (!tracker.WaitSize(n, seconds(30))) return Fail("the group did not reach its size: " + tracker.problem);
+    if (!tracker.WaitSize(n, seconds(30)))
+      return Fail("the group did not reach its size: " + tracker.problem);
     std::this_thread::sleep_for(milliseconds(20 + random() % 30));
     // kill
     const uint64_t before = page->newest_epoch.load();
@@ -183,12 +191,14 @@ int Drive(const Settings& s, const std::string& self) {
     while (tracker.epoch < joined && tracker.Next(seconds(5))) {
     }
     if (trial % 2 == 0) {
-      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members) - 1); !st.ok()) return Fail(st.error().ToString());
+      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members) - 1); !st.ok())
+        return Fail(st.error().ToString());
       uint64_t left = 0;
       marks = WaitEpoch(*page, joined, s.members - 1, &left, seconds(10));
       if (marks == nullptr) return Fail("the drain did not happen");
       leave.ms.push_back(slowest_pause(*marks, s.members - 1));
-      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members)); !st.ok()) return Fail(st.error().ToString());
+      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members)); !st.ok())
+        return Fail(st.error().ToString());
       tracker.WaitSize(n - 1, seconds(10));
     }
   }
@@ -197,8 +207,8 @@ int Drive(const Settings& s, const std::string& self) {
   Print(leave, s.members, s);
   Print(join, s.members, s);
   Print(replace, s.members, s);
-  std::printf("{\"bench\": \"recovery_faults\", \"n\": %d, \"hangs\": %d, \"wrong_sums\": %llu}\n", s.members, hangs,
-              static_cast<unsigned long long>(page->wrong_sums.load()));
+  std::printf("{\"bench\": \"recovery_faults\", \"n\": %d, \"hangs\": %d, \"wrong_sums\": %llu}\n",
+              s.members, hangs, static_cast<unsigned long long>(page->wrong_sums.load()));
   (*client)->Shutdown();
   ::unlink(path);
   ::close(fd);

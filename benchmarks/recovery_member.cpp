@@ -39,7 +39,8 @@ int RunMember() {
   }
   const size_t floats = std::strtoull(std::getenv("TROUPE_BENCH_FLOATS"), nullptr, 10);
   const size_t heap_bytes = std::strtoull(std::getenv("TROUPE_BENCH_HEAP"), nullptr, 10);
-  std::vector<char> heap(heap_bytes, 1);  // Dirty pages that the kernel must tear down after a kill.
+  std::vector<char> heap(heap_bytes,
+                         1);  // Dirty pages that the kernel must tear down after a kill.
   groups::GroupAgent& group = *worker.group();
   std::vector<float> data(floats);
   uint64_t version = 0;
@@ -56,7 +57,8 @@ int RunMember() {
     bool first = true;
     for (;;) {
       std::fill(data.begin(), data.end(), 1.0F);
-      const auto handle = group.AllReduce({{data.data(), data.size()}}, groups::DataType::kFloat32, groups::ReduceOp::kSum, 1, 1);
+      const auto handle = group.AllReduce({{data.data(), data.size()}}, groups::DataType::kFloat32,
+                                          groups::ReduceOp::kSum, 1, 1);
       if (!group.Wait(handle, seconds(60)).ok()) break;
       if (first) {
         marks.size.store(t.size);
@@ -65,7 +67,8 @@ int RunMember() {
         page->newest_epoch.store(view->view.epoch);
         first = false;
       }
-      if (data.front() != static_cast<float>(t.size) || data.back() != static_cast<float>(t.size)) ++page->wrong_sums;
+      if (data.front() != static_cast<float>(t.size) || data.back() != static_cast<float>(t.size))
+        ++page->wrong_sums;
       group.SetVersion(++version);
       Result<bool> stop = group.Boundary();
       if (!stop.ok() || *stop || page->stop.load()) break;

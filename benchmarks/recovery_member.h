@@ -1,5 +1,5 @@
-// The page that members and the driver of the recovery benchmark share: when each rank of each epoch had its first
-// all-reduce, and whether any sum was ever wrong.
+// The page that members and the driver of the recovery benchmark share: when each rank of each
+// epoch had its first all-reduce, and whether any sum was ever wrong.
 #pragma once
 
 #include <atomic>

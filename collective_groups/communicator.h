@@ -1,11 +1,13 @@
 // Communicator: the data plane of one member, re-formed from epoch to epoch over persistent links.
 //
-// Links are made per peer slot and outlive epochs; Begin maps the ranks of a view onto them. Abort releases every
-// blocked collective of its epoch in well under a millisecond, from any thread; afterwards the links that carried the
-// aborted operations are poisoned and must be offered and linked afresh.
-// Thread: Offer, Link and Begin from the link lane; collectives from the collective lane, one at a time, in the same
-// order on every rank; Abort and CancelLinks from any thread.
-// Invariants: GM-4 (messages of another epoch never match: the epoch is part of every message's slot).
+// Links are made per peer slot and outlive epochs; Begin maps the ranks of a view onto them. Abort
+// releases every blocked collective of its epoch in well under a millisecond, from any thread;
+// afterwards the links that carried the aborted operations are poisoned and must be offered and
+// linked afresh.
+// Thread: Offer, Link and Begin from the link lane; collectives from the collective lane, one at a
+// time, in the same order on every rank; Abort and CancelLinks from any thread.
+// Invariants: GM-4 (messages of another epoch never match: the epoch is part of every message's
+// slot).
 // Limits: kCollectiveTimeout per operation; addresses are opaque bytes.
 #pragma once
 
@@ -23,7 +25,8 @@
 
 namespace troupe::groups {
 
-// Death and epoch changes abort an operation long before; this bounds a peer that is alive but does nothing.
+// Death and epoch changes abort an operation long before; this bounds a peer that is alive but does
+// nothing.
 inline constexpr Duration kCollectiveTimeout = seconds(300);
 inline constexpr Duration kLinkTimeout = seconds(2);
 inline constexpr size_t kTransferChunkBytes = size_t{1} << 20;
@@ -41,7 +44,8 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // A fresh end of a link towards `peer_slot`, replacing an older one; returns the address the peer must Link to.
+  // A fresh end of a link towards `peer_slot`, replacing an older one; returns the address the peer
+  // must Link to.
   virtual Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) = 0;
   // Connects our end to the peer's. Both sides call it; blocks up to kLinkTimeout.
   virtual Status Link(uint32_t peer_slot, const std::string& address) = 0;
@@ -59,14 +63,17 @@ class Communicator {
   // out = the blocks of all ranks in order; bytes_per_rank may differ and be zero.
   virtual Status AllGather(const void* in, void* out, std::span<const size_t> bytes_per_rank) = 0;
   virtual Status Barrier() = 0;
-  // Copies buffers along a chain of ranks, pipelined in chunks with a hash each. Called by every rank of the chain
-  // with equal sizes; returns the bytes this rank sent. kCorrupt if a hash does not match.
-  virtual Result<uint64_t> Transfer(std::span<const int> chain, std::span<const MutableBuffer> buffers) = 0;
+  // Copies buffers along a chain of ranks, pipelined in chunks with a hash each. Called by every
+  // rank of the chain with equal sizes; returns the bytes this rank sent. kCorrupt if a hash does
+  // not match.
+  virtual Result<uint64_t> Transfer(std::span<const int> chain,
+                                    std::span<const MutableBuffer> buffers) = 0;
 };
 
 struct GlooOptions {
   std::string bind_address = "127.0.0.1";  // Address of the interface the data plane uses.
 };
-[[nodiscard]] Result<std::unique_ptr<Communicator>> MakeGlooCommunicator(const GlooOptions& options);
+[[nodiscard]] Result<std::unique_ptr<Communicator>> MakeGlooCommunicator(
+    const GlooOptions& options);
 
 }  // namespace troupe::groups

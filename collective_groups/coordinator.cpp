@@ -23,8 +23,9 @@ std::string Join(const std::vector<MemberId>& ids) {
 }  // namespace
 
 const char* GroupPhaseName(GroupPhase phase) {
-  static constexpr const char* kNames[] = {"forming", "recovering", "persisting", "preparing", "linking",
-                                           "active",  "planning",   "parked",     "ending",    "ended",   "failed"};
+  static constexpr const char* kNames[] = {"forming", "recovering", "persisting", "preparing",
+                                           "linking", "active",     "planning",   "parked",
+                                           "ending",  "ended",      "failed"};
   return kNames[static_cast<size_t>(phase)];
 }
 
@@ -106,12 +107,14 @@ void Coordinator::OnReport(const Report& report) {
   } else if (report.sequence <= peer.report.sequence) {
     return;
   }
-  if (report.state == MemberState::kReady && peer.ready_since == Time::Never()) peer.ready_since = now_;
+  if (report.state == MemberState::kReady && peer.ready_since == Time::Never())
+    peer.ready_since = now_;
   if (report.state == MemberState::kFinished) finished_.insert(report.id);
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
   last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
-  if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before) ForwardPrelinks(report.id);
+  if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before)
+    ForwardPrelinks(report.id);
 }
 
 // Hands fresh ahead-of-time offers to the other side at once instead of at the next repeat.
@@ -123,7 +126,8 @@ void Coordinator::ForwardPrelinks(const MemberId& from) {
       continue;
     }
     for (const ViewMember& m : current_.members) {
-      if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, joiner);
+      if (const auto it = peers_.find(m.id); it != peers_.end())
+        SendPrelink(m.id, it->second, joiner);
     }
   }
 }
@@ -139,9 +143,9 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
   }
   if (answer.code == ErrorCode::kOk) {
     stored_ = EpochRecord{options_.owner, options_.term, next_, next_seniority_, false};
-    const bool all_alive = std::all_of(next_.members.begin(), next_.members.end(), [&](const ViewMember& m) {
-      return peers_.contains(m.id) && !finished_.contains(m.id);
-    });
+    const bool all_alive = std::all_of(
+        next_.members.begin(), next_.members.end(),
+        [&](const ViewMember& m) { return peers_.contains(m.id) && !finished_.contains(m.id); });
     if (all_alive) {
       BeginPreparing();
     } else {
@@ -156,8 +160,8 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
       End(GroupPhase::kFailed);
       return;
     }
-    // An older coordinator that still runs, our own write whose answer was lost, or a store that came back empty:
-    // go on from what it holds; our next write ends the older one.
+    // An older coordinator that still runs, our own write whose answer was lost, or a store that
+    // came back empty: go on from what it holds; our next write ends the older one.
     stored_ = answer.actual;
     if (stored_) last_epoch_ = std::max(last_epoch_, stored_->view.epoch);
     if (ending) return PersistEnd();
@@ -225,13 +229,24 @@ void Coordinator::NoteCause(const std::string& reason) {
 void Coordinator::Reconsider() {
   switch (phase_) {
     case GroupPhase::kForming:
-    case GroupPhase::kParked: ReconsiderForming(); break;
-    case GroupPhase::kRecovering: ReconsiderRecovering(); break;
+    case GroupPhase::kParked:
+      ReconsiderForming();
+      break;
+    case GroupPhase::kRecovering:
+      ReconsiderRecovering();
+      break;
     case GroupPhase::kPreparing:
-    case GroupPhase::kLinking: ReconsiderProgress(); break;
-    case GroupPhase::kActive: ReconsiderActive(); break;
-    case GroupPhase::kPlanning: ReconsiderPlanning(); break;
-    default: break;
+    case GroupPhase::kLinking:
+      ReconsiderProgress();
+      break;
+    case GroupPhase::kActive:
+      ReconsiderActive();
+      break;
+    case GroupPhase::kPlanning:
+      ReconsiderPlanning();
+      break;
+    default:
+      break;
   }
 }
 
@@ -240,7 +255,8 @@ void Coordinator::ReconsiderForming() {
   if (EndIfFinished()) return;
   ExpelDrainedOutside();
   const std::vector<MemberId> ready = Candidates();
-  // Survivors that still unwind hold state that nobody else may have: wait for them (their lease bounds the wait).
+  // Survivors that still unwind hold state that nobody else may have: wait for them (their lease
+  // bounds the wait).
   const bool unwinding = std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
     const MemberState s = entry.second.report.state;
     return s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
@@ -255,12 +271,14 @@ void Coordinator::ReconsiderForming() {
     return;
   }
   waiting_for_ = std::to_string(ready.size()) + " of " +
-                 std::to_string(parked ? options_.min_members : std::max(options_.start_members, options_.min_members)) +
+                 std::to_string(parked ? options_.min_members
+                                       : std::max(options_.start_members, options_.min_members)) +
                  " members ready";
   if (now_ >= parked_since_ + options_.park_timeout) {
-    const std::string reason = "only " + std::to_string(ready.size()) + " of at least " +
-                               std::to_string(options_.min_members) + " members within the elastic timeout of " +
-                               std::to_string(static_cast<int64_t>(ToSeconds(options_.park_timeout))) + " s";
+    const std::string reason =
+        "only " + std::to_string(ready.size()) + " of at least " +
+        std::to_string(options_.min_members) + " members within the elastic timeout of " +
+        std::to_string(static_cast<int64_t>(ToSeconds(options_.park_timeout))) + " s";
     out_.actions.emplace_back(GroupFailed{reason});
     out_.reason = reason;
     End(GroupPhase::kFailed);
@@ -276,7 +294,8 @@ void Coordinator::ReconsiderRecovering() {
     if (it == peers_.end()) continue;
     ++heard;
     if (it->second.report.state == MemberState::kFinished) ++active;
-    if (it->second.report.state == MemberState::kActive && it->second.report.epoch == view.epoch) ++active;
+    if (it->second.report.state == MemberState::kActive && it->second.report.epoch == view.epoch)
+      ++active;
   }
   if (active == view.members.size()) {
     current_ = view;
@@ -290,7 +309,8 @@ void Coordinator::ReconsiderRecovering() {
     out_.reason = "coordinator restarted; epoch " + std::to_string(view.epoch) + " goes on";
     return;
   }
-  waiting_for_ = std::to_string(view.members.size() - heard) + " members to be heard after the restart";
+  waiting_for_ =
+      std::to_string(view.members.size() - heard) + " members to be heard after the restart";
   if (heard < view.members.size() && now_ < phase_deadline_) return;
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;
@@ -299,7 +319,8 @@ void Coordinator::ReconsiderRecovering() {
 }
 
 void Coordinator::ReconsiderProgress() {
-  const MemberState wanted = phase_ == GroupPhase::kPreparing ? MemberState::kPrepared : MemberState::kLinked;
+  const MemberState wanted =
+      phase_ == GroupPhase::kPreparing ? MemberState::kPrepared : MemberState::kLinked;
   bool broken = false;
   for (const ViewMember& m : next_.members) {
     const auto it = peers_.find(m.id);
@@ -310,7 +331,8 @@ void Coordinator::ReconsiderProgress() {
       return;
     }
     if (r.epoch == next_.epoch && r.broken) broken = true;
-    // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by abort instead.
+    // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by
+    // abort instead.
     if (next_planned_ && phase_ == GroupPhase::kPreparing && r.state == MemberState::kActive &&
         (r.broken || r.boundary > plan_boundary_ || (r.plan == plan_ && !r.plan_accepted))) {
       broken = true;
@@ -326,7 +348,8 @@ void Coordinator::ReconsiderProgress() {
     phase_ == GroupPhase::kPreparing ? BeginLinking() : BeginActive();
     return;
   }
-  waiting_for_ = Join(missing) + (phase_ == GroupPhase::kPreparing ? " to come out of the step" : " to link");
+  waiting_for_ =
+      Join(missing) + (phase_ == GroupPhase::kPreparing ? " to come out of the step" : " to link");
   if (now_ < phase_deadline_) return;
   // In Linking one bad member can keep several waiting: put the youngest aside and see.
   std::vector<MemberId> late = missing;
@@ -379,7 +402,8 @@ void Coordinator::ReconsiderActive() {
     if (joiner.prelink_attempt == 0) Prelink(id, joiner);
     if (!IsWarm(joiner) && now_ < joiner.prelink_deadline) all_warm = false;
   }
-  for (const MemberId& id : leaving_joiners) Expel(id, ExpelKind::kDrained, "drained before it joined");
+  for (const MemberId& id : leaving_joiners)
+    Expel(id, ExpelKind::kDrained, "drained before it joined");
   const bool join = joiners.size() > leaving_joiners.size() && all_warm &&
                     current_.members.size() < kGroupMembersMax;
   if ((!join && !drain) || !settled) return;
@@ -392,7 +416,8 @@ void Coordinator::ReconsiderPlanning() {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
-    if (r.broken || r.state != MemberState::kActive || !finished_.empty() || now_ >= phase_deadline_) {
+    if (r.broken || r.state != MemberState::kActive || !finished_.empty() ||
+        now_ >= phase_deadline_) {
       // Withdraw: whoever waits at the boundary goes on; Active decides afresh.
       plan_boundary_ = 0;
       ++plan_;
@@ -446,7 +471,9 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
   std::sort(members.begin(), members.end(), [&](const MemberId& a, const MemberId& b) {
     const Peer& pa = peers_.at(a);
     const Peer& pb = peers_.at(b);
-    const auto key = [](const Peer& p) { return std::pair(p.seniority == 0 ? UINT64_MAX : p.seniority, p.arrival); };
+    const auto key = [](const Peer& p) {
+      return std::pair(p.seniority == 0 ? UINT64_MAX : p.seniority, p.arrival);
+    };
     return key(pa) < key(pb);
   });
   members.resize(std::min<size_t>(members.size(), kGroupMembersMax));
@@ -470,8 +497,9 @@ void Coordinator::Persist() {
   phase_deadline_ = Time::Never();
   store_retry_at_ = Time::Never();
   waiting_for_ = "the store";
-  out_.actions.emplace_back(
-      PersistRecord{++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false}, stored_});
+  out_.actions.emplace_back(PersistRecord{
+      ++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false},
+      stored_});
 }
 
 void Coordinator::BeginPreparing() {
@@ -518,9 +546,9 @@ void Coordinator::BeginActive() {
     if (!InCurrent(id)) peer.prelink_attempt = 0;  // Its links must match the new members.
   }
   for (const ViewMember& m : current_.members) SendActivate(m.id);
-  out_.actions.emplace_back(EpochActivated{current_, old_size,
-                                           cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_,
-                                           next_planned_});
+  out_.actions.emplace_back(EpochActivated{
+      current_, old_size, cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_,
+      next_planned_});
   cause_at_ = Time::Never();
   broken_since_ = Time::Never();
   parked_since_ = Time::Never();
@@ -537,9 +565,11 @@ void Coordinator::BeginPlanning(const std::string& reason) {
 
 void Coordinator::StartPlanRound() {
   uint64_t newest = 0;
-  for (const ViewMember& m : current_.members) newest = std::max(newest, peers_.at(m.id).report.boundary);
+  for (const ViewMember& m : current_.members)
+    newest = std::max(newest, peers_.at(m.id).report.boundary);
   // A refusal means that steps pass faster than messages: look further ahead each time.
-  const uint64_t margin = std::min(kPlanMarginMax, options_.plan_margin << std::min<uint64_t>(plan_round_, 20));
+  const uint64_t margin =
+      std::min(kPlanMarginMax, options_.plan_margin << std::min<uint64_t>(plan_round_, 20));
   ++plan_round_;
   ++plan_;
   plan_boundary_ = newest + margin;
@@ -588,14 +618,16 @@ bool Coordinator::EndIfFinished() {
   return true;
 }
 
-// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for members.
+// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for
+// members.
 void Coordinator::PersistEnd() {
   phase_ = GroupPhase::kEnding;
   phase_deadline_ = Time::Never();
   store_retry_at_ = Time::Never();
   waiting_for_ = "the store";
   out_.actions.emplace_back(PersistRecord{
-      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true}, stored_});
+      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true},
+      stored_});
 }
 
 void Coordinator::ExpelDrainedOutside() {
@@ -632,7 +664,8 @@ void Coordinator::Prelink(const MemberId& id, Peer& joiner) {
   joiner.prelink_deadline = now_ + options_.prelink_timeout;
   SendPrelink(id, joiner, joiner);
   for (const ViewMember& m : current_.members) {
-    if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, joiner);
+    if (const auto it = peers_.find(m.id); it != peers_.end())
+      SendPrelink(m.id, it->second, joiner);
   }
 }
 
@@ -742,20 +775,25 @@ void Coordinator::RepeatOutstanding() {
       break;
     case GroupPhase::kPlanning:
       for (const ViewMember& m : current_.members) {
-        if (const auto it = peers_.find(m.id); it != peers_.end() && it->second.report.plan != plan_) SendPlan(m.id);
+        if (const auto it = peers_.find(m.id);
+            it != peers_.end() && it->second.report.plan != plan_)
+          SendPlan(m.id);
       }
       break;
     case GroupPhase::kActive:
       for (const ViewMember& m : current_.members) {
         const auto it = peers_.find(m.id);
-        if (it != peers_.end() && it->second.report.state == MemberState::kLinked) SendActivate(m.id);
-        if (it != peers_.end() && plan_boundary_ == 0 && it->second.report.plan != plan_) SendPlan(m.id);
+        if (it != peers_.end() && it->second.report.state == MemberState::kLinked)
+          SendActivate(m.id);
+        if (it != peers_.end() && plan_boundary_ == 0 && it->second.report.plan != plan_)
+          SendPlan(m.id);
       }
       for (auto& [id, peer] : peers_) {
         if (peer.prelink_attempt == 0 || InCurrent(id) || IsWarm(peer)) continue;
         SendPrelink(id, peer, peer);
         for (const ViewMember& m : current_.members) {
-          if (const auto it = peers_.find(m.id); it != peers_.end()) SendPrelink(m.id, it->second, peer);
+          if (const auto it = peers_.find(m.id); it != peers_.end())
+            SendPrelink(m.id, it->second, peer);
         }
       }
       break;
@@ -780,7 +818,8 @@ void Coordinator::RepeatOutstanding() {
 
 // ---- who is where ----
 
-// Once somebody finished, the others only have their last steps to end: they may do so in any number.
+// Once somebody finished, the others only have their last steps to end: they may do so in any
+// number.
 uint32_t Coordinator::MinMembers() const { return finished_.empty() ? options_.min_members : 1; }
 
 std::vector<MemberId> Coordinator::Survivors() const {
@@ -792,7 +831,8 @@ std::vector<MemberId> Coordinator::Survivors() const {
     }
   };
   add(current_);
-  // Members of an epoch that was being formed; once somebody finished, newcomers have nothing left to join.
+  // Members of an epoch that was being formed; once somebody finished, newcomers have nothing left
+  // to join.
   if (next_.epoch > current_.epoch && finished_.empty()) add(next_);
   return ids;
 }
@@ -817,9 +857,10 @@ std::vector<MemberId> Coordinator::MissingFrom(MemberState wanted) const {
   std::vector<MemberId> missing;
   for (const ViewMember& m : next_.members) {
     const auto it = peers_.find(m.id);
-    const bool there = it != peers_.end() && it->second.report.epoch == next_.epoch &&
-                       (it->second.report.state == wanted || it->second.report.state == MemberState::kLinked ||
-                        it->second.report.state == MemberState::kActive);
+    const bool there =
+        it != peers_.end() && it->second.report.epoch == next_.epoch &&
+        (it->second.report.state == wanted || it->second.report.state == MemberState::kLinked ||
+         it->second.report.state == MemberState::kActive);
     if (!there) missing.push_back(m.id);
   }
   return missing;
@@ -837,8 +878,10 @@ bool Coordinator::IsWarm(const Peer& joiner) const {
   return std::all_of(current_.members.begin(), current_.members.end(), [&](const ViewMember& m) {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) return true;
-    const LinkOffer* link = it->second.slot ? FindOffer(joiner.report.linked, *it->second.slot) : nullptr;
-    return link != nullptr && link->attempt == joiner.prelink_attempt && IsPrelinked(joiner, it->second);
+    const LinkOffer* link =
+        it->second.slot ? FindOffer(joiner.report.linked, *it->second.slot) : nullptr;
+    return link != nullptr && link->attempt == joiner.prelink_attempt &&
+           IsPrelinked(joiner, it->second);
   });
 }
 

@@ -9,9 +9,11 @@
 //
 // Thread: owner only. Never blocks, reads no clock, logs nothing; same inputs give same outputs.
 // Owns: the group's membership. Durable part: EpochRecord.
-// Invariants: GM-1 epochs only grow. GM-2 at most one member list per epoch. GM-3 no Activate of an epoch before all
-// its members were prepared (and linked). GM-5 after the last fault all live members reach one active epoch.
-// GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first message leaves.
+// Invariants: GM-1 epochs only grow. GM-2 at most one member list per epoch. GM-3 no Activate of an
+// epoch before all its members were prepared (and linked). GM-5 after the last fault all live
+// members reach one active epoch.
+// GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first
+// message leaves.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 
@@ -32,58 +34,81 @@ namespace troupe::groups {
 
 struct CoordinatorOptions {
   std::string group;
-  std::string owner;            // Unique per coordinator incarnation.
-  uint64_t term = 1;            // Grows with every coordinator start (a counter in the store).
+  std::string owner;  // Unique per coordinator incarnation.
+  uint64_t term = 1;  // Grows with every coordinator start (a counter in the store).
   uint32_t min_members = 1;
-  uint32_t start_members = 1;   // Form the first epoch as soon as this many are ready...
-  Duration form_timeout = seconds(30);       // ...or with at least min_members after this time.
-  Duration lease = seconds(2);               // Silence after which a member is put aside.
-  Duration prepare_timeout = seconds(60);    // A member must come out of its step in this time.
+  uint32_t start_members = 1;              // Form the first epoch as soon as this many are ready...
+  Duration form_timeout = seconds(30);     // ...or with at least min_members after this time.
+  Duration lease = seconds(2);             // Silence after which a member is put aside.
+  Duration prepare_timeout = seconds(60);  // A member must come out of its step in this time.
   Duration link_timeout = seconds(5);
-  Duration plan_timeout = seconds(2);        // Replies to a plan.
-  Duration error_grace = milliseconds(5);    // Between a broken link and a new epoch: the death report may follow.
-  Duration prelink_timeout = seconds(3);     // Then the joiner is linked in the switch itself.
+  Duration plan_timeout = seconds(2);  // Replies to a plan.
+  Duration error_grace =
+      milliseconds(5);  // Between a broken link and a new epoch: the death report may follow.
+  Duration prelink_timeout = seconds(3);  // Then the joiner is linked in the switch itself.
   Duration store_retry = milliseconds(50);
-  Duration repeat = milliseconds(100);       // Outstanding commands are repeated this often.
-  Duration recover_grace = seconds(2);       // After a restart: how long to wait for members to be heard.
-  Duration park_timeout = seconds(600);      // Elastic timeout: parked (or forming) longer than this fails the group.
-  uint64_t plan_margin = 2;                  // Boundaries between the newest known one and the planned one.
+  Duration repeat = milliseconds(100);  // Outstanding commands are repeated this often.
+  Duration recover_grace =
+      seconds(2);  // After a restart: how long to wait for members to be heard.
+  Duration park_timeout =
+      seconds(600);  // Elastic timeout: parked (or forming) longer than this fails the group.
+  uint64_t plan_margin = 2;  // Boundaries between the newest known one and the planned one.
 };
 
 // ---- events ----
-struct ReportReceived { Report report; };
-struct MemberDied { MemberId id; std::string reason; };     // From the node daemon.
-struct DrainRequested { MemberId id; std::string reason; };
-struct LimitsChanged { uint32_t min_members = 1; };
+struct ReportReceived {
+  Report report;
+};
+struct MemberDied {
+  MemberId id;
+  std::string reason;
+};  // From the node daemon.
+struct DrainRequested {
+  MemberId id;
+  std::string reason;
+};
+struct LimitsChanged {
+  uint32_t min_members = 1;
+};
 struct StoreAnswered {
   uint64_t request = 0;
-  ErrorCode code = ErrorCode::kOk;      // kOk, kConflict, or anything else: not known to have happened.
-  std::optional<EpochRecord> actual;    // After kConflict: what the store holds.
+  ErrorCode code = ErrorCode::kOk;  // kOk, kConflict, or anything else: not known to have happened.
+  std::optional<EpochRecord> actual;  // After kConflict: what the store holds.
 };
 struct Tick {};
 using CoordinatorEvent =
     std::variant<ReportReceived, MemberDied, DrainRequested, LimitsChanged, StoreAnswered, Tick>;
 
 // ---- actions ----
-struct SendCommand { MemberId to; Command command; };
-struct PersistRecord {                   // Answer with StoreAnswered{request}.
+struct SendCommand {
+  MemberId to;
+  Command command;
+};
+struct PersistRecord {  // Answer with StoreAnswered{request}.
   uint64_t request = 0;
   EpochRecord record;
-  std::optional<EpochRecord> expected;   // Compare-and-set against this; nullopt: must be absent.
+  std::optional<EpochRecord> expected;  // Compare-and-set against this; nullopt: must be absent.
 };
-struct FenceMember { MemberId id; std::string reason; };  // The node must end this incarnation.
+struct FenceMember {
+  MemberId id;
+  std::string reason;
+};  // The node must end this incarnation.
 struct EpochActivated {
   View view;
   int old_size = 0;
-  Duration took{};                       // From the cause to Activate.
+  Duration took{};  // From the cause to Activate.
   bool planned = false;
 };
-struct GroupParked { std::string reason; };
-struct GroupFailed { std::string reason; };
-struct GroupEnded {};                    // Every member finished.
-struct Deposed {};                       // Another coordinator owns the record; stop.
-using CoordinatorAction = std::variant<SendCommand, PersistRecord, FenceMember, EpochActivated, GroupParked,
-                                       GroupFailed, GroupEnded, Deposed>;
+struct GroupParked {
+  std::string reason;
+};
+struct GroupFailed {
+  std::string reason;
+};
+struct GroupEnded {};  // Every member finished.
+struct Deposed {};     // Another coordinator owns the record; stop.
+using CoordinatorAction = std::variant<SendCommand, PersistRecord, FenceMember, EpochActivated,
+                                       GroupParked, GroupFailed, GroupEnded, Deposed>;
 
 struct CoordinatorDecision {
   std::vector<CoordinatorAction> actions;
@@ -91,7 +116,17 @@ struct CoordinatorDecision {
 };
 
 enum class GroupPhase : uint8_t {
-  kForming, kRecovering, kPersisting, kPreparing, kLinking, kActive, kPlanning, kParked, kEnding, kEnded, kFailed
+  kForming,
+  kRecovering,
+  kPersisting,
+  kPreparing,
+  kLinking,
+  kActive,
+  kPlanning,
+  kParked,
+  kEnding,
+  kEnded,
+  kFailed
 };
 [[nodiscard]] const char* GroupPhaseName(GroupPhase phase);
 
@@ -105,7 +140,9 @@ class Coordinator {
   [[nodiscard]] Time NextDeadline() const;
 
   [[nodiscard]] GroupPhase phase() const { return phase_; }
-  [[nodiscard]] const View& view() const { return current_; }      // The last active view; epoch 0: none yet.
+  [[nodiscard]] const View& view() const {
+    return current_;
+  }  // The last active view; epoch 0: none yet.
   [[nodiscard]] const std::string& waiting_for() const { return waiting_for_; }
   // Live members in or outside the view, with their last report.
   [[nodiscard]] std::vector<Report> members() const;
@@ -159,7 +196,8 @@ class Coordinator {
   void SendPlan(const MemberId& to);
   void SendLeave(const MemberId& to);
   void RepeatOutstanding();
-  [[nodiscard]] std::vector<MemberId> Survivors() const;   // Live, unfinished members of the current and next view.
+  [[nodiscard]] std::vector<MemberId> Survivors()
+      const;  // Live, unfinished members of the current and next view.
   [[nodiscard]] std::vector<MemberId> Joiners() const;     // Ready, outside the current view.
   [[nodiscard]] std::vector<MemberId> Candidates() const;  // Everybody ready.
   [[nodiscard]] std::vector<MemberId> MissingFrom(MemberState wanted) const;
@@ -183,25 +221,25 @@ class Coordinator {
   Time phase_deadline_ = Time::Never();
   Time next_repeat_ = Time::Never();
   std::map<MemberId, Peer> peers_;
-  std::set<MemberId> gone_;                // Fenced incarnations: never heard again.
-  std::set<MemberId> finished_;            // Their function returned.
-  std::optional<EpochRecord> stored_;      // As far as we know.
-  View current_;                           // Last active.
-  View next_;                              // Being formed.
+  std::set<MemberId> gone_;            // Fenced incarnations: never heard again.
+  std::set<MemberId> finished_;        // Their function returned.
+  std::optional<EpochRecord> stored_;  // As far as we know.
+  View current_;                       // Last active.
+  View next_;                          // Being formed.
   bool next_planned_ = false;
-  bool interrupted_ = false;               // The current epoch was aborted: its links are not trusted.
-  std::set<Link> links_;                   // Links that are up and clean.
+  bool interrupted_ = false;  // The current epoch was aborted: its links are not trusted.
+  std::set<Link> links_;      // Links that are up and clean.
   uint64_t next_seniority_ = 1;
   uint64_t next_arrival_ = 1;
-  Epoch last_epoch_ = 0;                   // Highest epoch number ever proposed.
-  uint64_t request_ = 0;                   // Of the outstanding store request.
+  Epoch last_epoch_ = 0;  // Highest epoch number ever proposed.
+  uint64_t request_ = 0;  // Of the outstanding store request.
   Time store_retry_at_ = Time::Never();
   Time broken_since_ = Time::Never();
   uint64_t plan_ = 0;
   uint64_t plan_boundary_ = 0;
   uint64_t plan_round_ = 0;
   uint64_t prelink_attempt_ = 0;
-  Time cause_at_ = Time::Never();          // When the reason for the coming epoch was first seen.
+  Time cause_at_ = Time::Never();  // When the reason for the coming epoch was first seen.
   std::string cause_;
   Time parked_since_ = Time::Never();
   std::string waiting_for_;

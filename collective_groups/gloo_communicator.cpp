@@ -1,13 +1,14 @@
 // Adapter of Gloo: the only file that includes it.
 //
-// Stock Gloo (Debian, 2022-05) cannot be aborted safely: closing connections does not wake a local waiter, a failure
-// does not spread beyond ring neighbours, and a context is dead after any time-out. So the pairs are kept apart from
-// the contexts: one transport context per process holds a pair per peer slot, and every epoch gets a thin context
-// that maps ranks to slots, puts the epoch into the unused bits 8..23 of each message's slot, and remembers its
-// buffers so that Abort can wake them (0.1-0.3 ms, in any phase).
+// Stock Gloo (Debian, 2022-05) cannot be aborted safely: closing connections does not wake a local
+// waiter, a failure does not spread beyond ring neighbours, and a context is dead after any
+// time-out. So the pairs are kept apart from the contexts: one transport context per process holds
+// a pair per peer slot, and every epoch gets a thin context that maps ranks to slots, puts the
+// epoch into the unused bits 8..23 of each message's slot, and remembers its buffers so that Abort
+// can wake them (0.1-0.3 ms, in any phase).
 //
-// Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits for a round; a
-// timerfd registered with the device ticks every 200 us while links change.
+// Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits
+// for a round; a timerfd registered with the device ticks every 200 us while links change.
 #include <gloo/allreduce.h>
 #include <gloo/common/error.h>
 #include <gloo/context.h>
@@ -55,8 +56,9 @@ struct EpochState {
   std::mutex mu;
   std::set<gt::UnboundBuffer*> live;
 
-  // Owned by the collective lane. Collectives of the whole view share one tag counter; transfers, in which only some
-  // ranks take part, count per direction and peer, so that nobody's counter runs ahead.
+  // Owned by the collective lane. Collectives of the whole view share one tag counter; transfers,
+  // in which only some ranks take part, count per direction and peer, so that nobody's counter runs
+  // ahead.
   uint32_t tag = 0;
   std::map<int, uint32_t> sent_to;
   std::map<int, uint32_t> received_from;
@@ -77,7 +79,9 @@ struct EpochState {
 class EpochBuffer final : public gt::UnboundBuffer {
  public:
   EpochBuffer(std::shared_ptr<EpochState> epoch, void* data, size_t bytes)
-      : UnboundBuffer(data, bytes), epoch_(std::move(epoch)), inner_(epoch_->base->createUnboundBuffer(data, bytes)) {
+      : UnboundBuffer(data, bytes),
+        epoch_(std::move(epoch)),
+        inner_(epoch_->base->createUnboundBuffer(data, bytes)) {
     std::lock_guard lock(epoch_->mu);
     epoch_->live.insert(inner_.get());
   }
@@ -120,10 +124,13 @@ class EpochBuffer final : public gt::UnboundBuffer {
 
 class EpochTransport final : public gt::Context {
  public:
-  EpochTransport(std::shared_ptr<EpochState> epoch, int rank, int size) : gt::Context(rank, size), epoch_(std::move(epoch)) {
+  EpochTransport(std::shared_ptr<EpochState> epoch, int rank, int size)
+      : gt::Context(rank, size), epoch_(std::move(epoch)) {
     setTimeout(Ms(kCollectiveTimeout));
   }
-  std::unique_ptr<gt::Pair>& getPair(int rank) override { return epoch_->base->getPair(epoch_->slots[rank]); }
+  std::unique_ptr<gt::Pair>& getPair(int rank) override {
+    return epoch_->base->getPair(epoch_->slots[rank]);
+  }
   std::unique_ptr<gt::Pair>& createPair(int rank) override { return getPair(rank); }
   std::unique_ptr<gt::UnboundBuffer> createUnboundBuffer(void* data, size_t bytes) override {
     return std::make_unique<EpochBuffer>(epoch_, data, bytes);
@@ -135,7 +142,8 @@ class EpochTransport final : public gt::Context {
 
 class EpochContext final : public gloo::Context {
  public:
-  EpochContext(std::shared_ptr<gt::Device> device, std::shared_ptr<gt::Context> transport, int rank, int size)
+  EpochContext(std::shared_ptr<gt::Device> device, std::shared_ptr<gt::Context> transport, int rank,
+               int size)
       : gloo::Context(rank, size) {
     device_ = std::move(device);
     transportContext_ = std::move(transport);
@@ -185,7 +193,8 @@ class GlooCommunicator final : public Communicator {
         base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
       }
       std::lock_guard lock(links_mu_);
-      const std::vector<char> bytes = base_->createPair(static_cast<int>(peer_slot))->address().bytes();
+      const std::vector<char> bytes =
+          base_->createPair(static_cast<int>(peer_slot))->address().bytes();
       return std::string(bytes.begin(), bytes.end());
     });
   }
@@ -201,7 +210,8 @@ class GlooCommunicator final : public Communicator {
     const uint64_t cancels = cancels_.load();
     const Result<bool> result = Guard<bool>("link", nullptr, [&]() -> Result<bool> {
       const TickScope tick(this);
-      base_->getPair(static_cast<int>(peer_slot))->connect(std::vector<char>(address.begin(), address.end()));
+      base_->getPair(static_cast<int>(peer_slot))
+          ->connect(std::vector<char>(address.begin(), address.end()));
       return true;
     });
     std::lock_guard lock(links_mu_);
@@ -248,7 +258,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status AllReduce(void* data, size_t count, DataType type, ReduceOp op) override {
-    return Run("all-reduce", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>& shared, EpochState& epoch) {
+    return Run("all-reduce", [&](gloo::Context& context,
+                                 const std::shared_ptr<gloo::Context>& shared, EpochState& epoch) {
       if (context.size == 1 || count == 0) return;
       const size_t bytes = count * ElementBytes(type);
       const ReduceFunction reduce = GetReduceFunction(type, op);
@@ -266,7 +277,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status Broadcast(void* data, size_t bytes, int root) override {
-    return Run("broadcast", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
+    return Run("broadcast", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&,
+                                EpochState& epoch) {
       if (context.size == 1 || bytes == 0) return;
       const uint64_t slot = SlotOf(++epoch.tag);
       auto buffer = context.createUnboundBuffer(data, bytes);
@@ -288,8 +300,10 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status AllGather(const void* in, void* out, std::span<const size_t> bytes_per_rank) override {
-    return Run("all-gather", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
-      TROUPE_ASSERT(static_cast<int>(bytes_per_rank.size()) == context.size, "one block size per rank");
+    return Run("all-gather", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&,
+                                 EpochState& epoch) {
+      TROUPE_ASSERT(static_cast<int>(bytes_per_rank.size()) == context.size,
+                    "one block size per rank");
       const uint64_t slot = SlotOf(++epoch.tag);
       size_t offset = 0;
       std::vector<size_t> offsets;
@@ -305,7 +319,8 @@ class GlooCommunicator final : public Communicator {
       for (int step = 1; step < context.size; ++step) {
         const int from = (context.rank + step) % context.size;
         if (bytes_per_rank[from] == 0) continue;
-        receiving.push_back(context.createUnboundBuffer(target + offsets[from], bytes_per_rank[from]));
+        receiving.push_back(
+            context.createUnboundBuffer(target + offsets[from], bytes_per_rank[from]));
         receiving.back()->recv(from, slot, 0, bytes_per_rank[from]);
       }
       for (int step = 1; step < context.size && mine > 0; ++step) {
@@ -319,27 +334,32 @@ class GlooCommunicator final : public Communicator {
   }
 
   Status Barrier() override {
-    return Run("barrier", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
+    return Run("barrier", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&,
+                              EpochState& epoch) {
       uint8_t token = 0;
       if (context.size > 1) {
-        SmallAllReduce(context, ++epoch.tag, &token, 1, 1, GetReduceFunction(DataType::kUint8, ReduceOp::kMax));
+        SmallAllReduce(context, ++epoch.tag, &token, 1, 1,
+                       GetReduceFunction(DataType::kUint8, ReduceOp::kMax));
       }
     });
   }
 
-  Result<uint64_t> Transfer(std::span<const int> chain, std::span<const MutableBuffer> buffers) override {
+  Result<uint64_t> Transfer(std::span<const int> chain,
+                            std::span<const MutableBuffer> buffers) override {
     uint64_t sent = 0;
     bool corrupt = false;
-    const Status status = Run("state transfer", [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
-      const auto me = std::find(chain.begin(), chain.end(), context.rank);
-      if (me == chain.end()) return;
-      const int from = me == chain.begin() ? -1 : *(me - 1);
-      const int to = me + 1 == chain.end() ? -1 : *(me + 1);
-      for (const MutableBuffer& buffer : buffers) {
-        corrupt |= !TransferOne(context, epoch, buffer, from, to);
-        if (to >= 0) sent += buffer.bytes;
-      }
-    });
+    const Status status =
+        Run("state transfer",
+            [&](gloo::Context& context, const std::shared_ptr<gloo::Context>&, EpochState& epoch) {
+              const auto me = std::find(chain.begin(), chain.end(), context.rank);
+              if (me == chain.end()) return;
+              const int from = me == chain.begin() ? -1 : *(me - 1);
+              const int to = me + 1 == chain.end() ? -1 : *(me + 1);
+              for (const MutableBuffer& buffer : buffers) {
+                corrupt |= !TransferOne(context, epoch, buffer, from, to);
+                if (to >= 0) sent += buffer.bytes;
+              }
+            });
     if (!status.ok()) return status.error();
     if (corrupt) return Error{ErrorCode::kCorrupt, "state transfer: a chunk's hash does not match"};
     return sent;
@@ -401,7 +421,8 @@ class GlooCommunicator final : public Communicator {
     return result.ok() ? Status::Ok() : Status(result.error());
   }
 
-  // Layout of Gloo's own slots: prefix << 56 | tag << 24 | (epoch in bits 8..23) | delta. Prefix 0x7e is nobody else's.
+  // Layout of Gloo's own slots: prefix << 56 | tag << 24 | (epoch in bits 8..23) | delta. Prefix
+  // 0x7e is nobody else's.
   static uint64_t SlotOf(uint32_t tag, uint8_t delta = 0) {
     return (uint64_t{0x7e} << 56) | (uint64_t{tag} << 24) | delta;
   }
@@ -409,18 +430,23 @@ class GlooCommunicator final : public Communicator {
     return (uint64_t{0x7d} << 56) | (uint64_t{tag} << 24) | delta;
   }
 
-  static void SetOutput(gloo::AllreduceOptions& options, void* data, size_t count, size_t element_bytes) {
+  static void SetOutput(gloo::AllreduceOptions& options, void* data, size_t count,
+                        size_t element_bytes) {
     switch (element_bytes) {
-      case 1: return options.setOutput(static_cast<uint8_t*>(data), count);
-      case 2: return options.setOutput(static_cast<uint16_t*>(data), count);
-      case 4: return options.setOutput(static_cast<uint32_t*>(data), count);
-      default: return options.setOutput(static_cast<uint64_t*>(data), count);
+      case 1:
+        return options.setOutput(static_cast<uint8_t*>(data), count);
+      case 2:
+        return options.setOutput(static_cast<uint16_t*>(data), count);
+      case 4:
+        return options.setOutput(static_cast<uint32_t*>(data), count);
+      default:
+        return options.setOutput(static_cast<uint64_t*>(data), count);
     }
   }
 
-  // Recursive doubling (latency-optimal; Gloo's ring costs milliseconds for small tensors on few cores). Ranks beyond
-  // the largest power of two first fold into a partner and get the result back. Operands of a pair are combined in
-  // rank order, so every rank ends with the same bits.
+  // Recursive doubling (latency-optimal; Gloo's ring costs milliseconds for small tensors on few
+  // cores). Ranks beyond the largest power of two first fold into a partner and get the result
+  // back. Operands of a pair are combined in rank order, so every rank ends with the same bits.
   void SmallAllReduce(gloo::Context& context, uint32_t tag, void* data, size_t count, size_t bytes,
                       ReduceFunction reduce) {
     small_scratch_.resize(std::max(small_scratch_.size(), bytes));
@@ -462,14 +488,18 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  // One buffer along the chain: receive a chunk, pass it on, then compare the hashes that follow the data.
-  bool TransferOne(gloo::Context& context, EpochState& epoch, const MutableBuffer& buffer, int from, int to) {
+  // One buffer along the chain: receive a chunk, pass it on, then compare the hashes that follow
+  // the data.
+  bool TransferOne(gloo::Context& context, EpochState& epoch, const MutableBuffer& buffer, int from,
+                   int to) {
     const auto timeout = context.getTimeout();
     const uint32_t in = from >= 0 ? ++epoch.received_from[from] : 0;
     const uint32_t out = to >= 0 ? ++epoch.sent_to[to] : 0;
     auto* data = static_cast<char*>(buffer.data);
     const size_t chunks = (buffer.bytes + kTransferChunkBytes - 1) / kTransferChunkBytes;
-    const auto length = [&](size_t i) { return std::min(kTransferChunkBytes, buffer.bytes - i * kTransferChunkBytes); };
+    const auto length = [&](size_t i) {
+      return std::min(kTransferChunkBytes, buffer.bytes - i * kTransferChunkBytes);
+    };
     std::vector<uint64_t> hashes(chunks);
     std::deque<std::unique_ptr<gt::UnboundBuffer>> receiving;
     std::deque<std::unique_ptr<gt::UnboundBuffer>> sending;
@@ -477,7 +507,8 @@ class GlooCommunicator final : public Communicator {
     for (size_t i = 0; i < chunks; ++i) {
       char* chunk = data + i * kTransferChunkBytes;
       while (from >= 0 && posted < chunks && posted < i + kChunksInFlight) {
-        receiving.push_back(context.createUnboundBuffer(data + posted * kTransferChunkBytes, length(posted)));
+        receiving.push_back(
+            context.createUnboundBuffer(data + posted * kTransferChunkBytes, length(posted)));
         receiving.back()->recv(from, TransferSlot(in, 1), 0, length(posted));
         ++posted;
       }
@@ -538,7 +569,8 @@ Result<std::unique_ptr<Communicator>> MakeGlooCommunicator(const GlooOptions& op
   try {
     return std::unique_ptr<Communicator>(std::make_unique<GlooCommunicator>(options));
   } catch (const std::exception& e) {
-    return Error{ErrorCode::kUnavailable, "cannot open the data plane on " + options.bind_address + ": " + e.what()};
+    return Error{ErrorCode::kUnavailable,
+                 "cannot open the data plane on " + options.bind_address + ": " + e.what()};
   }
 }
 

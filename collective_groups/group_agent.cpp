@@ -10,18 +10,26 @@ constexpr Duration kTickInterval = milliseconds(20);
 
 Error ExpelError(ExpelKind kind, const std::string& reason) {
   switch (kind) {
-    case ExpelKind::kDrained: return {ErrorCode::kDrained, "this member was asked to leave: " + reason};
-    case ExpelKind::kEnded: return {ErrorCode::kDrained, "the group has ended and needs no more members: " + reason};
-    default: return {ErrorCode::kFenced, "this member was declared dead and put aside: " + reason};
+    case ExpelKind::kDrained:
+      return {ErrorCode::kDrained, "this member was asked to leave: " + reason};
+    case ExpelKind::kEnded:
+      return {ErrorCode::kDrained, "the group has ended and needs no more members: " + reason};
+    default:
+      return {ErrorCode::kFenced, "this member was declared dead and put aside: " + reason};
   }
 }
 
 }  // namespace
 
-GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop, std::unique_ptr<Communicator> communicator,
-                       SendReportFn send)
-    : options_(options), loop_(loop), send_(std::move(send)), communicator_(std::move(communicator)),
-      core_(std::move(options), clock_.Now()), links_("group-link"), collectives_("group-ops") {
+GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
+                       std::unique_ptr<Communicator> communicator, SendReportFn send)
+    : options_(options),
+      loop_(loop),
+      send_(std::move(send)),
+      communicator_(std::move(communicator)),
+      core_(std::move(options), clock_.Now()),
+      links_("group-link"),
+      collectives_("group-ops") {
   loop_->Post([this, running = running_] {
     if (running->load()) ArmTick();
   });
@@ -80,7 +88,8 @@ void GroupAgent::Act(const MemberAction& action) {
   } else if (const auto* a = std::get_if<AbortEpoch>(&action)) {
     communicator_->Abort(a->epoch);
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
-    communicator_->CancelLinks();  // Links of an epoch that will not be must not hold up the next one.
+    communicator_
+        ->CancelLinks();  // Links of an epoch that will not be must not hold up the next one.
     (void)links_.Post([this, a = *a] {
       OffersMade made{a.epoch, {}, ""};
       for (const uint32_t slot : a.slots) {
@@ -159,8 +168,10 @@ Result<bool> GroupAgent::Boundary() {
   std::unique_lock lock(mu_);
   boundary_answered_ = false;
   FeedLocked(UserBoundary{});
-  // The core answers by itself after MemberOptions::boundary_wait; the slack here only guards against a stuck loop.
-  changed_.wait_for(lock, options_.boundary_wait + seconds(5), [this] { return boundary_answered_ || stopped_; });
+  // The core answers by itself after MemberOptions::boundary_wait; the slack here only guards
+  // against a stuck loop.
+  changed_.wait_for(lock, options_.boundary_wait + seconds(5),
+                    [this] { return boundary_answered_ || stopped_; });
   if (stopped_) return Error{ErrorCode::kCancelled, "the group agent stopped"};
   return boundary_answered_ ? boundary_stop_ : true;
 }
@@ -195,7 +206,8 @@ GroupAgent::Handle GroupAgent::Submit(Body body) {
     if (in_epoch_) epoch = active_.view.epoch;
     if (epoch == 0) {
       operation->done = true;
-      operation->status = Error{ErrorCode::kEpochChanged, "this member is in no epoch; call ready and wait for a view"};
+      operation->status = Error{ErrorCode::kEpochChanged,
+                                "this member is in no epoch; call ready and wait for a view"};
       return handle;
     }
   }
@@ -205,7 +217,8 @@ GroupAgent::Handle GroupAgent::Submit(Body body) {
       std::lock_guard lock(mu_);
       current = in_epoch_ && active_.view.epoch == epoch;
     }
-    Result<uint64_t> result = Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
+    Result<uint64_t> result =
+        Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
     if (current) result = body(*communicator_);
     std::lock_guard lock(mu_);
     operation->done = true;
@@ -228,9 +241,10 @@ GroupAgent::Handle GroupAgent::Submit(Body body) {
   return handle;
 }
 
-GroupAgent::Handle GroupAgent::AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op, double prescale,
-                                         double postscale) {
-  return Submit([segments = std::move(segments), type, op, prescale, postscale](Communicator& c) -> Result<uint64_t> {
+GroupAgent::Handle GroupAgent::AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op,
+                                         double prescale, double postscale) {
+  return Submit([segments = std::move(segments), type, op, prescale,
+                 postscale](Communicator& c) -> Result<uint64_t> {
     const size_t element = ElementBytes(type);
     size_t total = 0;
     for (const Segment& s : segments) total += s.count;
@@ -269,15 +283,19 @@ GroupAgent::Handle GroupAgent::Broadcast(void* data, size_t bytes, int root) {
   return Submit([=](Communicator& c) { return NoValue(c.Broadcast(data, bytes, root)); });
 }
 
-GroupAgent::Handle GroupAgent::AllGather(const void* in, void* out, std::vector<size_t> bytes_per_rank) {
-  return Submit([in, out, sizes = std::move(bytes_per_rank)](Communicator& c) { return NoValue(c.AllGather(in, out, sizes)); });
+GroupAgent::Handle GroupAgent::AllGather(const void* in, void* out,
+                                         std::vector<size_t> bytes_per_rank) {
+  return Submit([in, out, sizes = std::move(bytes_per_rank)](Communicator& c) {
+    return NoValue(c.AllGather(in, out, sizes));
+  });
 }
 
 GroupAgent::Handle GroupAgent::Barrier() {
   return Submit([](Communicator& c) { return NoValue(c.Barrier()); });
 }
 
-GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain, std::vector<MutableBuffer> buffers) {
+GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
+                                        std::vector<MutableBuffer> buffers) {
   return Submit([chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
     return c.Transfer(chain, buffers);
   });
@@ -286,7 +304,8 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain, std::vector<Muta
 Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {
   std::unique_lock lock(mu_);
   const auto it = operations_.find(handle);
-  if (it == operations_.end()) return Error{ErrorCode::kNotFound, "unknown handle, or one that was waited for before"};
+  if (it == operations_.end())
+    return Error{ErrorCode::kNotFound, "unknown handle, or one that was waited for before"};
   const std::shared_ptr<Operation> operation = it->second;
   if (!changed_.wait_for(lock, limit, [&] { return operation->done || stopped_; })) {
     return Error{ErrorCode::kDeadlineExceeded, "the operation is still running"};

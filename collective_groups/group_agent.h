@@ -1,10 +1,11 @@
-// GroupAgent: the shell around Member in a worker process. Turns commands, timers and the user's calls into events,
-// and decisions into reports, communicator calls and wake-ups.
+// GroupAgent: the shell around Member in a worker process. Turns commands, timers and the user's
+// calls into events, and decisions into reports, communicator calls and wake-ups.
 //
-// Thread: OnCommand on the loop; everything else from any thread except the loop. One user thread at a time goes
-// through Ready -> WaitActive -> collectives -> Boundary.
+// Thread: OnCommand on the loop; everything else from any thread except the loop. One user thread
+// at a time goes through Ready -> WaitActive -> collectives -> Boundary.
 // Owns: the communicator, a link lane, a collective lane.
-// Invariants: those of Member; collectives run in order of issue, each in the epoch it was issued in.
+// Invariants: those of Member; collectives run in order of issue, each in the epoch it was issued
+// in.
 // Limits: kLaneQueueMax collectives in flight.
 #pragma once
 
@@ -36,7 +37,8 @@ class GroupAgent {
   using SendReportFn = std::function<void(const Report&)>;
 
   // `loop` must outlive the agent; Stop before the loop ends.
-  GroupAgent(MemberOptions options, EventLoop* loop, std::unique_ptr<Communicator> communicator, SendReportFn send);
+  GroupAgent(MemberOptions options, EventLoop* loop, std::unique_ptr<Communicator> communicator,
+             SendReportFn send);
   ~GroupAgent();
 
   void OnCommand(const Command& command);
@@ -60,14 +62,17 @@ class GroupAgent {
     void* data = nullptr;
     size_t count = 0;
   };
-  // In place, the segments as one fused message; then every element times `postscale` (prescale before).
-  Handle AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op, double prescale, double postscale);
+  // In place, the segments as one fused message; then every element times `postscale` (prescale
+  // before).
+  Handle AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op, double prescale,
+                   double postscale);
   Handle Broadcast(void* data, size_t bytes, int root);
   Handle AllGather(const void* in, void* out, std::vector<size_t> bytes_per_rank);
   Handle Barrier();
   Handle Transfer(std::vector<int> chain, std::vector<MutableBuffer> buffers);
-  // kEpochChanged if the epoch ended under it; kDeadlineExceeded leaves it running; kNotFound for a handle that was
-  // waited for before. The value is the number of state bytes sent (Transfer), else 0.
+  // kEpochChanged if the epoch ended under it; kDeadlineExceeded leaves it running; kNotFound for a
+  // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
+  // 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
   // True if done (or unknown).
   [[nodiscard]] bool Poll(Handle handle) const;
@@ -99,8 +104,8 @@ class GroupAgent {
   std::condition_variable changed_;
   Member core_;
   bool stopped_ = false;
-  bool active_fresh_ = false;   // Activated and not yet seen by WaitActive.
-  ActiveView active_;           // Of the epoch the user's thread is in.
+  bool active_fresh_ = false;  // Activated and not yet seen by WaitActive.
+  ActiveView active_;          // Of the epoch the user's thread is in.
   bool in_epoch_ = false;
   bool boundary_answered_ = false;
   bool boundary_stop_ = false;

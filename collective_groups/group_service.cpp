@@ -12,13 +12,17 @@ namespace {
 constexpr uint8_t kRecordType = 60;
 constexpr uint8_t kAddressesType = 61;
 
-std::string Key(const std::string& group, const std::string& leaf) { return "group/" + group + "/" + leaf; }
+std::string Key(const std::string& group, const std::string& leaf) {
+  return "group/" + group + "/" + leaf;
+}
 
 struct EpochAddresses {
   View view;
   std::vector<Report> reports;  // Their offers are the rendezvous addresses.
   template <class A>
-  void Fields(A& a) { a(view, reports); }
+  void Fields(A& a) {
+    a(view, reports);
+  }
 };
 
 std::optional<std::string> EncodeRecord(const std::optional<EpochRecord>& record) {
@@ -38,7 +42,8 @@ struct GroupService::Entry {
   bool unsettled = false;  // The active epoch's pauses are not all known yet.
 };
 
-GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store, std::string owner)
+GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
+                           std::string owner)
     : loop_(loop), store_lane_(store_lane), store_(store), owner_(std::move(owner)) {}
 
 GroupService::~GroupService() {
@@ -55,7 +60,8 @@ void GroupService::Open(CoordinatorOptions options, GroupCallbacks callbacks) {
   entry->options.owner = owner_;
   entry->callbacks = std::move(callbacks);
   groups_[group] = std::move(entry);
-  // The term and the record are read until the store answers: without them an epoch could be used twice.
+  // The term and the record are read until the store answers: without them an epoch could be used
+  // twice.
   (void)store_lane_->Post([this, group, alive = alive_, loop = loop_] {
     Result<int64_t> term = Error{ErrorCode::kUnavailable, ""};
     Result<std::optional<std::string>> bytes = std::optional<std::string>();
@@ -98,14 +104,19 @@ void GroupService::Close(const std::string& group) {
   (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
 }
 
-void GroupService::OnReport(const std::string& group, const Report& report) { Feed(group, ReportReceived{report}); }
-void GroupService::OnDeath(const std::string& group, const MemberId& id, const std::string& reason) {
+void GroupService::OnReport(const std::string& group, const Report& report) {
+  Feed(group, ReportReceived{report});
+}
+void GroupService::OnDeath(const std::string& group, const MemberId& id,
+                           const std::string& reason) {
   Feed(group, MemberDied{id, reason});
 }
 void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
   Feed(group, DrainRequested{id, reason});
 }
-void GroupService::SetMinimum(const std::string& group, uint32_t min_members) { Feed(group, LimitsChanged{min_members}); }
+void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
+  Feed(group, LimitsChanged{min_members});
+}
 
 const Coordinator* GroupService::Find(const std::string& group) const {
   const auto it = groups_.find(group);
@@ -159,8 +170,9 @@ void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
   (void)store_lane_->Post([this, group, request, alive = alive_, loop = loop_] {
     const std::string key = Key(group, "record");
-    const Status status = store_->CompareAndSet(key, EncodeRecord(request.expected),
-                                                wire::Encode(kRecordType, request.record), kGroupKeyTtl);
+    const Status status =
+        store_->CompareAndSet(key, EncodeRecord(request.expected),
+                              wire::Encode(kRecordType, request.record), kGroupKeyTtl);
     StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
     if (answer.code == ErrorCode::kConflict) {
       Result<std::optional<std::string>> actual = store_->Get(key);
@@ -195,7 +207,8 @@ void GroupService::Arm(Entry& entry) {
   loop_->Cancel(entry.timer);
   const Time next = entry.coordinator->NextDeadline();
   if (next == Time::Never()) return;
-  entry.timer = loop_->CallAt(std::max(next, loop_->Now() + microseconds(500)), [this, group = entry.name] { Feed(group, Tick{}); });
+  entry.timer = loop_->CallAt(std::max(next, loop_->Now() + microseconds(500)),
+                              [this, group = entry.name] { Feed(group, Tick{}); });
 }
 
 }  // namespace troupe::groups

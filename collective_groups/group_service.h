@@ -1,7 +1,7 @@
 // GroupService: the shell around the coordinators of all groups on the head.
 //
-// Turns reports, deaths, store answers and timers into events of each group's Coordinator, and its decisions into
-// commands, store writes and notices to the owner of the service.
+// Turns reports, deaths, store answers and timers into events of each group's Coordinator, and its
+// decisions into commands, store writes and notices to the owner of the service.
 // Thread: the loop.
 // Owns: the coordinators. Store calls go through the given lane.
 // Invariants: GM-7 (a record is stored before the coordinator learns that it may speak).
@@ -19,7 +19,8 @@
 
 namespace troupe::groups {
 
-// Keys of a group: "group/<name>/record", "group/<name>/term", "group/<name>/epoch/<n>" (members and link addresses).
+// Keys of a group: "group/<name>/record", "group/<name>/term", "group/<name>/epoch/<n>" (members
+// and link addresses).
 inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);
 inline constexpr Duration kEpochKeyTtl = seconds(600);
 
@@ -39,7 +40,8 @@ class GroupService {
   GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store, std::string owner);
   ~GroupService();
 
-  // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store answered wait.
+  // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
+  // answered wait.
   void Open(CoordinatorOptions options, GroupCallbacks callbacks);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);

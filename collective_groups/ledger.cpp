@@ -29,16 +29,19 @@ void SampleLedger::BeginEpoch(uint64_t data_epoch) {
   lease_.reset();
 }
 
-Result<std::vector<SampleLedger::Range>> SampleLedger::Lease(uint64_t step, const std::vector<uint64_t>& sizes) {
+Result<std::vector<SampleLedger::Range>> SampleLedger::Lease(uint64_t step,
+                                                             const std::vector<uint64_t>& sizes) {
   if (last_step_ && step <= *last_step_) {
-    return Error{ErrorCode::kInvalidArgument, "step " + std::to_string(step) + " was already committed"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "step " + std::to_string(step) + " was already committed"};
   }
   std::vector<Range> ranges;
   uint64_t position = committed_;
   for (const uint64_t size : sizes) {
     if (size > samples_ - position) {
-      return Error{ErrorCode::kInvalidArgument, "step " + std::to_string(step) + " leases more than the " +
-                                                    std::to_string(remaining()) + " remaining samples"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "step " + std::to_string(step) + " leases more than the " +
+                       std::to_string(remaining()) + " remaining samples"};
     }
     ranges.emplace_back(position, position + size);
     position += size;
@@ -62,14 +65,15 @@ void SampleLedger::Void(uint64_t step) {
 }
 
 std::string SampleLedger::Save() const {
-  return wire::Encode(kLedgerType,
-                      SavedLedger{samples_, data_epoch_, committed_, last_step_.has_value(), last_step_.value_or(0)});
+  return wire::Encode(kLedgerType, SavedLedger{samples_, data_epoch_, committed_,
+                                               last_step_.has_value(), last_step_.value_or(0)});
 }
 
 Status SampleLedger::Load(const std::string& bytes) {
   Result<SavedLedger> saved = wire::Decode<SavedLedger>(kLedgerType, bytes);
   if (!saved.ok()) return saved.error().WithContext("sample ledger");
-  if (saved->committed > saved->samples) return Error{ErrorCode::kCorrupt, "sample ledger: more committed than there is"};
+  if (saved->committed > saved->samples)
+    return Error{ErrorCode::kCorrupt, "sample ledger: more committed than there is"};
   samples_ = saved->samples;
   data_epoch_ = saved->data_epoch;
   committed_ = saved->committed;

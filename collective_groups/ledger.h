@@ -1,8 +1,10 @@
-// SampleLedger: which samples of a data epoch are done, which are being worked on. A pure state machine.
+// SampleLedger: which samples of a data epoch are done, which are being worked on. A pure state
+// machine.
 //
-// Samples are positions of a seeded permutation. A step leases consecutive ranges, one per rank, right after the
-// committed prefix; committing the step moves the prefix over them, voiding it gives them back. The ledger is part of
-// the replicated state, so after any membership change everybody continues exactly after the committed samples.
+// Samples are positions of a seeded permutation. A step leases consecutive ranges, one per rank,
+// right after the committed prefix; committing the step moves the prefix over them, voiding it
+// gives them back. The ledger is part of the replicated state, so after any membership change
+// everybody continues exactly after the committed samples.
 // Thread: owner only.
 // Invariants: GM-9: per data epoch every sample is counted in exactly one committed step.
 // Limits: one outstanding lease (steps of data-parallel training are sequential).
@@ -26,8 +28,9 @@ class SampleLedger {
 
   // Starts a data epoch: nothing committed, nothing leased.
   void BeginEpoch(uint64_t data_epoch);
-  // Ranges for ranks 0.. of the given sizes. A new lease of the same or a later step replaces the old one.
-  // kInvalidArgument if more is asked for than remains, or `step` is older than the last committed one.
+  // Ranges for ranks 0.. of the given sizes. A new lease of the same or a later step replaces the
+  // old one. kInvalidArgument if more is asked for than remains, or `step` is older than the last
+  // committed one.
   Result<std::vector<Range>> Lease(uint64_t step, const std::vector<uint64_t>& sizes);
   // kInvalidArgument if `step` is not the leased one.
   Status Commit(uint64_t step);

@@ -4,7 +4,8 @@
 
 namespace troupe::groups {
 
-Member::Member(MemberOptions options, Time now) : options_(std::move(options)), now_(now), next_beat_(now) {}
+Member::Member(MemberOptions options, Time now)
+    : options_(std::move(options)), now_(now), next_beat_(now) {}
 
 std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
   now_ = now;
@@ -22,7 +23,8 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
     parked_ = false;
     SendNow();
   } else if (const auto* e = std::get_if<CommunicatorBroke>(&event)) {
-    const bool mine = e->epoch == epoch_ && (state_ == MemberState::kActive || state_ == MemberState::kLinked);
+    const bool mine =
+        e->epoch == epoch_ && (state_ == MemberState::kActive || state_ == MemberState::kLinked);
     if (mine && !broken_) {
       broken_ = true;
       problem_ = e->problem;
@@ -70,18 +72,22 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
   return std::move(out_);
 }
 
-Time Member::NextDeadline() const { return waiting_ ? std::min(wait_deadline_, next_beat_) : next_beat_; }
+Time Member::NextDeadline() const {
+  return waiting_ ? std::min(wait_deadline_, next_beat_) : next_beat_;
+}
 
 void Member::OnUserReady(const UserReady& e) {
   version_ = e.version;
   has_state_ = e.has_state;
   if (expelled_ || state_ == MemberState::kFinished) return;
-  if (state_ == MemberState::kActive) {  // The user's code gave the epoch up on its own: free the others too.
+  if (state_ ==
+      MemberState::kActive) {  // The user's code gave the epoch up on its own: free the others too.
     if (left_at_ == Time::Never()) left_at_ = now_;
     out_.emplace_back(AbortEpoch{epoch_});
   }
   parked_ = true;
-  if (state_ == MemberState::kIdle || state_ == MemberState::kActive || state_ == MemberState::kLeaving) {
+  if (state_ == MemberState::kIdle || state_ == MemberState::kActive ||
+      state_ == MemberState::kLeaving) {
     state_ = MemberState::kReady;
   }
   if (prepare_ && prepare_->epoch > epoch_) {
@@ -119,8 +125,12 @@ void Member::OnCommand(const Command& command) {
     return;
   }
   switch (command.kind) {
-    case CommandKind::kPlan: OnPlan(command); break;
-    case CommandKind::kPrepare: OnPrepare(command); break;
+    case CommandKind::kPlan:
+      OnPlan(command);
+      break;
+    case CommandKind::kPrepare:
+      OnPrepare(command);
+      break;
     case CommandKind::kInstall:
       if (command.epoch != epoch_) break;
       if (state_ == MemberState::kPrepared && !linking_) {
@@ -146,10 +156,18 @@ void Member::OnCommand(const Command& command) {
       out_.emplace_back(Activated{view_, pause_});
       SendNow();
       break;
-    case CommandKind::kHalt: OnHalt(command); break;
-    case CommandKind::kExpel: OnExpel(command); break;
-    case CommandKind::kPrelink: OnPrelink(command); break;
-    case CommandKind::kLeave: OnLeave(command); break;
+    case CommandKind::kHalt:
+      OnHalt(command);
+      break;
+    case CommandKind::kExpel:
+      OnExpel(command);
+      break;
+    case CommandKind::kPrelink:
+      OnPrelink(command);
+      break;
+    case CommandKind::kLeave:
+      OnLeave(command);
+      break;
   }
 }
 
@@ -160,7 +178,8 @@ void Member::OnPlan(const Command& command) {
     plan_boundary_ = command.boundary;
     plan_accepted_ = command.boundary > boundary_ && !broken_;
     stop_confirmed_ = false;
-    if (waiting_) AnswerBoundary(false);  // The plan it waited for is void; the new boundary, if any, is ahead.
+    if (waiting_)
+      AnswerBoundary(false);  // The plan it waited for is void; the new boundary, if any, is ahead.
   }
   SendNow();
 }

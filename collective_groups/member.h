@@ -4,10 +4,12 @@
 //   Active --Prepare at once, broken link, Halt--> Leaving --user ready--> Ready or Prepared
 //   Active --planned: boundary reached-----------> Leaving --user ready--> Prepared
 //
-// The user's thread is either inside an epoch (Active, Leaving) or parked in WaitActive (Ready, Prepared, Linked).
-// Prepared means that it is out of every older epoch, so a member's version cannot change behind the view's back.
+// The user's thread is either inside an epoch (Active, Leaving) or parked in WaitActive (Ready,
+// Prepared, Linked). Prepared means that it is out of every older epoch, so a member's version
+// cannot change behind the view's back.
 // Thread: owner only. Never blocks, reads no clock; same inputs give same outputs.
-// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Activate of the epoch it is Linked in),
+// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Activate of the epoch it
+// is Linked in),
 // GM-4 (an epoch it left is aborted before anything of a later one starts).
 // Limits: MemberOptions.
 #pragma once
@@ -27,37 +29,91 @@ namespace troupe::groups {
 struct MemberOptions {
   MemberId id;
   std::string host;
-  Duration beat = milliseconds(100);             // A report at least this often.
-  Duration boundary_wait = milliseconds(500);    // At a planned boundary, for the word to stop; then training goes on.
+  Duration beat = milliseconds(100);  // A report at least this often.
+  Duration boundary_wait =
+      milliseconds(500);  // At a planned boundary, for the word to stop; then training goes on.
 };
 
 // ---- events ----
-struct UserReady { uint64_t version = 0; bool has_state = false; };  // The user's thread parks.
-struct UserBoundary {};                     // Answered by BoundaryAnswer.
-struct UserVersion { uint64_t version = 0; };
+struct UserReady {
+  uint64_t version = 0;
+  bool has_state = false;
+};                       // The user's thread parks.
+struct UserBoundary {};  // Answered by BoundaryAnswer.
+struct UserVersion {
+  uint64_t version = 0;
+};
 struct UserFinished {};
-struct CommunicatorBroke { Epoch epoch = 0; std::string problem; };
-struct OffersMade { Epoch epoch = 0; std::vector<LinkOffer> offers; std::string problem; };
-struct EpochLinked { Epoch epoch = 0; std::string problem; };       // Empty problem: success.
-struct PrelinkOffered { uint32_t slot = 0; uint64_t attempt = 0; std::string address; };  // Empty address: failed.
-struct PrelinkDone { uint32_t slot = 0; uint64_t attempt = 0; bool ok = false; };
-struct CommandReceived { Command command; };
+struct CommunicatorBroke {
+  Epoch epoch = 0;
+  std::string problem;
+};
+struct OffersMade {
+  Epoch epoch = 0;
+  std::vector<LinkOffer> offers;
+  std::string problem;
+};
+struct EpochLinked {
+  Epoch epoch = 0;
+  std::string problem;
+};  // Empty problem: success.
+struct PrelinkOffered {
+  uint32_t slot = 0;
+  uint64_t attempt = 0;
+  std::string address;
+};  // Empty address: failed.
+struct PrelinkDone {
+  uint32_t slot = 0;
+  uint64_t attempt = 0;
+  bool ok = false;
+};
+struct CommandReceived {
+  Command command;
+};
 struct MemberTick {};
-using MemberEvent = std::variant<UserReady, UserBoundary, UserVersion, UserFinished, CommunicatorBroke, OffersMade,
-                                 EpochLinked, PrelinkOffered, PrelinkDone, CommandReceived, MemberTick>;
+using MemberEvent =
+    std::variant<UserReady, UserBoundary, UserVersion, UserFinished, CommunicatorBroke, OffersMade,
+                 EpochLinked, PrelinkOffered, PrelinkDone, CommandReceived, MemberTick>;
 
 // ---- actions ----
-struct SendReport { Report report; };
-struct AbortEpoch { Epoch epoch = 0; };                              // Release every blocked collective of it.
-struct MakeOffers { Epoch epoch = 0; uint32_t my_slot = 0; std::vector<uint32_t> slots; };  // -> OffersMade
-struct LinkEpoch { View view; std::vector<LinkOffer> offers; };      // -> EpochLinked
-struct MakePrelink { uint32_t my_slot = 0; uint32_t slot = 0; uint64_t attempt = 0; };      // -> PrelinkOffered
-struct LinkAhead { uint32_t slot = 0; uint64_t attempt = 0; std::string address; };         // -> PrelinkDone
-struct Activated { View view; Duration pause{}; };                   // The user's thread goes on in this epoch.
-struct BoundaryAnswer { bool stop = false; };
-struct Expelled { ExpelKind kind = ExpelKind::kNone; std::string reason; };
-using MemberAction = std::variant<SendReport, AbortEpoch, MakeOffers, LinkEpoch, MakePrelink, LinkAhead, Activated,
-                                  BoundaryAnswer, Expelled>;
+struct SendReport {
+  Report report;
+};
+struct AbortEpoch {
+  Epoch epoch = 0;
+};  // Release every blocked collective of it.
+struct MakeOffers {
+  Epoch epoch = 0;
+  uint32_t my_slot = 0;
+  std::vector<uint32_t> slots;
+};  // -> OffersMade
+struct LinkEpoch {
+  View view;
+  std::vector<LinkOffer> offers;
+};  // -> EpochLinked
+struct MakePrelink {
+  uint32_t my_slot = 0;
+  uint32_t slot = 0;
+  uint64_t attempt = 0;
+};  // -> PrelinkOffered
+struct LinkAhead {
+  uint32_t slot = 0;
+  uint64_t attempt = 0;
+  std::string address;
+};  // -> PrelinkDone
+struct Activated {
+  View view;
+  Duration pause{};
+};  // The user's thread goes on in this epoch.
+struct BoundaryAnswer {
+  bool stop = false;
+};
+struct Expelled {
+  ExpelKind kind = ExpelKind::kNone;
+  std::string reason;
+};
+using MemberAction = std::variant<SendReport, AbortEpoch, MakeOffers, LinkEpoch, MakePrelink,
+                                  LinkAhead, Activated, BoundaryAnswer, Expelled>;
 
 class Member {
  public:
@@ -100,7 +156,7 @@ class Member {
   const MemberOptions options_;
   Time now_{};
   MemberState state_ = MemberState::kIdle;
-  bool parked_ = false;          // The user's thread waits in WaitActive.
+  bool parked_ = false;  // The user's thread waits in WaitActive.
   Epoch epoch_ = 0;
   View view_;
   uint64_t version_ = 0;
@@ -114,8 +170,8 @@ class Member {
   bool stop_confirmed_ = false;  // kPrepare or kLeave of the accepted plan arrived.
   bool waiting_ = false;         // The user's thread waits at the planned boundary.
   Time wait_deadline_ = Time::Never();
-  std::optional<Command> prepare_;   // Newest epoch we were told to prepare for.
-  Epoch offering_ = 0;               // Offers for this epoch are being made.
+  std::optional<Command> prepare_;  // Newest epoch we were told to prepare for.
+  Epoch offering_ = 0;              // Offers for this epoch are being made.
   bool linking_ = false;
   std::vector<LinkOffer> offers_;
   std::map<uint32_t, PrelinkState> prelinks_;

@@ -1,8 +1,9 @@
 // Messages of the group protocol.
 //
-// A member speaks in Reports, each the whole of what the coordinator needs to know about it; a coordinator speaks in
-// Commands, each idempotent within its epoch. Loss is healed by repeating the latest Report and the outstanding
-// Command; reordering by the Report's sequence number and the Command's epoch; a dead incarnation is fenced by id.
+// A member speaks in Reports, each the whole of what the coordinator needs to know about it; a
+// coordinator speaks in Commands, each idempotent within its epoch. Loss is healed by repeating the
+// latest Report and the outstanding Command; reordering by the Report's sequence number and the
+// Command's epoch; a dead incarnation is fenced by id.
 // Thread: plain values.
 #pragma once
 
@@ -15,7 +16,8 @@
 namespace troupe::groups {
 
 enum class MemberState : uint8_t {
-  kIdle = 0,      // The user's code has not asked to take part yet (it boots, imports, builds its model).
+  kIdle =
+      0,  // The user's code has not asked to take part yet (it boots, imports, builds its model).
   kReady = 1,     // Outside any epoch, state version known, waiting to be admitted.
   kLeaving = 2,   // Told to leave its epoch; the user's thread has not come out yet.
   kPrepared = 3,  // Out of the old epoch, offers for new links made.
@@ -26,7 +28,8 @@ enum class MemberState : uint8_t {
 
 // An address at which one side of a link waits for the other; opaque to the protocol.
 struct LinkOffer {
-  uint32_t slot = 0;     // In a Report: the peer this offer is for. In a Command: the peer that made it.
+  uint32_t slot =
+      0;  // In a Report: the peer this offer is for. In a Command: the peer that made it.
   uint64_t attempt = 0;  // Ahead-of-time links only: which round of offers this belongs to.
   std::string address;
 
@@ -41,35 +44,38 @@ struct Report {
   uint64_t sequence = 0;  // Grows with every report of this incarnation.
   std::string host;
   MemberState state = MemberState::kIdle;
-  Epoch epoch = 0;        // The epoch the state refers to (kPrepared and later), or the last one taken part in.
-  uint64_t version = 0;   // Newest committed state.
+  Epoch epoch =
+      0;  // The epoch the state refers to (kPrepared and later), or the last one taken part in.
+  uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
   bool broken = false;    // kActive or kPrepared: a link of this epoch failed.
   std::string problem;    // Why it is broken.
   uint64_t boundary = 0;  // Step boundaries passed in this epoch.
   uint64_t plan = 0;      // The last plan seen, and whether its boundary is still ahead.
   bool plan_accepted = false;
-  uint64_t pause_us = 0;  // kActive: how long the user's thread stood still for this epoch.
-  std::vector<LinkOffer> offers;     // kPrepared: for the peers to be re-linked.
-  std::vector<LinkOffer> prelinks;   // Offers for joiners (and by joiners) made ahead of the epoch.
-  std::vector<LinkOffer> linked;     // Ahead-of-time links that are up (slot and attempt).
+  uint64_t pause_us = 0;          // kActive: how long the user's thread stood still for this epoch.
+  std::vector<LinkOffer> offers;  // kPrepared: for the peers to be re-linked.
+  std::vector<LinkOffer> prelinks;  // Offers for joiners (and by joiners) made ahead of the epoch.
+  std::vector<LinkOffer> linked;    // Ahead-of-time links that are up (slot and attempt).
 
   template <class A>
   void Fields(A& a) {
-    a(id, sequence, host, state, epoch, version, has_state, broken, problem, boundary, plan, plan_accepted, pause_us,
-      offers, prelinks, linked);
+    a(id, sequence, host, state, epoch, version, has_state, broken, problem, boundary, plan,
+      plan_accepted, pause_us, offers, prelinks, linked);
   }
 };
 
 enum class CommandKind : uint8_t {
-  kPlan = 1,      // Will you stop at `boundary` of `epoch`? boundary 0 withdraws the plan.
-  kPrepare = 2,   // `epoch` is coming with these members: leave the old one (at `boundary` if planned, else at once).
+  kPlan = 1,  // Will you stop at `boundary` of `epoch`? boundary 0 withdraws the plan.
+  kPrepare =
+      2,  // `epoch` is coming with these members: leave the old one (at `boundary` if planned, else at once).
   kInstall = 3,   // Everybody is prepared: connect `offers`, then report kLinked.
   kActivate = 4,  // Everybody is linked: go.
   kHalt = 5,      // Leave epoch `epoch` and wait: the group is below its minimum.
   kExpel = 6,     // You are no member any more: see `expel`.
-  kPrelink = 7,   // Make an offer to these peers ahead of time, and connect those offers that are given.
-  kLeave = 8,     // Draining: leave `epoch` at `boundary`, then wait for kExpel.
+  kPrelink =
+      7,  // Make an offer to these peers ahead of time, and connect those offers that are given.
+  kLeave = 8,  // Draining: leave `epoch` at `boundary`, then wait for kExpel.
 };
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };
@@ -77,13 +83,14 @@ enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 
 struct Command {
   CommandKind kind = CommandKind::kPlan;
   Epoch epoch = 0;
-  uint64_t plan = 0;                  // kPlan, kPrepare (planned): which plan. kPrelink: which attempt.
+  uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. kPrelink: which attempt.
   uint64_t boundary = 0;
   bool planned = false;
-  View view;                          // kPrepare: without versions; kInstall: complete.
-  uint32_t slot = 0;                  // The receiver's own slot.
-  std::vector<uint32_t> relink;       // kPrepare: slots to make fresh links to. kPrelink: slots to offer to.
-  std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
+  View view;          // kPrepare: without versions; kInstall: complete.
+  uint32_t slot = 0;  // The receiver's own slot.
+  std::vector<uint32_t>
+      relink;  // kPrepare: slots to make fresh links to. kPrelink: slots to offer to.
+  std::vector<LinkOffer> offers;  // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
   std::string reason;
 
@@ -93,10 +100,12 @@ struct Command {
   }
 };
 
-// What the store holds for a group; written by compare-and-set before the first message of the epoch (GM-7).
+// What the store holds for a group; written by compare-and-set before the first message of the
+// epoch (GM-7).
 struct EpochRecord {
-  std::string owner;   // The coordinator that wrote it,
-  uint64_t term = 0;   // and its term: every coordinator start has a higher one, and the highest owns the group.
+  std::string owner;  // The coordinator that wrote it,
+  uint64_t term =
+      0;  // and its term: every coordinator start has a higher one, and the highest owns the group.
   View view;
   uint64_t next_seniority = 1;
   bool ended = false;

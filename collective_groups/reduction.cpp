@@ -11,9 +11,15 @@
 namespace troupe::groups {
 namespace {
 
-struct Half { uint16_t bits; };
-struct Brain { uint16_t bits; };
-struct Boolean { uint8_t value; };
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+struct Boolean {
+  uint8_t value;
+};
 
 float ToFloat(Brain v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
 
@@ -22,8 +28,10 @@ float ToFloat(Half v) {
   const uint32_t exponent = (v.bits >> 10) & 0x1f;
   const uint32_t mantissa = v.bits & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);  // Zero and subnormal numbers.
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float magnitude =
+      std::ldexp(static_cast<float>(mantissa), -24);  // Zero and subnormal numbers.
   return sign != 0 ? -magnitude : magnitude;
 }
 
@@ -55,19 +63,31 @@ void FromFloat(float value, Half& out) {
 }
 
 struct Sum {
-  template <class T> static T Apply(T a, T b) { return static_cast<T>(a + b); }
+  template <class T>
+  static T Apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
   static bool ApplyBool(bool a, bool b) { return a || b; }
 };
 struct Product {
-  template <class T> static T Apply(T a, T b) { return static_cast<T>(a * b); }
+  template <class T>
+  static T Apply(T a, T b) {
+    return static_cast<T>(a * b);
+  }
   static bool ApplyBool(bool a, bool b) { return a && b; }
 };
 struct Min {
-  template <class T> static T Apply(T a, T b) { return std::min(a, b); }
+  template <class T>
+  static T Apply(T a, T b) {
+    return std::min(a, b);
+  }
   static bool ApplyBool(bool a, bool b) { return a && b; }
 };
 struct Max {
-  template <class T> static T Apply(T a, T b) { return std::max(a, b); }
+  template <class T>
+  static T Apply(T a, T b) {
+    return std::max(a, b);
+  }
   static bool ApplyBool(bool a, bool b) { return a || b; }
 };
 
@@ -90,10 +110,14 @@ void Reduce(void* out, const void* a, const void* b, size_t count) {
 template <class T>
 ReduceFunction Pick(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return &Reduce<T, Sum>;
-    case ReduceOp::kMin: return &Reduce<T, Min>;
-    case ReduceOp::kMax: return &Reduce<T, Max>;
-    case ReduceOp::kProduct: return &Reduce<T, Product>;
+    case ReduceOp::kSum:
+      return &Reduce<T, Sum>;
+    case ReduceOp::kMin:
+      return &Reduce<T, Min>;
+    case ReduceOp::kMax:
+      return &Reduce<T, Max>;
+    case ReduceOp::kProduct:
+      return &Reduce<T, Product>;
   }
   return nullptr;
 }
@@ -112,8 +136,9 @@ void Scale(void* data, size_t count, double factor) {
   }
 }
 
-constexpr std::array<std::string_view, 10> kNames = {"uint8",   "int8",     "int16",   "int32",   "int64",
-                                                     "float16", "bfloat16", "float32", "float64", "bool"};
+constexpr std::array<std::string_view, 10> kNames = {"uint8",   "int8",    "int16",    "int32",
+                                                     "int64",   "float16", "bfloat16", "float32",
+                                                     "float64", "bool"};
 constexpr std::array<size_t, 10> kBytes = {1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
 
 }  // namespace
@@ -137,32 +162,52 @@ std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
 
 ReduceFunction GetReduceFunction(DataType type, ReduceOp op) {
   switch (type) {
-    case DataType::kUint8: return Pick<uint8_t>(op);
-    case DataType::kInt8: return Pick<int8_t>(op);
-    case DataType::kInt16: return Pick<int16_t>(op);
-    case DataType::kInt32: return Pick<int32_t>(op);
-    case DataType::kInt64: return Pick<int64_t>(op);
-    case DataType::kFloat16: return Pick<Half>(op);
-    case DataType::kBfloat16: return Pick<Brain>(op);
-    case DataType::kFloat32: return Pick<float>(op);
-    case DataType::kFloat64: return Pick<double>(op);
-    case DataType::kBool: return Pick<Boolean>(op);
+    case DataType::kUint8:
+      return Pick<uint8_t>(op);
+    case DataType::kInt8:
+      return Pick<int8_t>(op);
+    case DataType::kInt16:
+      return Pick<int16_t>(op);
+    case DataType::kInt32:
+      return Pick<int32_t>(op);
+    case DataType::kInt64:
+      return Pick<int64_t>(op);
+    case DataType::kFloat16:
+      return Pick<Half>(op);
+    case DataType::kBfloat16:
+      return Pick<Brain>(op);
+    case DataType::kFloat32:
+      return Pick<float>(op);
+    case DataType::kFloat64:
+      return Pick<double>(op);
+    case DataType::kBool:
+      return Pick<Boolean>(op);
   }
   TROUPE_ASSERT(false, "unknown data type");
 }
 
 void ScaleInPlace(void* data, size_t count, DataType type, double factor) {
   switch (type) {
-    case DataType::kUint8: return Scale<uint8_t>(data, count, factor);
-    case DataType::kInt8: return Scale<int8_t>(data, count, factor);
-    case DataType::kInt16: return Scale<int16_t>(data, count, factor);
-    case DataType::kInt32: return Scale<int32_t>(data, count, factor);
-    case DataType::kInt64: return Scale<int64_t>(data, count, factor);
-    case DataType::kFloat16: return Scale<Half>(data, count, factor);
-    case DataType::kBfloat16: return Scale<Brain>(data, count, factor);
-    case DataType::kFloat32: return Scale<float>(data, count, factor);
-    case DataType::kFloat64: return Scale<double>(data, count, factor);
-    case DataType::kBool: return;  // Scaling truth values has no meaning.
+    case DataType::kUint8:
+      return Scale<uint8_t>(data, count, factor);
+    case DataType::kInt8:
+      return Scale<int8_t>(data, count, factor);
+    case DataType::kInt16:
+      return Scale<int16_t>(data, count, factor);
+    case DataType::kInt32:
+      return Scale<int32_t>(data, count, factor);
+    case DataType::kInt64:
+      return Scale<int64_t>(data, count, factor);
+    case DataType::kFloat16:
+      return Scale<Half>(data, count, factor);
+    case DataType::kBfloat16:
+      return Scale<Brain>(data, count, factor);
+    case DataType::kFloat32:
+      return Scale<float>(data, count, factor);
+    case DataType::kFloat64:
+      return Scale<double>(data, count, factor);
+    case DataType::kBool:
+      return;  // Scaling truth values has no meaning.
   }
 }
 

@@ -26,7 +26,8 @@ int SourceRank(const View& view) {
   int best = -1;
   for (size_t i = 0; i < view.members.size(); ++i) {
     const ViewMember& m = view.members[i];
-    if (m.has_state && (best < 0 || m.version > view.members[best].version)) best = static_cast<int>(i);
+    if (m.has_state && (best < 0 || m.version > view.members[best].version))
+      best = static_cast<int>(i);
   }
   return std::max(best, 0);
 }

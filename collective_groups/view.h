@@ -1,10 +1,12 @@
 // View: who is in a group in one epoch, in order of seniority.
 //
-// Rank is the position, so rank 0 is the oldest member. A member is one incarnation of an actor: a replacement under
-// the same name is another member and younger. Local rank counts the members of the same host before me; cross rank
-// counts the hosts (in order of their oldest member) before mine that have a member of my local rank.
+// Rank is the position, so rank 0 is the oldest member. A member is one incarnation of an actor: a
+// replacement under the same name is another member and younger. Local rank counts the members of
+// the same host before me; cross rank counts the hosts (in order of their oldest member) before
+// mine that have a member of my local rank.
 // Thread: plain values.
-// Limits: kGroupMembersMax members; a slot is a small integer that one live incarnation owns for data-plane links.
+// Limits: kGroupMembersMax members; a slot is a small integer that one live incarnation owns for
+// data-plane links.
 #pragma once
 
 #include <compare>

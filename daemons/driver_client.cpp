@@ -23,13 +23,16 @@ Result<std::string> ReadLine(int fd, Duration limit, const ChildProcess& child) 
   const Time deadline = SteadyClock().Now() + limit;
   std::string line;
   for (;;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - SteadyClock().Now()).count();
-    if (left <= 0) return Error{ErrorCode::kDeadlineExceeded, "the embedded cluster did not start in time"};
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - SteadyClock().Now()).count();
+    if (left <= 0)
+      return Error{ErrorCode::kDeadlineExceeded, "the embedded cluster did not start in time"};
     pollfd item{fd, POLLIN, 0};
     if (::poll(&item, 1, static_cast<int>(std::min<int64_t>(left, 200))) <= 0) continue;
     char c = 0;
     const ssize_t got = ::read(fd, &c, 1);
-    if (got == 0) return Error{ErrorCode::kUnavailable, "the embedded cluster ended while it started: " + line};
+    if (got == 0)
+      return Error{ErrorCode::kUnavailable, "the embedded cluster ended while it started: " + line};
     if (got < 0) continue;
     if (c == '\n') return line;
     line.push_back(c);
@@ -38,7 +41,8 @@ Result<std::string> ReadLine(int fd, Duration limit, const ChildProcess& child) 
 
 }  // namespace
 
-DriverClient::DriverClient(DriverOptions options) : options_(std::move(options)), id_("driver-" + RandomId()) {}
+DriverClient::DriverClient(DriverOptions options)
+    : options_(std::move(options)), id_("driver-" + RandomId()) {}
 
 Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions options) {
   std::unique_ptr<DriverClient> client(new DriverClient(std::move(options)));
@@ -72,10 +76,15 @@ Status DriverClient::Start() {
   if (Status s = transport_->Connect(head); !s.ok()) return s;
   const Time deadline = SteadyClock().Now() + options_.start_timeout;
   Result<std::string> pong = Error{ErrorCode::kUnavailable, ""};
-  while (!pong.ok() && pong.error().code == ErrorCode::kUnavailable && SteadyClock().Now() < deadline) {
-    ::usleep(5'000);  // "kUnavailable" is the head's answer while the node of an embedded cluster still starts.
+  while (!pong.ok() && pong.error().code == ErrorCode::kUnavailable &&
+         SteadyClock().Now() < deadline) {
+    ::usleep(
+        5'000);  // "kUnavailable" is the head's answer while the node of an embedded cluster still starts.
     pong = Request(
-        kFrameQuery, [](uint64_t request) { return wire::Encode(kFrameQuery, Query{request, "ping", ""}); },
+        kFrameQuery,
+        [](uint64_t request) {
+          return wire::Encode(kFrameQuery, Query{request, "ping", ""});
+        },
         deadline - SteadyClock().Now());
   }
   if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
@@ -90,8 +99,9 @@ Status DriverClient::StartEmbedded() {
   const auto temp = std::filesystem::temp_directory_path(error);
   std::string pattern = (error ? std::string("/tmp") : temp.string()) + "/troupe-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
-    return Error{ErrorCode::kResourceExhausted, "cannot create a directory in " + temp.string() + ": " +
-                                                    std::strerror(errno) + "; set TMPDIR to a writable place"};
+    return Error{ErrorCode::kResourceExhausted, "cannot create a directory in " + temp.string() +
+                                                    ": " + std::strerror(errno) +
+                                                    "; set TMPDIR to a writable place"};
   }
   run_dir_ = pattern;
   if (run_dir_.size() > 80) {  // A unix socket's path has at most 107 bytes.
@@ -100,12 +110,15 @@ Status DriverClient::StartEmbedded() {
   Result<std::string> local = FindProgram(options_.bin_dir + "/troupe-local");
   if (!local.ok()) return local.error().WithContext("the daemons of this installation are missing");
   int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) return Error{ErrorCode::kResourceExhausted, std::strerror(errno)};
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    return Error{ErrorCode::kResourceExhausted, std::strerror(errno)};
   lifeline_ = fds[1];
   SpawnOptions spawn;
   spawn.argv = {*local, "--run-dir", run_dir_, "--bin-dir", options_.bin_dir};
-  if (!options_.redis_server.empty()) spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
-  if (!options_.log_dir.empty()) spawn.argv.insert(spawn.argv.end(), {"--log-dir", options_.log_dir});
+  if (!options_.redis_server.empty())
+    spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
+  if (!options_.log_dir.empty())
+    spawn.argv.insert(spawn.argv.end(), {"--log-dir", options_.log_dir});
   const auto node_arg = [&](const std::string& arg) { spawn.argv.push_back("--node-arg=" + arg); };
   for (const auto& [name, amount] : options_.resources) {
     std::ostringstream text;
@@ -131,7 +144,9 @@ Status DriverClient::StartEmbedded() {
   std::istringstream words(*line);
   std::string word;
   words >> word >> endpoint_;
-  if (word != "ready") return Error{ErrorCode::kUnavailable, "the embedded cluster cannot start: " + line->substr(line->find(' ') + 1)};
+  if (word != "ready")
+    return Error{ErrorCode::kUnavailable,
+                 "the embedded cluster cannot start: " + line->substr(line->find(' ') + 1)};
   return Status::Ok();
 }
 
@@ -164,7 +179,8 @@ void DriverClient::OnFrame(const std::string& frame) {
     Result<DriverReply> reply = wire::Decode<DriverReply>(*type, frame);
     if (!reply.ok()) return;
     std::lock_guard lock(mu_);
-    if (const auto it = requests_.find(reply->request); it != requests_.end()) it->second = std::move(*reply);
+    if (const auto it = requests_.find(reply->request); it != requests_.end())
+      it->second = std::move(*reply);
     changed_.notify_all();
   } else if (*type == kFrameJobEvents) {
     Result<JobEvents> batch = wire::Decode<JobEvents>(*type, frame);
@@ -205,7 +221,8 @@ void DriverClient::SetEventSink(std::function<void(const std::string&, const Job
 }
 
 void DriverClient::SendSubscribe(const std::string& job, const Feed& feed) {
-  (void)transport_->Send(kHeadName, wire::Encode(kFrameSubscribe, Subscribe{id_, job, feed.log, feed.next}));
+  (void)transport_->Send(kHeadName,
+                         wire::Encode(kFrameSubscribe, Subscribe{id_, job, feed.log, feed.next}));
 }
 
 void DriverClient::Beat() {
@@ -220,7 +237,9 @@ void DriverClient::Beat() {
   });
 }
 
-Result<std::string> DriverClient::Request(uint8_t, const std::function<std::string(uint64_t)>& encode, Duration limit) {
+Result<std::string> DriverClient::Request(uint8_t,
+                                          const std::function<std::string(uint64_t)>& encode,
+                                          Duration limit) {
   std::unique_lock lock(mu_);
   const uint64_t request = next_request_++;
   requests_[request];
@@ -234,7 +253,8 @@ Result<std::string> DriverClient::Request(uint8_t, const std::function<std::stri
       requests_.erase(request);
       return sent.error();
     }
-    changed_.wait_for(lock, kRepeatRequest, [&] { return stopped_ || requests_[request].has_value(); });
+    changed_.wait_for(lock, kRepeatRequest,
+                      [&] { return stopped_ || requests_[request].has_value(); });
   }
   const std::optional<DriverReply> reply = std::move(requests_[request]);
   requests_.erase(request);
@@ -252,7 +272,10 @@ Result<std::string> DriverClient::Submit(JobSpec spec) {
     feeds_[job];
   }
   Result<std::string> reply = Request(
-      kFrameSubmitJob, [&](uint64_t request) { return wire::Encode(kFrameSubmitJob, SubmitJob{request, id_, spec}); },
+      kFrameSubmitJob,
+      [&](uint64_t request) {
+        return wire::Encode(kFrameSubmitJob, SubmitJob{request, id_, spec});
+      },
       kRequestLimit);
   if (reply.ok()) return job;
   std::lock_guard lock(mu_);
@@ -263,7 +286,8 @@ Result<std::string> DriverClient::Submit(JobSpec spec) {
 Result<std::optional<JobEvent>> DriverClient::NextEvent(const std::string& job, Duration limit) {
   std::unique_lock lock(mu_);
   const auto it = feeds_.find(job);
-  if (it == feeds_.end()) return Error{ErrorCode::kNotFound, "no job " + job + " was submitted here"};
+  if (it == feeds_.end())
+    return Error{ErrorCode::kNotFound, "no job " + job + " was submitted here"};
   changed_.wait_for(lock, limit, [&] { return stopped_ || !it->second.events.empty(); });
   if (!it->second.events.empty()) {
     JobEvent event = std::move(it->second.events.front());
@@ -275,33 +299,54 @@ Result<std::optional<JobEvent>> DriverClient::NextEvent(const std::string& job, 
 }
 
 namespace {
-Status ToStatus(const Result<std::string>& reply) { return reply.ok() ? Status::Ok() : Status(reply.error()); }
+Status ToStatus(const Result<std::string>& reply) {
+  return reply.ok() ? Status::Ok() : Status(reply.error());
+}
 }  // namespace
 
 Status DriverClient::Resize(const std::string& job, uint32_t workers) {
   return ToStatus(Request(
       kFrameJobCommand,
-      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, ""}); }, kRequestLimit));
+      [&](uint64_t r) {
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, ""});
+      },
+      kRequestLimit));
 }
 
 Status DriverClient::Drain(const std::string& job, const std::string& member) {
   return ToStatus(Request(
       kFrameJobCommand,
-      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member}); }, kRequestLimit));
+      [&](uint64_t r) {
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member});
+      },
+      kRequestLimit));
 }
 
 Status DriverClient::Cancel(const std::string& job) {
   return ToStatus(Request(
       kFrameJobCommand,
-      [&](uint64_t r) { return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, ""}); }, kRequestLimit));
+      [&](uint64_t r) {
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, ""});
+      },
+      kRequestLimit));
 }
 
 Result<std::string> DriverClient::JobJson(const std::string& job) {
-  return Request(kFrameQuery, [&](uint64_t r) { return wire::Encode(kFrameQuery, Query{r, "job", job}); }, kRequestLimit);
+  return Request(
+      kFrameQuery,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameQuery, Query{r, "job", job});
+      },
+      kRequestLimit);
 }
 
 Result<std::string> DriverClient::ClusterJson() {
-  return Request(kFrameQuery, [&](uint64_t r) { return wire::Encode(kFrameQuery, Query{r, "cluster", ""}); }, kRequestLimit);
+  return Request(
+      kFrameQuery,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameQuery, Query{r, "cluster", ""});
+      },
+      kRequestLimit);
 }
 
 }  // namespace troupe::daemons

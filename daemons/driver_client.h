@@ -1,10 +1,11 @@
 // DriverClient: a driver's end of the cluster protocol, and the owner of an embedded cluster.
 //
-// Requests are repeated until answered; events are asked for by sequence number, so neither a lost frame nor a
-// restarted head loses one that the head still has.
+// Requests are repeated until answered; events are asked for by sequence number, so neither a lost
+// frame nor a restarted head loses one that the head still has.
 // Thread: any; calls block up to their limit.
-// Owns: in embedded mode the troupe-local process and, with it, every process and file of the cluster. The lifeline
-// pipe closes however this process ends, so nothing is left behind even after SIGKILL.
+// Owns: in embedded mode the troupe-local process and, with it, every process and file of the
+// cluster. The lifeline pipe closes however this process ends, so nothing is left behind even after
+// SIGKILL.
 #pragma once
 
 #include <atomic>
@@ -26,12 +27,13 @@
 namespace troupe::daemons {
 
 struct DriverOptions {
-  std::string address;                    // Empty: embedded. Else "HOST:PORT" of a head.
-  std::string key_file;                   // For an address.
-  std::string bin_dir;                    // Embedded: where the daemons are.
-  std::string redis_server;               // Embedded: name or path; empty: redis-server from PATH.
-  std::string log_dir;                    // Embedded: keep daemon logs here.
-  std::map<std::string, double> resources;  // Embedded: what the node offers; CPU and memory default to the machine's.
+  std::string address;       // Empty: embedded. Else "HOST:PORT" of a head.
+  std::string key_file;      // For an address.
+  std::string bin_dir;       // Embedded: where the daemons are.
+  std::string redis_server;  // Embedded: name or path; empty: redis-server from PATH.
+  std::string log_dir;       // Embedded: keep daemon logs here.
+  std::map<std::string, double>
+      resources;  // Embedded: what the node offers; CPU and memory default to the machine's.
   Duration start_timeout = seconds(20);
 };
 
@@ -43,14 +45,16 @@ class DriverClient {
   [[nodiscard]] const std::string& address() const { return endpoint_; }
   // Returns the job's id. The client starts to collect its events.
   Result<std::string> Submit(JobSpec spec);
-  // The next event in order; nullopt if none came within `limit`. kNotFound for a job this client did not submit.
+  // The next event in order; nullopt if none came within `limit`. kNotFound for a job this client
+  // did not submit.
   Result<std::optional<JobEvent>> NextEvent(const std::string& job, Duration limit);
   Status Resize(const std::string& job, uint32_t workers);
   Status Drain(const std::string& job, const std::string& member);
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
   Result<std::string> ClusterJson();
-  // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before the first Submit.
+  // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before
+  // the first Submit.
   void SetEventSink(std::function<void(const std::string& job, const JobEvent& event)> sink);
   // Idempotent. Embedded: ends the cluster and waits up to about 5 s for it.
   void Shutdown();
@@ -68,7 +72,8 @@ class DriverClient {
   Status StartEmbedded();
   void OnFrame(const std::string& frame);
   void Beat();
-  Result<std::string> Request(uint8_t type, const std::function<std::string(uint64_t)>& encode, Duration limit);
+  Result<std::string> Request(uint8_t type, const std::function<std::string(uint64_t)>& encode,
+                              Duration limit);
   void SendSubscribe(const std::string& job, const Feed& feed);
 
   const DriverOptions options_;

@@ -1,7 +1,7 @@
 // The jobs of HeadService: their life from submission to the last event.
 #include <algorithm>
-#include <csignal>
 #include <cmath>
+#include <csignal>
 
 #include "collective_groups/messages.h"
 #include "daemons/head_service.h"
@@ -18,7 +18,8 @@ constexpr size_t kEventBatchBytes = size_t{4} << 20;
 }  // namespace
 
 const char* WorkerStateName(WorkerState state) {
-  static constexpr const char* kNames[] = {"starting", "active", "draining", "finished", "drained", "dead"};
+  static constexpr const char* kNames[] = {"starting", "active",  "draining",
+                                           "finished", "drained", "dead"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -26,14 +27,17 @@ const char* WorkerStateName(WorkerState state) {
 
 void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   const JobSpec& spec = submit.spec;
-  if (const auto it = jobs_.find(spec.job); it != jobs_.end()) {  // A repeat: the first answer was lost.
+  if (const auto it = jobs_.find(spec.job);
+      it != jobs_.end()) {  // A repeat: the first answer was lost.
     return Reply(from, submit.request, Status::Ok());
   }
   if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
-      (spec.kind != "group" && spec.kind != "actor") || spec.workers < spec.min_workers || spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
-    return Reply(from, submit.request,
-                 Error{ErrorCode::kInvalidArgument,
-                       "need 1 <= min_workers <= workers <= max_workers <= " + std::to_string(groups::kGroupMembersMax)});
+      (spec.kind != "group" && spec.kind != "actor") || spec.workers < spec.min_workers ||
+      spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
+    return Reply(
+        from, submit.request,
+        Error{ErrorCode::kInvalidArgument, "need 1 <= min_workers <= workers <= max_workers <= " +
+                                               std::to_string(groups::kGroupMembersMax)});
   }
   Result<ResourceSet> need = ResourceSet::FromMap(spec.resources);
   if (!need.ok()) return Reply(from, submit.request, need.error());
@@ -49,29 +53,34 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   driver_peers_[submit.driver] = from;
   Job& stored = jobs_[spec.job] = std::move(job);
   Reply(from, submit.request, Status::Ok());
-  (void)store_lane_->Post([this, key = "job/" + spec.job + "/spec", bytes = wire::Encode(kFrameSubmitJob, spec)] {
-    (void)store_->Put(key, bytes, kJobKeyTtl);
-  });
+  (void)store_lane_->Post(
+      [this, key = "job/" + spec.job + "/spec", bytes = wire::Encode(kFrameSubmitJob, spec)] {
+        (void)store_->Put(key, bytes, kJobKeyTtl);
+      });
   Fill(stored);
 }
 
 void HeadService::OnJobCommand(const std::string& from, const JobCommand& command) {
   const auto it = jobs_.find(command.job);
   if (it == jobs_.end()) {
-    return Reply(from, command.request, Error{ErrorCode::kNotFound, "no job " + command.job + "; it may be long over"});
+    return Reply(from, command.request,
+                 Error{ErrorCode::kNotFound, "no job " + command.job + "; it may be long over"});
   }
   Job& job = it->second;
   if (command.kind == "cancel") {
     if (!job.done()) End(job, "cancelled", "cancelled by the driver");
     return Reply(from, command.request, Status::Ok());
   }
-  if (job.done()) return Reply(from, command.request, Error{ErrorCode::kNotFound, "the job has ended: " + job.reason});
+  if (job.done())
+    return Reply(from, command.request,
+                 Error{ErrorCode::kNotFound, "the job has ended: " + job.reason});
   if (command.kind == "resize") {
     if (command.workers < job.spec.min_workers || command.workers > job.spec.max_workers) {
       return Reply(from, command.request,
                    Error{ErrorCode::kInvalidArgument,
-                         "cannot resize to " + std::to_string(command.workers) + ": min_workers is " +
-                             std::to_string(job.spec.min_workers) + ", max_workers " + std::to_string(job.spec.max_workers)});
+                         "cannot resize to " + std::to_string(command.workers) +
+                             ": min_workers is " + std::to_string(job.spec.min_workers) +
+                             ", max_workers " + std::to_string(job.spec.max_workers)});
     }
     job.record.target = command.workers;
     Shrink(job);
@@ -82,11 +91,13 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
   if (command.kind == "drain") {
     JobWorker* worker = FindWorker(job, command.member);
     if (worker == nullptr || !worker->alive()) {
-      return Reply(from, command.request, Error{ErrorCode::kNotFound, "no live worker " + command.member});
+      return Reply(from, command.request,
+                   Error{ErrorCode::kNotFound, "no live worker " + command.member});
     }
     if (job.record.target <= job.spec.min_workers) {
       return Reply(from, command.request,
-                   Error{ErrorCode::kInvalidArgument, "draining " + command.member + " would leave fewer than min_workers = " +
+                   Error{ErrorCode::kInvalidArgument, "draining " + command.member +
+                                                          " would leave fewer than min_workers = " +
                                                           std::to_string(job.spec.min_workers)});
     }
     if (worker->status() != WorkerState::kDraining) --job.record.target;
@@ -94,7 +105,8 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
     Save(job);
     return Reply(from, command.request, Status::Ok());
   }
-  Reply(from, command.request, Error{ErrorCode::kInvalidArgument, "unknown command " + command.kind});
+  Reply(from, command.request,
+        Error{ErrorCode::kInvalidArgument, "unknown command " + command.kind});
 }
 
 void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscribe) {
@@ -110,12 +122,14 @@ void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscrib
 void HeadService::OnQuery(const std::string& from, const Query& query) {
   if (query.kind == "job") {
     const auto it = jobs_.find(query.job);
-    if (it == jobs_.end()) return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
+    if (it == jobs_.end())
+      return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
     return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
   }
   if (query.kind == "ping") {
     if (cluster_.nodes().empty() && options_.embedded) {
-      return Reply(from, query.request, Error{ErrorCode::kUnavailable, "the node has not joined yet"});
+      return Reply(from, query.request,
+                   Error{ErrorCode::kUnavailable, "the node has not joined yet"});
     }
     return Reply(from, query.request, Status::Ok());
   }
@@ -152,13 +166,17 @@ bool HeadService::PlaceWorkers(Job& job, uint32_t count, uint32_t at_least) {
   PlacementOptions options;
   options.strategy = *ParsePlacementStrategy(job.spec.strategy);
   options.at_least = std::min(count, at_least);
-  const PlacementResult result = Place(cluster_, std::vector<PlacementRequest>(count, {job.need, {}, ""}), options);
+  const PlacementResult result =
+      Place(cluster_, std::vector<PlacementRequest>(count, {job.need, {}, ""}), options);
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
     const bool was_running = !job.record.workers.empty();
-    const bool patient = cluster_.nodes().empty() || rejection->possible_when_idle || !options_.embedded;
-    const bool late = Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
+    const bool patient =
+        cluster_.nodes().empty() || rejection->possible_when_idle || !options_.embedded;
+    const bool late =
+        Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
     job.reason = rejection->reason;
-    if (!was_running && (!patient || late)) End(job, "failed", "cannot place " + job.spec.name + ": " + rejection->reason);
+    if (!was_running && (!patient || late))
+      End(job, "failed", "cannot place " + job.spec.name + ": " + rejection->reason);
     return false;
   }
   for (const std::string& node : std::get<Assignments>(result).node_of) {
@@ -177,14 +195,16 @@ void HeadService::StartWorkerOn(Job& job, const std::string& node) {
   worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
   worker.node = node;
   for (const auto& [name, process] : processes_) {
-    const bool spare = process.job == job.spec.job && process.member.empty() && process.node == node && !process.exited;
+    const bool spare = process.job == job.spec.job && process.member.empty() &&
+                       process.node == node && !process.exited;
     if (spare && (worker.process.empty() || process.preloaded)) worker.process = name;
   }
   if (worker.process.empty()) worker.process = LaunchProcess(job, node);
   Process& process = processes_[worker.process];
   process.member = worker.member().ToString();
   process.counted = cluster_.Reserve(node, job.need).ok();
-  std::erase_if(job.record.workers, [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
+  std::erase_if(job.record.workers,
+                [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
   Assign(worker.process);
 }
@@ -230,11 +250,15 @@ void HeadService::OpenGroup(Job& job) {
     if (const auto it = jobs_.find(name); it != jobs_.end()) action(it->second);
   };
   groups::GroupCallbacks callbacks;
-  callbacks.send = [this, with_job, name](const groups::MemberId& to, const groups::Command& command) {
+  callbacks.send = [this, with_job, name](const groups::MemberId& to,
+                                          const groups::Command& command) {
     with_job([&](Job& j) {
       const JobWorker* worker = FindWorker(j, to.ToString());
       if (worker == nullptr) return;
-      (void)transport_->Send(worker->process, wire::Encode(kFrameGroupCommand, GroupFrame{name, wire::Encode(kFrameGroupCommand, command)}));
+      (void)transport_->Send(
+          worker->process,
+          wire::Encode(kFrameGroupCommand,
+                       GroupFrame{name, wire::Encode(kFrameGroupCommand, command)}));
     });
   };
   callbacks.fence = [this, with_job](const groups::MemberId& id, const std::string& reason) {
@@ -257,7 +281,10 @@ void HeadService::OpenGroup(Job& job) {
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
           with_job([&](Job& limited) {
-            if (!limited.done()) End(limited, "failed", "more membership changes than reset_limit = " + std::to_string(limited.spec.reset_limit));
+            if (!limited.done())
+              End(limited, "failed",
+                  "more membership changes than reset_limit = " +
+                      std::to_string(limited.spec.reset_limit));
           });
         });
       }
@@ -306,8 +333,10 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
   if (was_starting && ++job.start_failures >= kStartFailuresMax) {
     std::string tail;
     for (const std::string& line : job.last_lines[status.id]) tail += "\n  " + line;
-    End(job, "failed", std::to_string(kStartFailuresMax) + " workers in a row " + how + " before they could start" +
-                           (tail.empty() ? "" : "; the last one printed:" + tail), status);
+    End(job, "failed",
+        std::to_string(kStartFailuresMax) + " workers in a row " + how +
+            " before they could start" + (tail.empty() ? "" : "; the last one printed:" + tail),
+        status);
     return;
   }
   FinishIfDone(job);
@@ -315,7 +344,8 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
 }
 
 void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason) {
-  if (worker.status() == WorkerState::kDraining || worker.status() == WorkerState::kFinished) return;
+  if (worker.status() == WorkerState::kDraining || worker.status() == WorkerState::kFinished)
+    return;
   const bool started = worker.status() == WorkerState::kRunning;
   worker.state = static_cast<uint8_t>(WorkerState::kDraining);
   if (started) {
@@ -351,29 +381,35 @@ void HeadService::FinishIfDone(Job& job) {
     if (worker.status() == WorkerState::kFinished) finished.push_back(&worker);
   }
   std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
-    const auto key = [](const JobWorker* w) { return w->rank < 0 ? static_cast<int>(w->index) : w->rank; };
+    const auto key = [](const JobWorker* w) {
+      return w->rank < 0 ? static_cast<int>(w->index) : w->rank;
+    };
     return key(a) < key(b);
   });
   int rank = 0;
   for (const JobWorker* worker : finished) {
-    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, job.results[worker->member().ToString()]));
+    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++,
+                          job.results[worker->member().ToString()]));
   }
   End(job, "succeeded", "");
 }
 
-void HeadService::End(Job& job, const std::string& state, const std::string& reason, const WorkerStatus& worker,
-                      const std::string& payload) {
+void HeadService::End(Job& job, const std::string& state, const std::string& reason,
+                      const WorkerStatus& worker, const std::string& payload) {
   if (job.epoch_pending) EmitEpoch(job, job.took);
   job.state = state;
   job.reason = reason;
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
   for (auto& [name, process] : processes_) {
     if (process.job != job.spec.job || process.exited) continue;
-    const auto owner = std::find_if(job.record.workers.begin(), job.record.workers.end(),
-                                    [&, key = name](const JobWorker& w) { return w.process == key; });
-    const bool finished = owner != job.record.workers.end() && owner->status() == WorkerState::kFinished;
+    const auto owner =
+        std::find_if(job.record.workers.begin(), job.record.workers.end(),
+                     [&, key = name](const JobWorker& w) { return w.process == key; });
+    const bool finished =
+        owner != job.record.workers.end() && owner->status() == WorkerState::kFinished;
     if (finished) {
-      (void)transport_->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+      (void)transport_->Send(name,
+                             wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
       Kill(name, SIGTERM, "the job is over");
     }
@@ -383,7 +419,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
     });
   }
   groups_.Close(job.spec.job);
-  (void)store_lane_->Post([this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
+  (void)store_lane_->Post(
+      [this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
   Emit(job, DoneEvent(job.spec.job, Now(), state, reason, worker, payload));
 }
 
@@ -391,7 +428,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
 
 void HeadService::EmitEpoch(Job& job, Duration pause) {
   job.epoch_pending = false;
-  Emit(job, EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
+  Emit(job,
+       EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
 }
 
 void HeadService::Emit(Job& job, JobEvent event) {
@@ -401,13 +439,15 @@ void HeadService::Emit(Job& job, JobEvent event) {
     ++job.first_event;
   }
   const auto peer = driver_peers_.find(job.record.driver);
-  if (peer != driver_peers_.end()) SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
+  if (peer != driver_peers_.end())
+    SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
 }
 
 void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t from_sequence) {
   JobEvents batch{job.spec.job, log_id_, std::max(from_sequence, job.first_event), {}};
   size_t bytes = 0;
-  for (uint64_t i = batch.first; i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
+  for (uint64_t i = batch.first;
+       i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
     batch.events.push_back(job.events[i - job.first_event]);
     bytes += batch.events.back().json.size() + batch.events.back().payload.size();
   }
@@ -415,7 +455,8 @@ void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t fro
 }
 
 void HeadService::Save(const Job& job) {
-  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state", bytes = wire::Encode(kFrameJobCommand, job.record)] {
+  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state",
+                           bytes = wire::Encode(kFrameJobCommand, job.record)] {
     (void)store_->Put(key, bytes, kJobKeyTtl);
   });
 }
@@ -435,7 +476,8 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
     for (const groups::Report& r : group->members()) {
       if (r.id != worker.member()) continue;
       status.version = r.version;
-      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive) status.state = "ready";
+      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive)
+        status.state = "ready";
     }
   }
   return status;
@@ -443,15 +485,19 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
 
 std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const {
   std::map<std::string, WorkerStatus> map;
-  for (const JobWorker& worker : job.record.workers) map[worker.member().ToString()] = StatusOf(job, worker);
+  for (const JobWorker& worker : job.record.workers)
+    map[worker.member().ToString()] = StatusOf(job, worker);
   return map;
 }
 
 JobStatus HeadService::StatusOf(const Job& job) const {
-  JobStatus status{job.spec.job, job.spec.name, job.state, job.reason, job.view.epoch, job.record.target,
+  JobStatus status{job.spec.job,         job.spec.name,        job.state,
+                   job.reason,           job.view.epoch,       job.record.target,
                    job.spec.min_workers, job.spec.max_workers, {}};
-  for (const JobWorker& worker : job.record.workers) status.workers.push_back(StatusOf(job, worker));
-  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr && status.reason.empty()) {
+  for (const JobWorker& worker : job.record.workers)
+    status.workers.push_back(StatusOf(job, worker));
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job);
+      group != nullptr && status.reason.empty()) {
     status.reason = group->waiting_for();
   }
   return status;

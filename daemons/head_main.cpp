@@ -21,10 +21,12 @@ int main(int argc, char** argv) {
   daemons::HeadOptions options;
   std::string password_file;
   app.add_option("--listen", listen, "Endpoint to listen on: tcp://ADDRESS:PORT or ipc://PATH");
-  app.add_option("--key-file", key_file, "The cluster's key pair (created if absent); needed for tcp");
+  app.add_option("--key-file", key_file,
+                 "The cluster's key pair (created if absent); needed for tcp");
   app.add_option("--redis-host", redis.host);
   app.add_option("--redis-port", redis.port);
-  app.add_option("--redis-socket", redis.unix_socket, "Unix socket of Redis, instead of host and port");
+  app.add_option("--redis-socket", redis.unix_socket,
+                 "Unix socket of Redis, instead of host and port");
   app.add_option("--redis-password-file", password_file);
   app.add_option("--redis-prefix", redis.key_prefix, "Put before every key");
   app.add_flag("--embedded", options.embedded, "This machine is all there will ever be");
@@ -57,7 +59,8 @@ int main(int argc, char** argv) {
     ::usleep(20'000);
     started = head.Start();
   }
-  Result<PeerAddress> address = started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
+  Result<PeerAddress> address =
+      started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
   if (!address.ok()) {
     std::cerr << "troupe-head: " << address.error().message << "\n";
     return 1;

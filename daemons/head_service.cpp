@@ -19,8 +19,13 @@ constexpr Duration kEndedJobsKept = seconds(300);    // For drivers that ask lat
 
 }  // namespace
 
-HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* store, HeadOptions options)
-    : transport_(transport), store_lane_(store_lane), store_(store), options_(options), log_id_(RandomId()),
+HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* store,
+                         HeadOptions options)
+    : transport_(transport),
+      store_lane_(store_lane),
+      store_(store),
+      options_(options),
+      log_id_(RandomId()),
       nodes_(NodeTableOptions{options.node_suspect, options.node_dead, seconds(600)}),
       groups_(&transport->loop(), store_lane, store, "head-" + log_id_) {}
 
@@ -33,7 +38,8 @@ Status HeadService::Start() {
     if (!*alive) return;
     for (const auto& [key, value] : records) {
       const bool is_spec = key.ends_with("/spec");
-      Result<JobSpec> spec = is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
+      Result<JobSpec> spec =
+          is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
       if (!spec.ok()) continue;
       Job job;
       job.spec = *spec;
@@ -52,7 +58,8 @@ Status HeadService::Start() {
       LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
       if (stored.spec.kind == "group") OpenGroup(stored);
     }
-    transport_->SetHandler([this](const std::string& from, std::string frame) { OnFrame(from, frame); });
+    transport_->SetHandler(
+        [this](const std::string& from, std::string frame) { OnFrame(from, frame); });
     OnTick();
   });
   return Status::Ok();
@@ -80,17 +87,28 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
         Result<groups::Report> report = wire::Decode<groups::Report>(kFrameGroupReport, m.body);
         if (report.ok()) groups_.OnReport(m.group, *report);
       });
-    case kFrameNodeHello: return On<NodeHello>(*type, frame, [&](const auto& m) { OnNodeHello(from, m); });
-    case kFrameWorkerHello: return On<WorkerHello>(*type, frame, [&](const auto& m) { OnWorkerHello(from, m); });
-    case kFrameWorkerExited: return On<WorkerExited>(*type, frame, [&](const auto& m) { OnWorkerExited(m); });
-    case kFrameWorkerOutput: return On<WorkerOutput>(*type, frame, [&](const auto& m) { OnWorkerOutput(m); });
-    case kFrameWorkerResult: return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
-    case kFrameWorkerNote: return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
-    case kFrameSubmitJob: return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
-    case kFrameJobCommand: return On<JobCommand>(*type, frame, [&](const auto& m) { OnJobCommand(from, m); });
-    case kFrameSubscribe: return On<Subscribe>(*type, frame, [&](const auto& m) { OnSubscribe(from, m); });
-    case kFrameQuery: return On<Query>(*type, frame, [&](const auto& m) { OnQuery(from, m); });
-    default: LogWarning("dropped a frame of unknown type ", static_cast<int>(*type), " from ", from);
+    case kFrameNodeHello:
+      return On<NodeHello>(*type, frame, [&](const auto& m) { OnNodeHello(from, m); });
+    case kFrameWorkerHello:
+      return On<WorkerHello>(*type, frame, [&](const auto& m) { OnWorkerHello(from, m); });
+    case kFrameWorkerExited:
+      return On<WorkerExited>(*type, frame, [&](const auto& m) { OnWorkerExited(m); });
+    case kFrameWorkerOutput:
+      return On<WorkerOutput>(*type, frame, [&](const auto& m) { OnWorkerOutput(m); });
+    case kFrameWorkerResult:
+      return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
+    case kFrameWorkerNote:
+      return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
+    case kFrameSubmitJob:
+      return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
+    case kFrameJobCommand:
+      return On<JobCommand>(*type, frame, [&](const auto& m) { OnJobCommand(from, m); });
+    case kFrameSubscribe:
+      return On<Subscribe>(*type, frame, [&](const auto& m) { OnSubscribe(from, m); });
+    case kFrameQuery:
+      return On<Query>(*type, frame, [&](const auto& m) { OnQuery(from, m); });
+    default:
+      LogWarning("dropped a frame of unknown type ", static_cast<int>(*type), " from ", from);
   }
 }
 
@@ -110,7 +128,9 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   record.labels = hello.labels;
   const NodeDecision decision = nodes_.Step(Now(), NodeJoined{record});
   if (decision.fenced) {
-    (void)transport_->Send(from, wire::Encode(kFrameStopNode, StopNode{"this node was declared dead; start it again"}));
+    (void)transport_->Send(
+        from,
+        wire::Encode(kFrameStopNode, StopNode{"this node was declared dead; start it again"}));
     return;
   }
   node_peers_[hello.node] = from;
@@ -135,7 +155,8 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
     }
   }
   if (hello.leaving || !hello.notice.empty()) {
-    ApplyNodes(nodes_.Step(Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
+    ApplyNodes(nodes_.Step(
+        Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
   }
   ApplyNodes(decision);
   if (is_new) {
@@ -154,13 +175,15 @@ void HeadService::ApplyNodes(const NodeDecision& decision) {
         if (process.node == change.id) lost.push_back(name);
       }
       for (const std::string& name : lost) {
-        OnWorkerExited(WorkerExited{name, true, "its node is " + std::string(NodeStateName(change.state)), -1, {}});
+        OnWorkerExited(WorkerExited{
+            name, true, "its node is " + std::string(NodeStateName(change.state)), -1, {}});
       }
       cluster_.Remove(change.id);
     } else if (change.draining) {
       for (auto& [name, job] : jobs_) {
         for (JobWorker& worker : job.record.workers) {
-          if (worker.alive() && worker.node == change.id) DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
+          if (worker.alive() && worker.node == change.id)
+            DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
         }
         Fill(job);
       }
@@ -186,13 +209,17 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
     process.member = hello.member;
   }
   const auto [job, worker] = Owner(hello.process);
-  const bool known = job != nullptr || (jobs_.contains(process.job) && !jobs_.at(process.job).done());
+  const bool known =
+      job != nullptr || (jobs_.contains(process.job) && !jobs_.at(process.job).done());
   if (!known && !process.job.empty()) {
-    (void)transport_->Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
+    (void)transport_->Send(from,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
     return;
   }
-  const bool callable = job == nullptr || job->spec.kind != "actor" || !hello.address.endpoint.empty();
-  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty() && callable) {
+  const bool callable =
+      job == nullptr || job->spec.kind != "actor" || !hello.address.endpoint.empty();
+  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty() &&
+      callable) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
     job->start_failures = 0;
     Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "started", ""));
@@ -229,7 +256,8 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
   if (it == processes_.end()) return;
   Process& process = it->second;
   const auto [job, worker] = Owner(exited.process);
-  if (worker != nullptr && !exited.last_lines.empty()) job->last_lines[worker->member().ToString()] = exited.last_lines;
+  if (worker != nullptr && !exited.last_lines.empty())
+    job->last_lines[worker->member().ToString()] = exited.last_lines;
   if (!process.exited) {
     process.exited = true;
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
@@ -253,7 +281,8 @@ void HeadService::OnWorkerOutput(const WorkerOutput& output) {
   }
   if (output.dropped > 0) {
     Emit(*job, LogEvent(job->spec.job, Now(), status, true,
-                        "[" + std::to_string(output.dropped) + " lines dropped: printed faster than they could be sent]"));
+                        "[" + std::to_string(output.dropped) +
+                            " lines dropped: printed faster than they could be sent]"));
   }
 }
 
@@ -266,7 +295,8 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   const auto [job, worker] = Owner(result.process);
   const auto known = processes_.find(result.process);
   if (worker == nullptr || job->done()) {
-    (void)transport_->Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    (void)transport_->Send(result.process,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     return;
   }
   if (known == processes_.end() || known->second.exited || !worker->alive()) return;
@@ -274,13 +304,15 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
     Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "failed", ""));
-    End(*job, "failed", worker->member().ToString() + " raised an exception", StatusOf(*job, *worker), result.payload);
+    End(*job, "failed", worker->member().ToString() + " raised an exception",
+        StatusOf(*job, *worker), result.payload);
     return;
   }
   if (result.payload.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kDrained);
     Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "drained", ""));
-    (void)transport_->Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
+    (void)transport_->Send(result.process,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*job);
     FinishIfDone(*job);
     Fill(*job);
@@ -298,7 +330,8 @@ void HeadService::Kill(const std::string& process, int signal, const std::string
   if (it == processes_.end()) return;
   const auto peer = node_peers_.find(it->second.node);
   if (peer == node_peers_.end()) return;
-  (void)transport_->Send(peer->second, wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+  (void)transport_->Send(peer->second,
+                         wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
 }
 
 // ---- time ----
@@ -312,20 +345,23 @@ void HeadService::OnTick() {
       continue;
     }
     if (!job.spec.detached && Now() > job.driver_heard + options_.driver_lease) {
-      End(job, "cancelled", "the driver has been silent for " +
-                                std::to_string(static_cast<int>(ToSeconds(options_.driver_lease))) + " s");
+      End(job, "cancelled",
+          "the driver has been silent for " +
+              std::to_string(static_cast<int>(ToSeconds(options_.driver_lease))) + " s");
       continue;
     }
     if (Now() >= job.confirm_by) {
       job.confirm_by = Time::Never();
       for (JobWorker& worker : job.record.workers) {
-        if (worker.alive() && !processes_.contains(worker.process)) WorkerDied(job, worker, "gone when the head restarted");
+        if (worker.alive() && !processes_.contains(worker.process))
+          WorkerDied(job, worker, "gone when the head restarted");
       }
     }
     for (JobWorker& worker : job.record.workers) {
       const auto process = processes_.find(worker.process);
       const bool late = worker.status() == WorkerState::kStarting && process != processes_.end() &&
-                        !process->second.hello && Now() > process->second.started + kWorkerStartLimit;
+                        !process->second.hello &&
+                        Now() > process->second.started + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
     }
     Fill(job);
@@ -355,7 +391,8 @@ std::pair<Job*, JobWorker*> HeadService::Owner(const std::string& process) {
   return {nullptr, nullptr};
 }
 
-void HeadService::Reply(const std::string& to, uint64_t request, const Status& status, const std::string& json) {
+void HeadService::Reply(const std::string& to, uint64_t request, const Status& status,
+                        const std::string& json) {
   DriverReply reply{request, 0, "", json};
   if (!status.ok()) {
     reply.code = static_cast<uint8_t>(status.error().code);

@@ -1,9 +1,10 @@
 // HeadService: places workers on nodes, owns jobs and their groups, answers drivers.
 //
-// It composes the scheduler's cores (node table, placement) with the group service; that composition is the head's
-// own business, since neither folder may know the other.
+// It composes the scheduler's cores (node table, placement) with the group service; that
+// composition is the head's own business, since neither folder may know the other.
 // Thread: the transport's loop, but for the constructor and destructor.
-// Owns: nothing that training needs: it can be killed and started again, and finds jobs and groups in the store.
+// Owns: nothing that training needs: it can be killed and started again, and finds jobs and groups
+// in the store.
 // Limits: kJobEventsMax events per job; timings below.
 #pragma once
 
@@ -23,9 +24,9 @@
 namespace troupe::daemons {
 
 struct HeadOptions {
-  bool embedded = false;                       // Only this machine: what does not fit now never will.
-  Duration driver_lease = seconds(15);         // A job whose driver is silent this long is cancelled.
-  Duration confirm_grace = seconds(5);         // After a restart, for workers to be heard.
+  bool embedded = false;                // Only this machine: what does not fit now never will.
+  Duration driver_lease = seconds(15);  // A job whose driver is silent this long is cancelled.
+  Duration confirm_grace = seconds(5);  // After a restart, for workers to be heard.
   Duration node_suspect = seconds(2);
   Duration node_dead = seconds(6);
 };
@@ -43,7 +44,7 @@ class HeadService {
     int64_t pid = 0;
     std::string host;
     std::string job;
-    std::string member;    // Empty: a spare.
+    std::string member;  // Empty: a spare.
     bool hello = false;
     bool preloaded = false;
     bool exited = false;
@@ -79,14 +80,15 @@ class HeadService {
   void DrainWorker(Job& job, JobWorker& worker, const std::string& reason);
   void Shrink(Job& job);
   void FinishIfDone(Job& job);
-  void End(Job& job, const std::string& state, const std::string& reason, const WorkerStatus& worker = {},
-           const std::string& payload = "");
+  void End(Job& job, const std::string& state, const std::string& reason,
+           const WorkerStatus& worker = {}, const std::string& payload = "");
   void EmitEpoch(Job& job, Duration pause);
   void Emit(Job& job, JobEvent event);
   void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
   void Save(const Job& job);
   void Kill(const std::string& process, int signal, const std::string& reason);
-  void Reply(const std::string& to, uint64_t request, const Status& status, const std::string& json = "");
+  void Reply(const std::string& to, uint64_t request, const Status& status,
+             const std::string& json = "");
   void Assign(const std::string& process);
 
   [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);

@@ -14,8 +14,8 @@
 
 namespace troupe::daemons {
 
-inline constexpr size_t kJobEventsMax = 50'000;       // Kept for a driver that reconnects.
-inline constexpr int kStartFailuresMax = 3;           // Workers in a row that died before they were ready.
+inline constexpr size_t kJobEventsMax = 50'000;  // Kept for a driver that reconnects.
+inline constexpr int kStartFailuresMax = 3;  // Workers in a row that died before they were ready.
 
 enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kDrained, kDead };
 [[nodiscard]] const char* WorkerStateName(WorkerState state);
@@ -29,10 +29,16 @@ struct JobWorker {
   int rank = -1;
 
   [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
-  [[nodiscard]] bool alive() const { return status() != WorkerState::kDead && status() != WorkerState::kDrained; }
-  [[nodiscard]] groups::MemberId member() const { return {"w" + std::to_string(index), incarnation}; }
+  [[nodiscard]] bool alive() const {
+    return status() != WorkerState::kDead && status() != WorkerState::kDrained;
+  }
+  [[nodiscard]] groups::MemberId member() const {
+    return {"w" + std::to_string(index), incarnation};
+  }
   template <class A>
-  void Fields(A& a) { a(index, incarnation, process, node, state, rank); }
+  void Fields(A& a) {
+    a(index, incarnation, process, node, state, rank);
+  }
 };
 
 // The part that outlives the head.
@@ -42,31 +48,36 @@ struct JobRecord {
   std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
   std::vector<JobWorker> workers;
   template <class A>
-  void Fields(A& a) { a(driver, target, incarnations, workers); }
+  void Fields(A& a) {
+    a(driver, target, incarnations, workers);
+  }
 };
 
 struct Job {
   JobSpec spec;
   JobRecord record;
-  ResourceSet need;                       // Per worker.
-  std::string state = "pending";          // pending running parked succeeded failed cancelled
+  ResourceSet need;               // Per worker.
+  std::string state = "pending";  // pending running parked succeeded failed cancelled
   std::string reason;
   Time submitted{};
   Time driver_heard{};
-  Time confirm_by = Time::Never();        // After a head restart: unconfirmed workers are dead from then on.
-  bool opened = false;                    // The group exists.
+  Time confirm_by =
+      Time::Never();    // After a head restart: unconfirmed workers are dead from then on.
+  bool opened = false;  // The group exists.
   int start_failures = 0;
   std::map<std::string, std::string> results;  // By member.
   std::map<std::string, std::vector<std::string>> last_lines;
-  groups::View view;                      // Last active.
+  groups::View view;  // Last active.
   int old_size = 0;
   bool planned = false;
-  bool epoch_pending = false;             // Activated, its pause not known yet.
+  bool epoch_pending = false;  // Activated, its pause not known yet.
   Duration took{};
   std::deque<JobEvent> events;
   uint64_t first_event = 0;
 
-  [[nodiscard]] bool done() const { return state == "succeeded" || state == "failed" || state == "cancelled"; }
+  [[nodiscard]] bool done() const {
+    return state == "succeeded" || state == "failed" || state == "cancelled";
+  }
 };
 
 }  // namespace troupe::daemons

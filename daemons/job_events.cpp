@@ -15,11 +15,13 @@ Json Base(const char* kind, const std::string& job, Time at) {
 }
 
 // Output of programs is bytes; JSON is UTF-8. Bytes that are not valid are replaced.
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json WorkerJson(const WorkerStatus& w) {
-  return Json{{"id", w.id},       {"rank", w.rank},   {"pid", w.pid},        {"host", w.host},
-              {"node", w.node},   {"state", w.state}, {"version", w.version}};
+  return Json{{"id", w.id},     {"rank", w.rank},   {"pid", w.pid},        {"host", w.host},
+              {"node", w.node}, {"state", w.state}, {"version", w.version}};
 }
 
 void AddWorker(Json& json, const WorkerStatus& w) {
@@ -32,15 +34,21 @@ void AddWorker(Json& json, const WorkerStatus& w) {
 Json JobJson(const JobStatus& s) {
   Json workers = Json::array();
   for (const WorkerStatus& w : s.workers) workers.push_back(WorkerJson(w));
-  return Json{{"job", s.job},         {"name", s.name},     {"state", s.state},
-              {"reason", s.reason},   {"epoch", s.epoch},   {"target", s.target},
-              {"min_workers", s.min_workers}, {"max_workers", s.max_workers}, {"workers", workers}};
+  return Json{{"job", s.job},
+              {"name", s.name},
+              {"state", s.state},
+              {"reason", s.reason},
+              {"epoch", s.epoch},
+              {"target", s.target},
+              {"min_workers", s.min_workers},
+              {"max_workers", s.max_workers},
+              {"workers", workers}};
 }
 
 }  // namespace
 
-JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker, const std::string& state,
-                     const std::string& detail) {
+JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                     const std::string& state, const std::string& detail) {
   Json json = Base("worker", job, at);
   AddWorker(json, worker);
   json["state"] = state;
@@ -49,8 +57,9 @@ JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker
   return {"worker", Dump(json), wire::Encode(kFrameWorkerHello, worker.address)};
 }
 
-JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size, Duration pause,
-                    bool planned, const std::map<std::string, WorkerStatus>& workers) {
+JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size,
+                    Duration pause, bool planned,
+                    const std::map<std::string, WorkerStatus>& workers) {
   Json json = Base("epoch", job, at);
   json["epoch"] = view.epoch;
   json["reason"] = view.reason;
@@ -73,7 +82,8 @@ JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, i
   return {"epoch", Dump(json), ""};
 }
 
-JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr, const std::string& line) {
+JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr,
+                  const std::string& line) {
   Json json = Base("log", job, at);
   AddWorker(json, worker);
   json["stream"] = is_stderr ? "stderr" : "stdout";
@@ -81,7 +91,8 @@ JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, b
   return {"log", Dump(json), ""};
 }
 
-JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker, const WorkerNote& note) {
+JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                   const WorkerNote& note) {
   Json json = Base(note.kind == "state" ? "state" : "report", job, at);
   AddWorker(json, worker);
   json["epoch"] = note.epoch;
@@ -89,7 +100,8 @@ JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker, 
   return {json["kind"], Dump(json), note.payload};
 }
 
-JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank, const std::string& payload) {
+JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank,
+                     const std::string& payload) {
   Json json = Base("result", job, at);
   AddWorker(json, worker);
   json["rank"] = rank;
@@ -102,8 +114,9 @@ JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason)
   return {"parked", Dump(json), ""};
 }
 
-JobEvent DoneEvent(const std::string& job, Time at, const std::string& state, const std::string& reason,
-                   const WorkerStatus& worker, const std::string& payload) {
+JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+                   const std::string& reason, const WorkerStatus& worker,
+                   const std::string& payload) {
   Json json = Base("done", job, at);
   AddWorker(json, worker);
   json["state"] = state;
@@ -116,8 +129,12 @@ std::string StatusJson(const JobStatus& status) { return Dump(JobJson(status)); 
 std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs) {
   Json json{{"nodes", Json::array()}, {"jobs", Json::array()}};
   for (const NodeStatus& n : nodes) {
-    json["nodes"].push_back({{"id", n.id}, {"host", n.host}, {"pid", n.pid}, {"alive", n.alive},
-                             {"resources", n.total.ToMap()}, {"used", n.used.ToMap()}});
+    json["nodes"].push_back({{"id", n.id},
+                             {"host", n.host},
+                             {"pid", n.pid},
+                             {"alive", n.alive},
+                             {"resources", n.total.ToMap()},
+                             {"used", n.used.ToMap()}});
   }
   for (const JobStatus& s : jobs) json["jobs"].push_back(JobJson(s));
   return Dump(json);

@@ -1,4 +1,5 @@
-// Events and status of jobs as JSON text: the form in which drivers, the CLI and notebooks get them.
+// Events and status of jobs as JSON text: the form in which drivers, the CLI and notebooks get
+// them.
 // Thread: any.
 #pragma once
 
@@ -38,18 +39,21 @@ struct JobStatus {
   std::vector<WorkerStatus> workers;
 };
 
-[[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker, const std::string& state,
-                                   const std::string& detail);
-[[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size, Duration pause,
-                                  bool planned, const std::map<std::string, WorkerStatus>& workers);
-[[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr,
-                                const std::string& line);
-[[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker, const WorkerNote& note);
-[[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank,
-                                   const std::string& payload);
+[[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                   const std::string& state, const std::string& detail);
+[[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view,
+                                  int old_size, Duration pause, bool planned,
+                                  const std::map<std::string, WorkerStatus>& workers);
+[[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                bool is_stderr, const std::string& line);
+[[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                 const WorkerNote& note);
+[[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                   int rank, const std::string& payload);
 [[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
-[[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state, const std::string& reason,
-                                 const WorkerStatus& worker, const std::string& payload);
+[[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+                                 const std::string& reason, const WorkerStatus& worker,
+                                 const std::string& payload);
 
 [[nodiscard]] std::string StatusJson(const JobStatus& status);
 struct NodeStatus {
@@ -60,6 +64,7 @@ struct NodeStatus {
   ResourceSet total;
   ResourceSet used;
 };
-[[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs);
+[[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes,
+                                      const std::vector<JobStatus>& jobs);
 
 }  // namespace troupe::daemons

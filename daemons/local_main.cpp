@@ -1,5 +1,6 @@
-// troupe-local: the embedded cluster of one driver. Starts a private Redis, a head and a node, starts head and Redis
-// again if they die, and ends everything, files included, when the driver's end of the lifeline closes.
+// troupe-local: the embedded cluster of one driver. Starts a private Redis, a head and a node,
+// starts head and Redis again if they die, and ends everything, files included, when the driver's
+// end of the lifeline closes.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -75,33 +76,47 @@ int main(int argc, char** argv) {
   };
 
   Result<std::string> redis = FindProgram(redis_server);
-  if (!redis.ok()) return fail(redis.error().message + "; install it with: apt-get install redis-server");
+  if (!redis.ok())
+    return fail(redis.error().message + "; install it with: apt-get install redis-server");
   const std::string password = RandomId() + RandomId();
   const std::string redis_socket = run_dir + "/redis.sock";
   const std::string redis_conf = run_dir + "/redis.conf";
-  if (!WriteFile(redis_conf, "port 0\nunixsocket " + redis_socket + "\nunixsocketperm 700\nrequirepass " + password +
-                                 "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " + run_dir +
-                                 "\ndaemonize no\nloglevel warning\n") ||
+  if (!WriteFile(redis_conf, "port 0\nunixsocket " + redis_socket +
+                                 "\nunixsocketperm 700\nrequirepass " + password +
+                                 "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " +
+                                 run_dir + "\ndaemonize no\nloglevel warning\n") ||
       !WriteFile(run_dir + "/redis.password", password)) {
-    return fail("cannot write to " + run_dir + ": " + std::strerror(errno) + "; free some disk space or set TMPDIR");
+    return fail("cannot write to " + run_dir + ": " + std::strerror(errno) +
+                "; free some disk space or set TMPDIR");
   }
   const std::string head_endpoint = "ipc://" + run_dir + "/head.sock";
-  std::vector<std::string> node_argv{bin_dir + "/troupe-node", "--head", head_endpoint, "--run-dir", run_dir,
-                                     "--name", "local", "--log-file", logs + "/node.log"};
+  std::vector<std::string> node_argv{bin_dir + "/troupe-node",
+                                     "--head",
+                                     head_endpoint,
+                                     "--run-dir",
+                                     run_dir,
+                                     "--name",
+                                     "local",
+                                     "--log-file",
+                                     logs + "/node.log"};
   node_argv.insert(node_argv.end(), node_args.begin(), node_args.end());
-  // Redis dies with us; head and node get SIGTERM instead, so that they still end their own children.
+  // Redis dies with us; head and node get SIGTERM instead, so that they still end their own
+  // children.
   Child children[] = {
       {"redis-server", Daemon({*redis, redis_conf}, logs + "/redis.log", SIGKILL), {}},
-      {"troupe-head", Daemon({bin_dir + "/troupe-head", "--embedded", "--listen", head_endpoint, "--redis-socket",
-                              redis_socket, "--redis-password-file", run_dir + "/redis.password", "--log-file",
-                              logs + "/head.log"}, logs + "/head.out", SIGTERM), {}},
+      {"troupe-head",
+       Daemon({bin_dir + "/troupe-head", "--embedded", "--listen", head_endpoint, "--redis-socket",
+               redis_socket, "--redis-password-file", run_dir + "/redis.password", "--log-file",
+               logs + "/head.log"},
+              logs + "/head.out", SIGTERM),
+       {}},
       {"troupe-node", Daemon(node_argv, logs + "/node.out", SIGTERM), {}},
   };
   for (Child& child : children) {
     if (!child.Run()) return fail(std::string("cannot start ") + child.name);
   }
-  std::cout << "ready " << head_endpoint << " " << children[0].process.pid() << " " << children[1].process.pid() << " "
-            << children[2].process.pid() << std::endl;
+  std::cout << "ready " << head_endpoint << " " << children[0].process.pid() << " "
+            << children[1].process.pid() << " " << children[2].process.pid() << std::endl;
   const auto supervise = [&] {
     for (Child& child : children) {
       if (const auto info = child.process.TryReap()) {

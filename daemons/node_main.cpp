@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
   app.add_option("--head", options.head.endpoint, "Endpoint of the head")->required();
   app.add_option("--key-file", options.key_file, "The cluster's key pair; needed for tcp");
   app.add_option("--name", options.node, "Name of this node; default: host name and process id");
-  app.add_option("--run-dir", options.run_dir, "Private directory; default: a new one under the temp directory");
+  app.add_option("--run-dir", options.run_dir,
+                 "Private directory; default: a new one under the temp directory");
   app.add_option("--data-address", options.data_address, "Address that collectives bind to");
   app.add_option("--cpus", cpus, "CPUs offered; default: all");
   app.add_option("--gpus", gpus, "GPUs offered");
@@ -49,19 +50,23 @@ int main(int argc, char** argv) {
   };
   options.resources["CPU"] = cpus > 0 ? cpus : std::max(1U, std::thread::hardware_concurrency());
   if (gpus > 0) options.resources["GPU"] = gpus;
-  options.resources["memory"] = memory > 0 ? memory : static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  options.resources["memory"] = memory > 0 ? memory
+                                           : static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                                                 static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   for (const std::string& text : resources) {
     const auto [name, value] = split(text);
     char* end = nullptr;
     options.resources[name] = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0') return fail("--resource wants NAME=AMOUNT, got '" + text + "'");
+    if (value.empty() || *end != '\0')
+      return fail("--resource wants NAME=AMOUNT, got '" + text + "'");
   }
   for (const std::string& text : labels) options.labels.insert(split(text));
   if (options.node.empty()) options.node = HostName() + "-" + std::to_string(::getpid());
   bool own_dir = false;
   if (options.run_dir.empty()) {
     std::string pattern = (std::filesystem::temp_directory_path() / "troupe-node-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) return fail("cannot create a directory under the temp directory");
+    if (::mkdtemp(pattern.data()) == nullptr)
+      return fail("cannot create a directory under the temp directory");
     options.run_dir = pattern;
     own_dir = true;
   }
@@ -84,7 +89,8 @@ int main(int argc, char** argv) {
     if (cause == daemons::StopCause::kSignal && notice_s > 0) {
       node.Notice("SIGTERM", Duration(static_cast<int64_t>(notice_s * 1e9)));
       const Time until = SteadyClock().Now() + Duration(static_cast<int64_t>(notice_s * 1e9));
-      daemons::WaitForStop(-1, [&] { return node.stop_requested() || SteadyClock().Now() >= until; });
+      daemons::WaitForStop(-1,
+                           [&] { return node.stop_requested() || SteadyClock().Now() >= until; });
     }
     node.Stop(milliseconds(500));
     transport->reset();

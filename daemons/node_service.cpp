@@ -22,13 +22,16 @@ constexpr size_t kReadBytes = 64 << 10;
 }  // namespace
 
 NodeService::NodeService(Transport* transport, NodeOptions options)
-    : transport_(transport), options_(std::move(options)),
-      incarnation_(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
+    : transport_(transport),
+      options_(std::move(options)),
+      incarnation_(
+          static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
 
 NodeService::~NodeService() { *alive_ = false; }
 
 Status NodeService::Start() {
-  Result<std::unique_ptr<DeathWatch>> watch = DeathWatch::Create(options_.run_dir + "/lives-" + options_.node);
+  Result<std::unique_ptr<DeathWatch>> watch =
+      DeathWatch::Create(options_.run_dir + "/lives-" + options_.node);
   if (!watch.ok()) return watch.error();
   watch_ = std::move(*watch);
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
@@ -60,7 +63,8 @@ void NodeService::Hello() {
   hello.leaving = leaving_;
   hello.notice = notice_;
   if (!notice_.empty()) {
-    const auto left = std::chrono::duration_cast<milliseconds>(notice_until_ - transport_->loop().Now()).count();
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(notice_until_ - transport_->loop().Now()).count();
     hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
   }
   for (const auto& [name, worker] : workers_) {
@@ -72,7 +76,9 @@ void NodeService::Hello() {
   });
 }
 
-void NodeService::Tell(uint8_t, const std::string& frame) { (void)transport_->Send(options_.head.peer, frame); }
+void NodeService::Tell(uint8_t, const std::string& frame) {
+  (void)transport_->Send(options_.head.peer, frame);
+}
 
 void NodeService::Notice(const std::string& reason, Duration left) {
   transport_->loop().Post([this, alive = alive_, reason, left] {
@@ -91,7 +97,8 @@ void NodeService::OnFrame(const std::string& frame) {
   } else if (*type == kFrameKillWorker) {
     Result<KillWorker> kill = wire::Decode<KillWorker>(*type, frame);
     if (!kill.ok()) return;
-    if (const auto it = workers_.find(kill->process); it != workers_.end()) it->second.child.Kill(kill->signal);
+    if (const auto it = workers_.find(kill->process); it != workers_.end())
+      it->second.child.Kill(kill->signal);
   } else if (*type == kFrameStopNode) {
     stop_requested_.store(true);
   }
@@ -110,7 +117,8 @@ void NodeService::OnStart(const StartWorker& start) {
     WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
     Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
   };
-  if (slot >= kDeathWatchSlots) return refuse("this node already runs " + std::to_string(kDeathWatchSlots) + " workers");
+  if (slot >= kDeathWatchSlots)
+    return refuse("this node already runs " + std::to_string(kDeathWatchSlots) + " workers");
   watch_->Reset(slot);
   SpawnOptions spawn;
   spawn.argv = start.argv;
@@ -170,7 +178,10 @@ void NodeService::OnExit(const std::string& process) {
   ReadOutput(process, worker.err, true);
   watch_->Unwatch(worker.slot);
   if (worker.log_fd >= 0) ::close(worker.log_fd);
-  WorkerExited exited{process, true, info->ToString(), info->code,
+  WorkerExited exited{process,
+                      true,
+                      info->ToString(),
+                      info->code,
                       {worker.last_lines.begin(), worker.last_lines.end()}};
   workers_.erase(it);
   Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
@@ -215,8 +226,8 @@ void NodeService::ReadOutput(const std::string& process, Stream& stream, bool to
   SendOutput(process, stream, std::move(lines), dropped);
 }
 
-void NodeService::SendOutput(const std::string& process, Stream& stream, std::vector<std::string> lines,
-                             uint64_t dropped) {
+void NodeService::SendOutput(const std::string& process, Stream& stream,
+                             std::vector<std::string> lines, uint64_t dropped) {
   if (lines.empty() && dropped == 0) return;
   if (stream.is_stderr) {
     Worker& worker = workers_.at(process);

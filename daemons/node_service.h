@@ -1,9 +1,12 @@
-// NodeService: the node daemon. Starts and reaps workers, watches their lives, forwards what they print.
+// NodeService: the node daemon. Starts and reaps workers, watches their lives, forwards what they
+// print.
 //
-// A death is reported twice: at once when the worker's life lock breaks, then with the exit status when it is reaped.
+// A death is reported twice: at once when the worker's life lock breaks, then with the exit status
+// when it is reaped.
 // Thread: the transport's loop, but for the constructor and Stop.
 // Owns: its workers: Stop ends them all.
-// Limits: kDeathWatchSlots workers; kOutputLineBytesMax per line; kOutputLinesPerTurn lines per worker and turn.
+// Limits: kDeathWatchSlots workers; kOutputLineBytesMax per line; kOutputLinesPerTurn lines per
+// worker and turn.
 #pragma once
 
 #include <atomic>
@@ -29,11 +32,12 @@ struct NodeOptions {
   std::string data_address = "127.0.0.1";
   std::map<std::string, double> resources;
   std::map<std::string, std::string> labels;
-  std::string run_dir;           // Private directory (0700) for the death-watch page and sockets.
+  std::string run_dir;  // Private directory (0700) for the death-watch page and sockets.
   PeerAddress head;
-  std::string key_file;          // Empty on one host.
-  std::string log_dir;           // If set, per-worker output files are written here too.
-  std::string notice_file;       // If this file appears, the node is being preempted; its text is the reason.
+  std::string key_file;  // Empty on one host.
+  std::string log_dir;   // If set, per-worker output files are written here too.
+  std::string
+      notice_file;  // If this file appears, the node is being preempted; its text is the reason.
   Duration notice = seconds(120);
 };
 
@@ -70,7 +74,8 @@ class NodeService {
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
   void ReadOutput(const std::string& process, Stream& stream, bool to_the_end);
-  void SendOutput(const std::string& process, Stream& stream, std::vector<std::string> lines, uint64_t dropped);
+  void SendOutput(const std::string& process, Stream& stream, std::vector<std::string> lines,
+                  uint64_t dropped);
   void Hello();
   void Tell(uint8_t type, const std::string& frame);
   uint32_t FreeSlot() const;

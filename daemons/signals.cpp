@@ -35,8 +35,9 @@ StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition, D
   StopCause cause = StopCause::kCondition;
   for (;;) {
     pollfd items[2] = {{signals, POLLIN, 0}, {lifeline_fd, POLLIN, 0}};
-    const int ready = ::poll(items, lifeline_fd >= 0 ? 2 : 1,
-                             static_cast<int>(std::chrono::duration_cast<milliseconds>(interval).count()));
+    const int ready =
+        ::poll(items, lifeline_fd >= 0 ? 2 : 1,
+               static_cast<int>(std::chrono::duration_cast<milliseconds>(interval).count()));
     if (ready < 0 && errno != EINTR) break;
     if ((items[0].revents & POLLIN) != 0) {
       cause = StopCause::kSignal;

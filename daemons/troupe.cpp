@@ -30,8 +30,9 @@ Result<std::string> FindBinDir(const std::string& given) {
   }
   Result<std::string> local = FindProgram("troupe-local");
   if (local.ok()) return local->substr(0, local->rfind('/'));
-  return Error{ErrorCode::kNotFound, "troupe-local was found neither beside this program nor on PATH; set TROUPE_BIN_DIR "
-                                     "or InitOptions::bin_dir to the folder of the daemons"};
+  return Error{ErrorCode::kNotFound,
+               "troupe-local was found neither beside this program nor on PATH; set TROUPE_BIN_DIR "
+               "or InitOptions::bin_dir to the folder of the daemons"};
 }
 
 Result<CurveKeys> WorkerKeys() {
@@ -66,15 +67,18 @@ int Host(const actors::TypeTable& types) {
   }
   Result<CurveKeys> keys = WorkerKeys();
   if (!keys.ok()) return fail(keys.error());
-  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport({worker.process() + "-calls", *keys, {}, false});
+  Result<std::unique_ptr<Transport>> transport =
+      MakeZmqTransport({worker.process() + "-calls", *keys, {}, false});
   if (!transport.ok()) return fail(transport.error());
   actors::ActorHost host(transport->get(), std::move(*instance), *blueprint);
-  (*transport)->SetHandler([&](const std::string& from, const std::string& frame) { host.OnFrame(from, frame); });
+  (*transport)->SetHandler([&](const std::string& from, const std::string& frame) {
+    host.OnFrame(from, frame);
+  });
   const char* run_dir = std::getenv("TROUPE_WORKER_RUN_DIR");
   const char* data_address = std::getenv("TROUPE_WORKER_DATA_ADDRESS");
-  const std::string endpoint = keys->secret_key.empty()
-                                   ? "ipc://" + std::string(run_dir) + "/" + worker.process() + ".sock"
-                                   : "tcp://" + std::string(data_address) + ":*";
+  const std::string endpoint =
+      keys->secret_key.empty() ? "ipc://" + std::string(run_dir) + "/" + worker.process() + ".sock"
+                               : "tcp://" + std::string(data_address) + ":*";
   Result<PeerAddress> address = (*transport)->Listen(endpoint);
   if (!address.ok()) return fail(address.error());
   worker.Announce(*address);
@@ -115,7 +119,8 @@ class RuntimeImpl {
         std::cerr << Text(event.json, "line") << "\n";
       } else if (event.kind == "done") {
         why = event.payload.empty() ? Text(event.json, "reason") : event.payload;
-        progress.ended = Error{event.payload.empty() ? ErrorCode::kPeerGone : ErrorCode::kUserError, why};
+        progress.ended =
+            Error{event.payload.empty() ? ErrorCode::kPeerGone : ErrorCode::kUserError, why};
         lost = progress.address;
       }
       changed.notify_all();
@@ -165,12 +170,14 @@ Result<std::shared_ptr<RuntimeImpl>> StartRuntime(const InitOptions& options) {
   Result<std::unique_ptr<daemons::DriverClient>> client = daemons::DriverClient::Connect(driver);
   if (!client.ok()) return client.error();
   impl->driver = std::move(*client);
-  impl->driver->SetEventSink([raw = impl.get()](const std::string& job, const JobEvent& event) { raw->OnEvent(job, event); });
+  impl->driver->SetEventSink([raw = impl.get()](const std::string& job, const JobEvent& event) {
+    raw->OnEvent(job, event);
+  });
   return impl;
 }
 
-Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& options, const std::string& type,
-                                std::string arguments) {
+Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& options,
+                                const std::string& type, std::string arguments) {
   JobSpec spec;
   spec.name = type;
   spec.kind = "actor";
@@ -178,7 +185,10 @@ Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& o
   spec.worker_argv = {SelfPath()};
   spec.spares = 0;
   spec.start_timeout_s = ToSeconds(options.timeout);
-  spec.payload = wire::Encode(actors::kActorBlueprint, actors::ActorBlueprint{type, std::move(arguments), options.max_concurrency, options.mailbox_depth});
+  spec.payload =
+      wire::Encode(actors::kActorBlueprint,
+                   actors::ActorBlueprint{type, std::move(arguments), options.max_concurrency,
+                                          options.mailbox_depth});
   Result<std::string> job = runtime.driver->Submit(std::move(spec));
   if (!job.ok()) return job.error();
   std::unique_lock lock(runtime.mu);
@@ -197,11 +207,13 @@ Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& o
   return SpawnedActor{progress.address->peer, *job};
 }
 
-void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::string& method, std::string arguments,
-               Duration timeout, actors::ActorClient::Callback done) {
+void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::string& method,
+               std::string arguments, Duration timeout, actors::ActorClient::Callback done) {
   runtime.calls->Call(actor.peer, method, std::move(arguments), timeout, std::move(done));
 }
 
-Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) { return runtime.driver->Cancel(actor.job); }
+Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) {
+  return runtime.driver->Cancel(actor.job);
+}
 
 }  // namespace troupe::internal

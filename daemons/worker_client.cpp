@@ -39,13 +39,16 @@ Status WorkerClient::Start() {
   host_ = HostName();
   if (process_.empty() || Env("TROUPE_WORKER_HEAD").empty()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "this process was not started by troupe-node (TROUPE_WORKER_PROCESS is not set); workers are started "
+                 "this process was not started by troupe-node (TROUPE_WORKER_PROCESS is not set); "
+                 "workers are started "
                  "by the cluster, use troupe.Executor in your program"};
   }
   Result<std::unique_ptr<DeathWatch>> life = DeathWatch::Open(Env("TROUPE_WORKER_LIVES"));
   if (!life.ok()) return life.error();
   life_ = std::move(*life);
-  if (Status s = life_->Hold(static_cast<uint32_t>(std::strtoul(Env("TROUPE_WORKER_SLOT").c_str(), nullptr, 10))); !s.ok()) {
+  if (Status s = life_->Hold(
+          static_cast<uint32_t>(std::strtoul(Env("TROUPE_WORKER_SLOT").c_str(), nullptr, 10)));
+      !s.ok()) {
     return s;
   }
   head_ = {kHeadName, Env("TROUPE_WORKER_HEAD"), Env("TROUPE_WORKER_HEAD_KEY")};
@@ -104,9 +107,10 @@ void WorkerClient::Hello(bool again) {
     hello.address = announced_;
   }
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
-  if (again) transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
-    if (running->load()) Hello(true);
-  });
+  if (again)
+    transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
+      if (running->load()) Hello(true);
+    });
 }
 
 void WorkerClient::OnFrame(const std::string& frame) {
@@ -115,7 +119,8 @@ void WorkerClient::OnFrame(const std::string& frame) {
   if (*type == kFrameGroupCommand) {
     Result<GroupFrame> outer = wire::Decode<GroupFrame>(*type, frame);
     if (!outer.ok()) return;
-    Result<groups::Command> command = wire::Decode<groups::Command>(kFrameGroupCommand, outer->body);
+    Result<groups::Command> command =
+        wire::Decode<groups::Command>(kFrameGroupCommand, outer->body);
     groups::GroupAgent* agent = nullptr;
     {
       std::lock_guard lock(mu_);
@@ -140,7 +145,7 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
     return;
   }
   if (!assignment_.job.empty()) return;  // A repeat.
-  if (assignment.kind == "actor") {  // No group to belong to.
+  if (assignment.kind == "actor") {      // No group to belong to.
     assignment_ = assignment;
     waiting_.push_back(assignment);
     changed_.notify_all();
@@ -159,9 +164,11 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
   options.id = *id;
   options.host = host_;
   agent_ = std::make_unique<groups::GroupAgent>(
-      options, &transport_->loop(), std::move(*communicator), [this, job = assignment.job](const groups::Report& report) {
-        (void)transport_->Send(kHeadName, wire::Encode(kFrameGroupReport,
-                                                       GroupFrame{job, wire::Encode(kFrameGroupReport, report)}));
+      options, &transport_->loop(), std::move(*communicator),
+      [this, job = assignment.job](const groups::Report& report) {
+        (void)transport_->Send(
+            kHeadName, wire::Encode(kFrameGroupReport,
+                                    GroupFrame{job, wire::Encode(kFrameGroupReport, report)}));
       });
   waiting_.push_back(assignment);
   changed_.notify_all();

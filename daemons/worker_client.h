@@ -1,4 +1,5 @@
-// WorkerClient: a worker process's end of the cluster protocol: its life lock, its assignment, its group, its result.
+// WorkerClient: a worker process's end of the cluster protocol: its life lock, its assignment, its
+// group, its result.
 //
 // Thread: any, but for the handler functions, which run on the loop.
 // Owns: the transport, the life lock, and from the assignment on the group agent.
@@ -26,20 +27,23 @@ class WorkerClient {
       std::function<Result<std::unique_ptr<groups::Communicator>>(const std::string& data_address)>;
 
   // From the TROUPE_WORKER_* environment that the node sets. The factory defaults to Gloo.
-  static Result<std::unique_ptr<WorkerClient>> FromEnvironment(CommunicatorFactory factory = nullptr);
+  static Result<std::unique_ptr<WorkerClient>> FromEnvironment(
+      CommunicatorFactory factory = nullptr);
   ~WorkerClient();
 
   [[nodiscard]] const std::string& process() const { return process_; }
   [[nodiscard]] const std::string& host() const { return host_; }
   [[nodiscard]] std::string member() const;
-  // The next assignment not yet taken: first perhaps one with only modules to import. nullopt on time-out.
+  // The next assignment not yet taken: first perhaps one with only modules to import. nullopt on
+  // time-out.
   std::optional<Assignment> WaitAssignment(Duration limit);
   // Tells the head that the imports of a spare are done.
   void Preloaded();
   // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
   void Finish(bool ok, std::string payload, Duration limit);
   void Note(const std::string& kind, uint64_t bytes, std::string payload);
-  // Where others can call this process (an actor's listening address); told to the head with the next hello.
+  // Where others can call this process (an actor's listening address); told to the head with the
+  // next hello.
   void Announce(const PeerAddress& address);
   [[nodiscard]] bool released() const { return released_.load(); }
   // Null before the assignment.

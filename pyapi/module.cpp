@@ -1,7 +1,9 @@
-// The extension module troupe._core: the only file (with its helpers in python_support.h) that includes pybind11.
+// The extension module troupe._core: the only file (with its helpers in python_support.h) that
+// includes pybind11.
 //
-// Blocking calls release the GIL and wait in slices, so that Ctrl-C is seen within 100 ms. The module never links
-// libtorch: tensors arrive as addresses and element counts, so one build serves every torch version.
+// Blocking calls release the GIL and wait in slices, so that Ctrl-C is seen within 100 ms. The
+// module never links libtorch: tensors arrive as addresses and element counts, so one build serves
+// every torch version.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <xxhash.h>
@@ -45,10 +47,12 @@ T Unwrap(Result<T> result) {
 }
 
 Duration Seconds(double s) {
-  return s > 1e9 ? Duration(int64_t{1'000'000'000} * 1'000'000'000) : Duration(static_cast<int64_t>(std::max(0.0, s) * 1e9));
+  return s > 1e9 ? Duration(int64_t{1'000'000'000} * 1'000'000'000)
+                 : Duration(static_cast<int64_t>(std::max(0.0, s) * 1e9));
 }
 
-// Calls `attempt(slice)` without the GIL until `ready(result)` or the limit; between slices signals are handled.
+// Calls `attempt(slice)` without the GIL until `ready(result)` or the limit; between slices signals
+// are handled.
 template <class F, class Ready>
 auto WaitInSlices(double limit_s, F&& attempt, Ready&& ready) {
   const Time deadline = SteadyClock().Now() + Seconds(limit_s);
@@ -63,7 +67,9 @@ auto WaitInSlices(double limit_s, F&& attempt, Ready&& ready) {
   }
 }
 
-py::object ParseJson(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
+py::object ParseJson(const std::string& text) {
+  return py::module_::import("json").attr("loads")(text);
+}
 
 py::dict EventDict(const JobEvent& event) {
   py::dict dict = ParseJson(event.json);
@@ -96,13 +102,17 @@ class PyDriver {
     o.redis_server = Get<std::string>(options, "redis_server", "");
     o.log_dir = Get<std::string>(options, "log_dir", "");
     o.resources = Get<std::map<std::string, double>>(options, "resources", {});
-    if (const double cpus = Get<double>(options, "num_cpus", 0); cpus > 0) o.resources["CPU"] = cpus;
-    if (const double gpus = Get<double>(options, "num_gpus", 0); gpus > 0) o.resources["GPU"] = gpus;
-    if (const double bytes = Get<double>(options, "memory_bytes", 0); bytes > 0) o.resources["memory"] = bytes;
+    if (const double cpus = Get<double>(options, "num_cpus", 0); cpus > 0)
+      o.resources["CPU"] = cpus;
+    if (const double gpus = Get<double>(options, "num_gpus", 0); gpus > 0)
+      o.resources["GPU"] = gpus;
+    if (const double bytes = Get<double>(options, "memory_bytes", 0); bytes > 0)
+      o.resources["memory"] = bytes;
     o.start_timeout = Seconds(Get<double>(options, "start_timeout_s", 20));
     const auto python = Get<std::string>(options, "python", "");
-    worker_argv_ = {python.empty() ? py::module_::import("sys").attr("executable").cast<std::string>() : python, "-m",
-                    "troupe.worker"};
+    worker_argv_ = {
+        python.empty() ? py::module_::import("sys").attr("executable").cast<std::string>() : python,
+        "-m", "troupe.worker"};
     for (const auto& path : Get<std::vector<std::string>>(options, "python_path", {})) {
       python_path_ += (python_path_.empty() ? "" : ":") + path;
     }
@@ -251,29 +261,34 @@ class PyGroup {
   }
   void SetVersion(uint64_t version) { Agent().SetVersion(version); }
 
-  uint64_t AllReduce(const std::vector<std::pair<uintptr_t, size_t>>& buffers, const std::string& dtype,
-                     const std::string& op, double prescale, double postscale, const std::string&) {
+  uint64_t AllReduce(const std::vector<std::pair<uintptr_t, size_t>>& buffers,
+                     const std::string& dtype, const std::string& op, double prescale,
+                     double postscale, const std::string&) {
     const auto type = groups::ParseDataType(dtype);
     if (!type) throw py::value_error("unknown dtype '" + dtype + "'");
     const bool average = op == "average";
     const auto reduce = groups::ParseReduceOp(average ? "sum" : op);
-    if (!reduce) throw py::value_error("unknown op '" + op + "'; use sum, average, min, max or product");
+    if (!reduce)
+      throw py::value_error("unknown op '" + op + "'; use sum, average, min, max or product");
     if (average) postscale /= std::max(1, Agent().Current().topology.size);
     std::vector<groups::GroupAgent::Segment> segments;
-    for (const auto& [address, count] : buffers) segments.push_back({reinterpret_cast<void*>(address), count});
+    for (const auto& [address, count] : buffers)
+      segments.push_back({reinterpret_cast<void*>(address), count});
     return Agent().AllReduce(std::move(segments), *type, *reduce, prescale, postscale);
   }
   uint64_t Broadcast(uintptr_t address, size_t bytes, int root, const std::string&) {
     CheckRank(root);
     return Agent().Broadcast(reinterpret_cast<void*>(address), bytes, root);
   }
-  uint64_t AllGather(uintptr_t in, uintptr_t out, std::vector<size_t> bytes_per_rank, const std::string&) {
+  uint64_t AllGather(uintptr_t in, uintptr_t out, std::vector<size_t> bytes_per_rank,
+                     const std::string&) {
     const int size = Agent().Current().topology.size;
     if (size > 0 && static_cast<int>(bytes_per_rank.size()) != size) {
-      throw py::value_error("allgather wants one block size per rank: " + std::to_string(size) + ", got " +
-                            std::to_string(bytes_per_rank.size()));
+      throw py::value_error("allgather wants one block size per rank: " + std::to_string(size) +
+                            ", got " + std::to_string(bytes_per_rank.size()));
     }
-    return Agent().AllGather(reinterpret_cast<void*>(in), reinterpret_cast<void*>(out), std::move(bytes_per_rank));
+    return Agent().AllGather(reinterpret_cast<void*>(in), reinterpret_cast<void*>(out),
+                             std::move(bytes_per_rank));
   }
   uint64_t Barrier(const std::string&) { return Agent().Barrier(); }
   uint64_t Wait(uint64_t handle, double timeout_s) {
@@ -283,10 +298,12 @@ class PyGroup {
     return Unwrap(std::move(result));
   }
   bool Poll(uint64_t handle) { return Agent().Poll(handle); }
-  uint64_t Transfer(std::vector<int> chain, const std::vector<std::pair<uintptr_t, size_t>>& buffers, double timeout_s) {
+  uint64_t Transfer(std::vector<int> chain,
+                    const std::vector<std::pair<uintptr_t, size_t>>& buffers, double timeout_s) {
     for (const int rank : chain) CheckRank(rank);
     std::vector<groups::MutableBuffer> list;
-    for (const auto& [address, bytes] : buffers) list.push_back({reinterpret_cast<void*>(address), bytes});
+    for (const auto& [address, bytes] : buffers)
+      list.push_back({reinterpret_cast<void*>(address), bytes});
     const uint64_t sent = Wait(Agent().Transfer(std::move(chain), std::move(list)), timeout_s);
     if (sent > 0) client_->Note("state", sent, "");
     return sent;
@@ -295,13 +312,15 @@ class PyGroup {
  private:
   groups::GroupAgent& Agent() {
     groups::GroupAgent* agent = client_->group();
-    if (agent == nullptr) throw std::runtime_error("this worker has no assignment yet, so it has no group");
+    if (agent == nullptr)
+      throw std::runtime_error("this worker has no assignment yet, so it has no group");
     return *agent;
   }
   void CheckRank(int rank) {
     const int size = Agent().Current().topology.size;
     if (size > 0 && (rank < 0 || rank >= size)) {
-      throw py::value_error("rank " + std::to_string(rank) + " is not in 0.." + std::to_string(size - 1));
+      throw py::value_error("rank " + std::to_string(rank) + " is not in 0.." +
+                            std::to_string(size - 1));
     }
   }
   WorkerClient* const client_;
@@ -321,7 +340,9 @@ class PyWorker {
     client_.reset();
   }
 
-  std::string Id() const { return client_->member().empty() ? client_->process() : client_->member(); }
+  std::string Id() const {
+    return client_->member().empty() ? client_->process() : client_->member();
+  }
   std::string Host() const { return client_->host(); }
   PyGroup Group() { return PyGroup(client_.get()); }
   bool ShouldExit() const { return client_->released(); }
@@ -385,7 +406,8 @@ void BindDriver(py::module_& m) {
       .def("submit", &PyDriver::Submit, py::arg("spec"))
       .def("next_event", &PyDriver::NextEvent, py::arg("job_id"), py::arg("timeout_s"))
       .def("resize", &PyDriver::Resize, py::arg("job_id"), py::arg("workers"))
-      .def("drain", &PyDriver::Drain, py::arg("job_id"), py::arg("worker_id"), py::arg("deadline_s") = 0.0)
+      .def("drain", &PyDriver::Drain, py::arg("job_id"), py::arg("worker_id"),
+           py::arg("deadline_s") = 0.0)
       .def("cancel", &PyDriver::Cancel, py::arg("job_id"))
       .def("status", &PyDriver::JobStatus, py::arg("job_id"))
       .def("cluster", &PyDriver::Cluster)
@@ -402,13 +424,15 @@ void BindWorker(py::module_& m) {
       .def("set_version", &PyGroup::SetVersion, py::arg("version"))
       .def("allreduce", &PyGroup::AllReduce, py::arg("buffers"), py::arg("dtype"), py::arg("op"),
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("name") = "")
-      .def("broadcast", &PyGroup::Broadcast, py::arg("ptr"), py::arg("nbytes"), py::arg("root"), py::arg("name") = "")
-      .def("allgather", &PyGroup::AllGather, py::arg("in_ptr"), py::arg("out_ptr"), py::arg("nbytes_per_rank"),
+      .def("broadcast", &PyGroup::Broadcast, py::arg("ptr"), py::arg("nbytes"), py::arg("root"),
            py::arg("name") = "")
+      .def("allgather", &PyGroup::AllGather, py::arg("in_ptr"), py::arg("out_ptr"),
+           py::arg("nbytes_per_rank"), py::arg("name") = "")
       .def("barrier", &PyGroup::Barrier, py::arg("name") = "")
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))
       .def("poll", &PyGroup::Poll, py::arg("handle"))
-      .def("transfer", &PyGroup::Transfer, py::arg("chain"), py::arg("buffers"), py::arg("timeout_s"));
+      .def("transfer", &PyGroup::Transfer, py::arg("chain"), py::arg("buffers"),
+           py::arg("timeout_s"));
   py::class_<PyWorker>(m, "Worker")
       .def(py::init<>())
       .def_property_readonly("id", &PyWorker::Id)
@@ -430,19 +454,27 @@ void BindLedger(py::module_& m) {
       .def_property_readonly("samples", &SampleLedger::samples)
       .def_property_readonly("committed", &SampleLedger::committed)
       .def("remaining", &SampleLedger::remaining)
-      .def("lease", [](SampleLedger& l, uint64_t step, const std::vector<uint64_t>& sizes) { return Unwrap(l.Lease(step, sizes)); },
-           py::arg("step"), py::arg("sizes"))
-      .def("commit", [](SampleLedger& l, uint64_t step) { Check(l.Commit(step)); }, py::arg("step"))
+      .def(
+          "lease",
+          [](SampleLedger& l, uint64_t step, const std::vector<uint64_t>& sizes) {
+            return Unwrap(l.Lease(step, sizes));
+          },
+          py::arg("step"), py::arg("sizes"))
+      .def(
+          "commit", [](SampleLedger& l, uint64_t step) { Check(l.Commit(step)); }, py::arg("step"))
       .def("void", &SampleLedger::Void, py::arg("step"))
       .def("state", [](const SampleLedger& l) { return py::bytes(l.Save()); })
-      .def("load", [](SampleLedger& l, const py::bytes& state) { Check(l.Load(state)); }, py::arg("state"));
+      .def(
+          "load", [](SampleLedger& l, const py::bytes& state) { Check(l.Load(state)); },
+          py::arg("state"));
 }
 
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Core of Troupe: cluster client, worker, collective group, sample ledger.";
-  // Leaked on purpose: destroying it at interpreter exit would need the GIL at a time when there is none.
+  // Leaked on purpose: destroying it at interpreter exit would need the GIL at a time when there is
+  // none.
   core_error = py::reinterpret_borrow<py::object>(
       PyErr_NewException("troupe._core.CoreError", PyExc_RuntimeError, nullptr));
   m.attr("CoreError") = core_error;
@@ -452,6 +484,10 @@ PYBIND11_MODULE(_core, m) {
   BindLedger(m);
   m.def("version", [] { return std::string(TROUPE_VERSION); });
   m.def("free_port", &FreePort, "A TCP port of the loopback interface that is free at the moment.");
-  m.def("xxh64", [](uintptr_t address, size_t bytes) { return XXH3_64bits(reinterpret_cast<void*>(address), bytes); },
-        py::arg("ptr"), py::arg("nbytes"));
+  m.def(
+      "xxh64",
+      [](uintptr_t address, size_t bytes) {
+        return XXH3_64bits(reinterpret_cast<void*>(address), bytes);
+      },
+      py::arg("ptr"), py::arg("nbytes"));
 }

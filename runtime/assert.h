@@ -5,11 +5,12 @@
 #include <string_view>
 
 namespace troupe {
-[[noreturn]] void AssertFailed(const char* expression, const char* file, int line, std::string_view message);
+[[noreturn]] void AssertFailed(const char* expression, const char* file, int line,
+                               std::string_view message);
 }  // namespace troupe
 
-#define TROUPE_ASSERT(condition, message)                                        \
-  do {                                                                           \
-    if (!(condition)) [[unlikely]]                                               \
-      ::troupe::AssertFailed(#condition, __FILE__, __LINE__, (message));         \
+#define TROUPE_ASSERT(condition, message)                                \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]]                                       \
+      ::troupe::AssertFailed(#condition, __FILE__, __LINE__, (message)); \
   } while (false)

@@ -19,7 +19,8 @@ Status BlockingLane::Post(std::function<void()> fn) {
   {
     std::lock_guard lock(mu_);
     if (stopping_) return Error{ErrorCode::kCancelled, "lane " + name_ + " is stopping"};
-    if (queue_.size() >= kLaneQueueMax) return Error{ErrorCode::kBackpressure, "lane " + name_ + " is full"};
+    if (queue_.size() >= kLaneQueueMax)
+      return Error{ErrorCode::kBackpressure, "lane " + name_ + " is full"};
     queue_.push_back(std::move(fn));
   }
   wake_.notify_one();

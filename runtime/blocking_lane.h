@@ -1,7 +1,9 @@
 // BlockingLane: a named OS thread that runs blocking functions one after another.
 //
-// Everything that may block (Redis, collectives, Python) goes through a lane, never on the io thread or a fiber.
-// Thread: Post from any thread. Owns: its thread; the destructor finishes what is queued, then joins.
+// Everything that may block (Redis, collectives, Python) goes through a lane, never on the io
+// thread or a fiber.
+// Thread: Post from any thread.
+// Owns: its thread; the destructor finishes what is queued, then joins.
 // Limits: kLaneQueueMax functions wait at once.
 #pragma once
 

@@ -1,6 +1,8 @@
-// Time as the rest of the system sees it: a monotonic instant in nanoseconds, and a clock that can be faked.
+// Time as the rest of the system sees it: a monotonic instant in nanoseconds, and a clock that can
+// be faked.
 //
-// Pure cores never read a clock; they are handed a Time. Shells read it from a Clock so that tests can move it.
+// Pure cores never read a clock; they are handed a Time. Shells read it from a Clock so that tests
+// can move it.
 // Thread: any.
 #pragma once
 
@@ -18,14 +20,19 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// Nanoseconds since an arbitrary start that is the same for all processes of one machine (CLOCK_MONOTONIC).
+// Nanoseconds since an arbitrary start that is the same for all processes of one machine
+// (CLOCK_MONOTONIC).
 struct Time {
   int64_t ns = 0;
 
   static constexpr Time Never() { return Time{std::numeric_limits<int64_t>::max()}; }
   friend constexpr auto operator<=>(Time, Time) = default;
-  friend constexpr Time operator+(Time t, Duration d) { return t == Never() ? t : Time{t.ns + d.count()}; }
-  friend constexpr Time operator-(Time t, Duration d) { return t == Never() ? t : Time{t.ns - d.count()}; }
+  friend constexpr Time operator+(Time t, Duration d) {
+    return t == Never() ? t : Time{t.ns + d.count()};
+  }
+  friend constexpr Time operator-(Time t, Duration d) {
+    return t == Never() ? t : Time{t.ns - d.count()};
+  }
   friend constexpr Duration operator-(Time a, Time b) { return Duration(a.ns - b.ns); }
 };
 
@@ -42,7 +49,9 @@ class Clock {
 class SteadyClock final : public Clock {
  public:
   [[nodiscard]] Time Now() const override {
-    return Time{std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count()};
+    return Time{
+        std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count()};
   }
 };
 

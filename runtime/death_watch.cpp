@@ -17,7 +17,8 @@ namespace troupe {
 namespace {
 
 constexpr uint32_t kMagic = 0x54525057;  // "TRPW"
-constexpr int64_t kWatchSliceNs = 200'000'000;  // How often a watcher looks whether it was told to stop.
+constexpr int64_t kWatchSliceNs =
+    200'000'000;  // How often a watcher looks whether it was told to stop.
 
 struct Slot {
   pthread_mutex_t mutex;
@@ -96,13 +97,16 @@ DeathWatch::~DeathWatch() {
 
 Result<std::unique_ptr<DeathWatch>> DeathWatch::Create(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return Error{ErrorCode::kUnavailable, "cannot create " + path + ": " + std::strerror(errno)};
+  if (fd < 0)
+    return Error{ErrorCode::kUnavailable, "cannot create " + path + ": " + std::strerror(errno)};
   // posix_fallocate, not ftruncate: a full disk must be an error here, not a SIGBUS later.
   const int rc = ::posix_fallocate(fd, 0, sizeof(Page));
-  void* memory = rc == 0 ? ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  void* memory = rc == 0 ? ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                         : MAP_FAILED;
   ::close(fd);
   if (memory == MAP_FAILED) {
-    return Error{ErrorCode::kResourceExhausted, "cannot map " + path + ": " + std::strerror(rc != 0 ? rc : errno)};
+    return Error{ErrorCode::kResourceExhausted,
+                 "cannot map " + path + ": " + std::strerror(rc != 0 ? rc : errno)};
   }
   auto impl = std::make_unique<Impl>();
   impl->page = new (memory) Page;
@@ -116,7 +120,8 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::Create(const std::string& path) 
 
 Result<std::unique_ptr<DeathWatch>> DeathWatch::Open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return Error{ErrorCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno)};
+  if (fd < 0)
+    return Error{ErrorCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno)};
   const off_t size = ::lseek(fd, 0, SEEK_END);
   void* memory = size == static_cast<off_t>(sizeof(Page))
                      ? ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
@@ -133,7 +138,8 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::Open(const std::string& path) {
 }
 
 Status DeathWatch::Hold(uint32_t slot) {
-  if (slot >= kDeathWatchSlots) return Error{ErrorCode::kInvalidArgument, "death-watch slot out of range"};
+  if (slot >= kDeathWatchSlots)
+    return Error{ErrorCode::kInvalidArgument, "death-watch slot out of range"};
   bool taken = false;
   int rc = 0;
   std::unique_lock lock(impl_->mu);
@@ -149,7 +155,8 @@ Status DeathWatch::Hold(uint32_t slot) {
     pthread_mutex_unlock(&mine.mutex);
   });
   impl_->release.wait(lock, [&] { return taken; });
-  if (rc != 0) return Error{ErrorCode::kAlreadyExists, "death-watch slot is held by another process"};
+  if (rc != 0)
+    return Error{ErrorCode::kAlreadyExists, "death-watch slot is held by another process"};
   return Status::Ok();
 }
 
@@ -163,7 +170,8 @@ void DeathWatch::Watch(uint32_t slot, std::function<void()> on_death) {
   Unwatch(slot);
   auto watcher = std::make_unique<Impl::Watcher>();
   Impl::Watcher& ref = *watcher;
-  ref.thread = std::thread([this, slot, &ref, fn = std::move(on_death)] { impl_->WatchSlot(slot, ref, fn); });
+  ref.thread = std::thread(
+      [this, slot, &ref, fn = std::move(on_death)] { impl_->WatchSlot(slot, ref, fn); });
   std::lock_guard lock(impl_->mu);
   impl_->watchers[slot] = std::move(watcher);
 }

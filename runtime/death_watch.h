@@ -1,9 +1,12 @@
-// Death watch of one host: a page of process-shared robust mutexes, one slot per worker incarnation.
+// Death watch of one host: a page of process-shared robust mutexes, one slot per worker
+// incarnation.
 //
-// A worker's idle thread holds its slot's mutex for life. The kernel releases it with EOWNERDEAD before it tears the
-// address space down, so the node's watcher wakes within about 0.1 ms of a kill however large the heap is; a socket's
-// EOF comes only after that (80 us per dirty MiB). pidfds stand behind it for the exit status.
-// Thread: Watch and Hold from any thread. Owns: the mapping; the file belongs to the node that created it.
+// A worker's idle thread holds its slot's mutex for life. The kernel releases it with EOWNERDEAD
+// before it tears the address space down, so the node's watcher wakes within about 0.1 ms of a kill
+// however large the heap is; a socket's EOF comes only after that (80 us per dirty MiB). pidfds
+// stand behind it for the exit status.
+// Thread: Watch and Hold from any thread.
+// Owns: the mapping; the file belongs to the node that created it.
 // Limits: kDeathWatchSlots workers per host at once.
 #pragma once
 
@@ -26,13 +29,15 @@ class DeathWatch {
   static Result<std::unique_ptr<DeathWatch>> Open(const std::string& path);
   ~DeathWatch();
 
-  // Worker side: takes the slot on a thread of its own and holds it until this object or the process ends.
+  // Worker side: takes the slot on a thread of its own and holds it until this object or the
+  // process ends.
   Status Hold(uint32_t slot);
 
   // Node side: resets a slot for a new worker. REQUIRES: nobody holds or watches it.
   void Reset(uint32_t slot);
-  // Node side: calls `on_death` once, from a thread of this object, when the holder of the slot is gone. A worker that
-  // has not taken its slot yet is waited for; Unwatch ends the watch without a call.
+  // Node side: calls `on_death` once, from a thread of this object, when the holder of the slot is
+  // gone. A worker that has not taken its slot yet is waited for; Unwatch ends the watch without a
+  // call.
   void Watch(uint32_t slot, std::function<void()> on_death);
   void Unwatch(uint32_t slot);
 

@@ -5,10 +5,24 @@
 namespace troupe {
 
 std::string_view ErrorCodeName(ErrorCode code) {
-  static constexpr std::array<std::string_view, 18> kNames = {
-      "ok",           "invalid_argument",  "not_found",          "already_exists", "deadline_exceeded", "cancelled",
-      "unavailable",  "backpressure",      "peer_gone",          "epoch_changed",  "conflict",          "corrupt",
-      "permission_denied", "resource_exhausted", "user_error",   "drained",        "fenced",            "internal"};
+  static constexpr std::array<std::string_view, 18> kNames = {"ok",
+                                                              "invalid_argument",
+                                                              "not_found",
+                                                              "already_exists",
+                                                              "deadline_exceeded",
+                                                              "cancelled",
+                                                              "unavailable",
+                                                              "backpressure",
+                                                              "peer_gone",
+                                                              "epoch_changed",
+                                                              "conflict",
+                                                              "corrupt",
+                                                              "permission_denied",
+                                                              "resource_exhausted",
+                                                              "user_error",
+                                                              "drained",
+                                                              "fenced",
+                                                              "internal"};
   const auto index = static_cast<size_t>(code);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -1,7 +1,7 @@
 // Errors of the runtime: a closed set of codes and a sentence for people.
 //
-// A code says who may retry; the message says what happened, to whom, and what to do next. Values cross process
-// boundaries as (code, message), so codes are never renumbered.
+// A code says who may retry; the message says what happened, to whom, and what to do next. Values
+// cross process boundaries as (code, message), so codes are never renumbered.
 // Thread: any.
 #pragma once
 

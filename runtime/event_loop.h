@@ -1,7 +1,8 @@
 // EventLoop: one thread's turn-taking of posted functions, timers and file descriptors.
 //
-// The real one is the io thread of a ZeroMQ transport; the simulated one runs on virtual time. Services are written
-// against this seam and keep all their state on the loop, so they need no locks.
+// The real one is the io thread of a ZeroMQ transport; the simulated one runs on virtual time.
+// Services are written against this seam and keep all their state on the loop, so they need no
+// locks.
 // Thread: Post and CallAt from any thread; everything else on the loop.
 #pragma once
 
@@ -21,7 +22,9 @@ class EventLoop {
   [[nodiscard]] virtual Time Now() const = 0;
   virtual void Post(std::function<void()> fn) = 0;
   virtual TimerId CallAt(Time when, std::function<void()> fn) = 0;
-  TimerId CallAfter(Duration delay, std::function<void()> fn) { return CallAt(Now() + delay, std::move(fn)); }
+  TimerId CallAfter(Duration delay, std::function<void()> fn) {
+    return CallAt(Now() + delay, std::move(fn));
+  }
   virtual void Cancel(TimerId timer) = 0;
   // Calls `fn` on every turn in which `fd` is readable or hung up, until UnwatchFd.
   virtual void WatchFd(int fd, std::function<void()> fn) = 0;

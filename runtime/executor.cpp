@@ -94,7 +94,8 @@ Executor::~Executor() {
 Status Executor::Spawn(size_t thread, std::function<void()> fn) {
   {
     std::lock_guard lock(impl_->mu);
-    if (impl_->stopping) return Error{ErrorCode::kCancelled, "executor " + impl_->options.name + " is stopping"};
+    if (impl_->stopping)
+      return Error{ErrorCode::kCancelled, "executor " + impl_->options.name + " is stopping"};
     ++impl_->running;
   }
   Impl::Worker& worker = *impl_->workers[thread % impl_->workers.size()];
@@ -112,8 +113,9 @@ Status Executor::Stop(Duration limit) {
   std::unique_lock lock(impl_->mu);
   impl_->stopping = true;
   if (!impl_->idle.wait_for(lock, limit, [this] { return impl_->running == 0; })) {
-    return Error{ErrorCode::kDeadlineExceeded,
-                 "executor " + impl_->options.name + ": " + std::to_string(impl_->running) + " fibers still wait"};
+    return Error{ErrorCode::kDeadlineExceeded, "executor " + impl_->options.name + ": " +
+                                                   std::to_string(impl_->running) +
+                                                   " fibers still wait"};
   }
   return Status::Ok();
 }

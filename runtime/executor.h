@@ -5,7 +5,8 @@
 //   F-3 no exception leaves a fiber; Spawn reports it.        F-4 no OS lock (or the GIL) is held across a wait.
 //   F-5 no thread_local guard object across a wait.           F-6 stacks are small and guarded: big arrays on the heap.
 //   F-7 every spawn is counted and Stop waits for it.         F-8 no blocking call and no Python on a fiber.
-// Thread: Spawn and Stop from any thread. Owns: its threads.
+// Thread: Spawn and Stop from any thread.
+// Owns: its threads.
 // Limits: kFiberStackBytes of stack per fiber.
 #pragma once
 
@@ -37,7 +38,8 @@ class Executor {
   // Runs `fn` as a fiber of thread `thread` (modulo the number of threads). kCancelled after Stop.
   Status Spawn(size_t thread, std::function<void()> fn);
   [[nodiscard]] size_t threads() const;
-  // Refuses new fibers and waits up to `limit` for the running ones; kDeadlineExceeded if some are still waiting.
+  // Refuses new fibers and waits up to `limit` for the running ones; kDeadlineExceeded if some are
+  // still waiting.
   Status Stop(Duration limit);
 
  private:

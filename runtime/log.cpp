@@ -17,10 +17,14 @@ constexpr size_t kLogFilesMax = 3;
 
 spdlog::level::level_enum ToSpd(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -35,7 +39,8 @@ spdlog::level::level_enum LevelFromEnv() {
 }
 
 std::shared_ptr<spdlog::logger> MakeStderrLogger(std::string_view role) {
-  auto logger = std::make_shared<spdlog::logger>(std::string(role), std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(std::string(role),
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(LevelFromEnv());
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L [%n] %v");
   return logger;
@@ -47,7 +52,8 @@ void InitLogging(std::string_view role, const std::string& path) {
   auto logger = MakeStderrLogger(role);
   if (!path.empty()) {
     try {
-      auto sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, kLogFileBytesMax, kLogFilesMax);
+      auto sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, kLogFileBytesMax,
+                                                                         kLogFilesMax);
       auto to_file = std::make_shared<spdlog::logger>(std::string(role), std::move(sink));
       to_file->set_level(std::min(LevelFromEnv(), spdlog::level::info));
       to_file->set_pattern("%Y-%m-%d %H:%M:%S.%e %L [%n] %v");
@@ -55,7 +61,8 @@ void InitLogging(std::string_view role, const std::string& path) {
       // A write that fails later (disk full) is reported once on stderr; the process goes on.
       auto warned = std::make_shared<std::atomic<bool>>(false);
       to_file->set_error_handler([warned, fallback = logger](const std::string& why) {
-        if (!warned->exchange(true)) fallback->error("log file cannot be written, logging is lost: {}", why);
+        if (!warned->exchange(true))
+          fallback->error("log file cannot be written, logging is lost: {}", why);
       });
       logger = to_file;
     } catch (const spdlog::spdlog_ex& e) {
@@ -67,7 +74,8 @@ void InitLogging(std::string_view role, const std::string& path) {
 
 void Log(LogLevel level, std::string_view message) {
   static const bool initialised = [] {
-    if (spdlog::default_logger()->name().empty()) spdlog::set_default_logger(MakeStderrLogger("troupe"));
+    if (spdlog::default_logger()->name().empty())
+      spdlog::set_default_logger(MakeStderrLogger("troupe"));
     return true;
   }();
   (void)initialised;

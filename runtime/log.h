@@ -1,5 +1,5 @@
-// Logging: one line per event, to stderr or a file, with the process's role. Text that comes from elsewhere is always
-// an argument, never a format.
+// Logging: one line per event, to stderr or a file, with the process's role. Text that comes from
+// elsewhere is always an argument, never a format.
 // Thread: any.
 #pragma once
 
@@ -11,9 +11,9 @@ namespace troupe {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Sets role and destination. An empty path logs to stderr. A file that cannot be opened or written falls back to
-// stderr with one warning, and the process goes on. TROUPE_LOG_LEVEL (debug, info, warning, error) sets the level;
-// the default is warning.
+// Sets role and destination. An empty path logs to stderr. A file that cannot be opened or written
+// falls back to stderr with one warning, and the process goes on. TROUPE_LOG_LEVEL (debug, info,
+// warning, error) sets the level; the default is warning.
 void InitLogging(std::string_view role, const std::string& path = "");
 void Log(LogLevel level, std::string_view message);
 
@@ -24,12 +24,20 @@ void LogLine(LogLevel level, const Parts&... parts) {
   Log(level, text.str());
 }
 template <class... P>
-void LogDebug(const P&... p) { LogLine(LogLevel::kDebug, p...); }
+void LogDebug(const P&... p) {
+  LogLine(LogLevel::kDebug, p...);
+}
 template <class... P>
-void LogInfo(const P&... p) { LogLine(LogLevel::kInfo, p...); }
+void LogInfo(const P&... p) {
+  LogLine(LogLevel::kInfo, p...);
+}
 template <class... P>
-void LogWarning(const P&... p) { LogLine(LogLevel::kWarning, p...); }
+void LogWarning(const P&... p) {
+  LogLine(LogLevel::kWarning, p...);
+}
 template <class... P>
-void LogError(const P&... p) { LogLine(LogLevel::kError, p...); }
+void LogError(const P&... p) {
+  LogLine(LogLevel::kError, p...);
+}
 
 }  // namespace troupe

@@ -6,12 +6,14 @@ namespace troupe {
 
 class LoopbackTransport final : public Transport, private EventLoop {
  public:
-  LoopbackTransport(LoopbackNetwork* network, std::string name) : network_(network), name_(std::move(name)) {
+  LoopbackTransport(LoopbackNetwork* network, std::string name)
+      : network_(network), name_(std::move(name)) {
     network_->nodes_[name_] = this;
   }
   ~LoopbackTransport() override {
     *alive_ = false;
-    if (const auto it = network_->nodes_.find(name_); it != network_->nodes_.end() && it->second == this) {
+    if (const auto it = network_->nodes_.find(name_);
+        it != network_->nodes_.end() && it->second == this) {
       network_->nodes_.erase(it);
     }
   }
@@ -20,12 +22,15 @@ class LoopbackTransport final : public Transport, private EventLoop {
   EventLoop& loop() override { return *this; }
   void SetHandler(Handler handler) override { handler_ = std::move(handler); }
   void SetDropHandler(DropHandler handler) override { drop_handler_ = std::move(handler); }
-  Result<PeerAddress> Listen(const std::string& endpoint) override { return PeerAddress{name_, endpoint, ""}; }
+  Result<PeerAddress> Listen(const std::string& endpoint) override {
+    return PeerAddress{name_, endpoint, ""};
+  }
   Status Connect(const PeerAddress&) override { return Status::Ok(); }
   void Disconnect(const std::string&) override {}
 
   Status Send(const std::string& to, std::string frame) override {
-    if (frame.size() > wire::kWireFrameBytesMax) return Error{ErrorCode::kInvalidArgument, "frame is over the limit"};
+    if (frame.size() > wire::kWireFrameBytesMax)
+      return Error{ErrorCode::kInvalidArgument, "frame is over the limit"};
     network_->Route(name_, to, std::move(frame));
     return Status::Ok();
   }
@@ -47,7 +52,9 @@ class LoopbackTransport final : public Transport, private EventLoop {
     });
   }
   void Cancel(TimerId timer) override { network_->queue_.Cancel(timer); }
-  void WatchFd(int, std::function<void()>) override { TROUPE_ASSERT(false, "no descriptors in simulation"); }
+  void WatchFd(int, std::function<void()>) override {
+    TROUPE_ASSERT(false, "no descriptors in simulation");
+  }
   void UnwatchFd(int) override {}
 
   LoopbackNetwork* const network_;
@@ -65,7 +72,9 @@ std::unique_ptr<Transport> LoopbackNetwork::MakeTransport(const std::string& nam
 }
 
 void LoopbackNetwork::Route(const std::string& from, const std::string& to, std::string frame) {
-  const auto chance = [this](double p) { return p > 0 && std::uniform_real_distribution<>(0, 1)(random_) < p; };
+  const auto chance = [this](double p) {
+    return p > 0 && std::uniform_real_distribution<>(0, 1)(random_) < p;
+  };
   if (!nodes_.contains(to)) {
     if (const auto it = nodes_.find(from); it != nodes_.end()) it->second->Dropped(to);
     return;
@@ -73,12 +82,15 @@ void LoopbackNetwork::Route(const std::string& from, const std::string& to, std:
   if (blocked_.contains({from, to}) || chance(faults_.loss)) return;
   const int copies = chance(faults_.duplicate) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
-    std::uniform_int_distribution<int64_t> delay(faults_.delay_min.count(), faults_.delay_max.count());
-    queue_.Schedule(now_ + Duration(delay(random_)), [this, from, to, frame] { Deliver(from, to, frame); });
+    std::uniform_int_distribution<int64_t> delay(faults_.delay_min.count(),
+                                                 faults_.delay_max.count());
+    queue_.Schedule(now_ + Duration(delay(random_)),
+                    [this, from, to, frame] { Deliver(from, to, frame); });
   }
 }
 
-void LoopbackNetwork::Deliver(const std::string& from, const std::string& to, const std::string& frame) {
+void LoopbackNetwork::Deliver(const std::string& from, const std::string& to,
+                              const std::string& frame) {
   const auto it = nodes_.find(to);
   if (it == nodes_.end()) return;
   const auto fold = [this](const std::string& bytes) {

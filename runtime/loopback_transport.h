@@ -1,6 +1,7 @@
 // LoopbackNetwork: transports inside one process on virtual time, with faults, for simulation.
 //
-// All nodes share one event queue ordered by (time, sequence), driven by Step; the same seed gives the same run.
+// All nodes share one event queue ordered by (time, sequence), driven by Step; the same seed gives
+// the same run.
 // Thread: one.
 #pragma once
 
@@ -18,8 +19,8 @@
 namespace troupe {
 
 struct LoopbackFaults {
-  double loss = 0;             // Probability that a frame vanishes.
-  double duplicate = 0;        // Probability that a frame arrives twice.
+  double loss = 0;       // Probability that a frame vanishes.
+  double duplicate = 0;  // Probability that a frame arrives twice.
   Duration delay_min = microseconds(20);
   Duration delay_max = microseconds(20);  // A range above zero width reorders frames.
 };
@@ -29,7 +30,8 @@ class LoopbackNetwork {
   explicit LoopbackNetwork(uint64_t seed);
   ~LoopbackNetwork();
 
-  // A transport that is linked to every other one of this network. Destroying it drops frames addressed to it.
+  // A transport that is linked to every other one of this network. Destroying it drops frames
+  // addressed to it.
   std::unique_ptr<Transport> MakeTransport(const std::string& name);
   void SetFaults(LoopbackFaults faults) { faults_ = faults; }
   // Frames from `from` to `to` vanish until Heal; call twice for a symmetric partition.
@@ -37,7 +39,8 @@ class LoopbackNetwork {
   void Heal() { blocked_.clear(); }
 
   [[nodiscard]] Time Now() const { return now_; }
-  // Advances to the next due event and runs it; false when nothing is due up to `until` (time then is `until`).
+  // Advances to the next due event and runs it; false when nothing is due up to `until` (time then
+  // is `until`).
   bool Step(Time until);
   void RunFor(Duration d);
   // Frames delivered, folded over names and bytes: equal for equal seeds.

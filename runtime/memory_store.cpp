@@ -40,7 +40,9 @@ struct MemoryStore::Impl {
   }
 };
 
-MemoryStore::MemoryStore(const Clock* clock) : impl_(std::make_unique<Impl>()) { impl_->clock = clock; }
+MemoryStore::MemoryStore(const Clock* clock) : impl_(std::make_unique<Impl>()) {
+  impl_->clock = clock;
+}
 MemoryStore::~MemoryStore() = default;
 
 Result<std::optional<std::string>> MemoryStore::Get(std::string_view key) {
@@ -64,7 +66,8 @@ Status MemoryStore::CompareAndSet(std::string_view key, const std::optional<std:
   if (Status s = impl_->Check(key, value); !s.ok()) return s;
   const Impl::Entry* entry = impl_->Find(key);
   const bool done_before = entry != nullptr && entry->value == value;
-  const bool matches = expected.has_value() ? entry != nullptr && entry->value == *expected : entry == nullptr;
+  const bool matches =
+      expected.has_value() ? entry != nullptr && entry->value == *expected : entry == nullptr;
   if (!matches && !done_before) return Error{ErrorCode::kConflict, "the value changed meanwhile"};
   impl_->Write(key, value, ttl);
   return Status::Ok();
@@ -90,7 +93,8 @@ Result<int64_t> MemoryStore::Increment(std::string_view key, int64_t by) {
 Status MemoryStore::Delete(std::string_view key) {
   std::lock_guard lock(impl_->mu);
   if (Status s = impl_->Check(key); !s.ok()) return s;
-  if (const auto it = impl_->entries.find(key); it != impl_->entries.end()) impl_->entries.erase(it);
+  if (const auto it = impl_->entries.find(key); it != impl_->entries.end())
+    impl_->entries.erase(it);
   return Status::Ok();
 }
 
@@ -99,7 +103,8 @@ Result<std::map<std::string, std::string>> MemoryStore::List(std::string_view pr
   if (Status s = impl_->Check(prefix); !s.ok()) return s.error();
   std::map<std::string, std::string> found;
   const Time now = impl_->clock->Now();
-  for (auto it = impl_->entries.lower_bound(prefix); it != impl_->entries.end() && it->first.starts_with(prefix); ++it) {
+  for (auto it = impl_->entries.lower_bound(prefix);
+       it != impl_->entries.end() && it->first.starts_with(prefix); ++it) {
     if (it->second.expires > now) found.emplace(it->first, it->second.value);
   }
   return found;

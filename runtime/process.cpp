@@ -26,7 +26,8 @@ Error Errno(const std::string& what, int code = errno) {
   return Error{ErrorCode::kUnavailable, what + ": " + std::strerror(code)};
 }
 
-// The one thread that creates children. It is never destroyed: the parent-death signal of every child follows it.
+// The one thread that creates children. It is never destroyed: the parent-death signal of every
+// child follows it.
 BlockingLane& SpawnerLane() {
   static auto* lane = new BlockingLane("spawner");
   return *lane;
@@ -74,9 +75,10 @@ struct Pipe {
 Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   std::vector<std::string> argv = options.argv;
   if (options.parent_death_signal != 0) {
-    // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package) sets it and execs.
-    // It takes the signal by name only.
-    const std::vector<std::string> prefix{"setpriv", "--pdeathsig", ::sigabbrev_np(options.parent_death_signal), "--"};
+    // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package)
+    // sets it and execs. It takes the signal by name only.
+    const std::vector<std::string> prefix{"setpriv", "--pdeathsig",
+                                          ::sigabbrev_np(options.parent_death_signal), "--"};
     argv.insert(argv.begin(), prefix.begin(), prefix.end());
   }
   std::vector<std::string> environment = BuildEnvironment(options.env);
@@ -95,7 +97,8 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
     posix_spawn_file_actions_adddup2(&actions, out.write, 1);
     posix_spawn_file_actions_adddup2(&actions, err.write, 2);
   } else if (!options.output_path.empty()) {
-    posix_spawn_file_actions_addopen(&actions, 1, options.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_addopen(&actions, 1, options.output_path.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
   }
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);
@@ -109,7 +112,8 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &defaults);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
   pid_t pid = -1;
   std::vector<char*> argv_pointers = Pointers(argv);
@@ -183,7 +187,8 @@ Result<ExitInfo> ChildProcess::WaitFor(Duration limit) {
   for (;;) {
     if (const auto info = TryReap()) return *info;
     const auto left = std::chrono::ceil<milliseconds>(deadline - SteadyClock().Now());
-    if (left.count() <= 0) return Error{ErrorCode::kDeadlineExceeded, "process " + std::to_string(pid_) + " still runs"};
+    if (left.count() <= 0)
+      return Error{ErrorCode::kDeadlineExceeded, "process " + std::to_string(pid_) + " still runs"};
     pollfd item{pidfd_, POLLIN, 0};
     ::poll(&item, 1, static_cast<int>(std::min<int64_t>(left.count(), 1000)));
   }
@@ -199,7 +204,8 @@ ExitInfo ChildProcess::Terminate(Duration grace) {
 }
 
 Result<ChildProcess> Spawn(const SpawnOptions& options) {
-  if (options.argv.empty()) return Error{ErrorCode::kInvalidArgument, "nothing to start: argv is empty"};
+  if (options.argv.empty())
+    return Error{ErrorCode::kInvalidArgument, "nothing to start: argv is empty"};
   Result<ChildProcess> result = Error{ErrorCode::kInternal, "spawner did not run"};
   std::mutex mu;
   std::condition_variable cv;

@@ -1,9 +1,10 @@
 // Child processes: spawned (never forked), alone in their process group, dying with their parent.
 //
-// The child gets only descriptors 0-2, so nothing that a library forgot to mark close-on-exec leaks into it and keeps
-// a dead worker looking alive to its peers. It receives `parent_death_signal` when this process ends, however it ends.
-// Thread: Spawn from any thread: all children are created by one thread that lives as long as the process, because
-// the kernel ties the parent-death signal to the creating thread.
+// The child gets only descriptors 0-2, so nothing that a library forgot to mark close-on-exec leaks
+// into it and keeps a dead worker looking alive to its peers. It receives `parent_death_signal`
+// when this process ends, however it ends.
+// Thread: Spawn from any thread: all children are created by one thread that lives as long as the
+// process, because the kernel ties the parent-death signal to the creating thread.
 // Owns: a ChildProcess owns its descriptors, not the child's life; Kill and reap explicitly.
 #pragma once
 
@@ -19,12 +20,12 @@
 namespace troupe {
 
 struct SpawnOptions {
-  std::vector<std::string> argv;             // argv[0] is a path or found on PATH.
-  std::map<std::string, std::string> env;    // Added to (or replacing in) the parent's environment.
-  bool capture_output = false;               // Pipes for stdout and stderr; otherwise inherited.
-  std::string output_path;                   // If set, both streams are appended to this file.
-  int stdin_fd = -1;                         // A descriptor to become the child's stdin; -1: /dev/null.
-  int parent_death_signal = SIGKILL;         // 0: the child outlives us.
+  std::vector<std::string> argv;           // argv[0] is a path or found on PATH.
+  std::map<std::string, std::string> env;  // Added to (or replacing in) the parent's environment.
+  bool capture_output = false;             // Pipes for stdout and stderr; otherwise inherited.
+  std::string output_path;                 // If set, both streams are appended to this file.
+  int stdin_fd = -1;                  // A descriptor to become the child's stdin; -1: /dev/null.
+  int parent_death_signal = SIGKILL;  // 0: the child outlives us.
 };
 
 struct ExitInfo {
@@ -67,8 +68,10 @@ class ChildProcess {
 
 [[nodiscard]] Result<ChildProcess> Spawn(const SpawnOptions& options);
 
-// Full path of a program: `name` itself if it has a slash, else the first match in `extra_dir`, then on PATH.
-[[nodiscard]] Result<std::string> FindProgram(const std::string& name, const std::string& extra_dir = "");
+// Full path of a program: `name` itself if it has a slash, else the first match in `extra_dir`,
+// then on PATH.
+[[nodiscard]] Result<std::string> FindProgram(const std::string& name,
+                                              const std::string& extra_dir = "");
 
 // Host name as `uname -n` gives it.
 [[nodiscard]] std::string HostName();

@@ -1,7 +1,8 @@
 // Adapter of hiredis: the only file that includes it.
 //
-// hiredis 0.14 leaves a context dead after any time-out, so every failure drops the connection and the next call
-// makes a new one. A reply may have been lost with it; every command here is safe to repeat.
+// hiredis 0.14 leaves a context dead after any time-out, so every failure drops the connection and
+// the next call makes a new one. A reply may have been lost with it; every command here is safe to
+// repeat.
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
@@ -60,11 +61,12 @@ class RedisStore final : public Store {
     return reply.ok() ? Status::Ok() : Status(reply.error());
   }
 
-  Status CompareAndSet(std::string_view key, const std::optional<std::string>& expected, std::string_view value,
-                       Duration ttl) override {
+  Status CompareAndSet(std::string_view key, const std::optional<std::string>& expected,
+                       std::string_view value, Duration ttl) override {
     if (Status s = CheckSizes(key, value); !s.ok()) return s;
-    Result<Reply> reply = Command({"EVAL", kCompareAndSetScript, "1", Full(key), expected ? "1" : "0",
-                                   expected.value_or(""), std::string(value), ttl == kNoExpiry ? "0" : TtlMs(ttl)});
+    Result<Reply> reply =
+        Command({"EVAL", kCompareAndSetScript, "1", Full(key), expected ? "1" : "0",
+                 expected.value_or(""), std::string(value), ttl == kNoExpiry ? "0" : TtlMs(ttl)});
     if (!reply.ok()) return reply.error();
     if ((*reply)->integer == 1) return Status::Ok();
     return Error{ErrorCode::kConflict, "the value changed meanwhile"};
@@ -122,7 +124,9 @@ class RedisStore final : public Store {
   }
 
  private:
-  [[nodiscard]] std::string Full(std::string_view key) const { return options_.key_prefix + std::string(key); }
+  [[nodiscard]] std::string Full(std::string_view key) const {
+    return options_.key_prefix + std::string(key);
+  }
   static std::string Text(const redisReply& reply) { return {reply.str, reply.len}; }
   static std::string TtlMs(Duration ttl) {
     return std::to_string(std::max<int64_t>(1, std::chrono::ceil<milliseconds>(ttl).count()));
@@ -136,7 +140,8 @@ class RedisStore final : public Store {
   }
 
   [[nodiscard]] std::string Where() const {
-    return options_.unix_socket.empty() ? options_.host + ":" + std::to_string(options_.port) : options_.unix_socket;
+    return options_.unix_socket.empty() ? options_.host + ":" + std::to_string(options_.port)
+                                        : options_.unix_socket;
   }
 
   Status Connect() {
@@ -174,17 +179,19 @@ class RedisStore final : public Store {
       argv.push_back(word.data());
       lengths.push_back(word.size());
     }
-    Reply reply(static_cast<redisReply*>(
-        redisCommandArgv(context_.get(), static_cast<int>(argv.size()), argv.data(), lengths.data())));
+    Reply reply(static_cast<redisReply*>(redisCommandArgv(
+        context_.get(), static_cast<int>(argv.size()), argv.data(), lengths.data())));
     if (reply == nullptr) {
       const std::string why = context_->errstr;
       context_.reset();
-      return Error{ErrorCode::kUnavailable, "Redis at " + Where() + " did not answer " + words[0] + ": " + why};
+      return Error{ErrorCode::kUnavailable,
+                   "Redis at " + Where() + " did not answer " + words[0] + ": " + why};
     }
     if (reply->type == REDIS_REPLY_ERROR) {
       const std::string text = Text(*reply);
       if (text.starts_with("LOADING") || text.starts_with("NOAUTH")) context_.reset();
-      return Error{ErrorCode::kUnavailable, "Redis at " + Where() + " answered " + words[0] + " with: " + text};
+      return Error{ErrorCode::kUnavailable,
+                   "Redis at " + Where() + " answered " + words[0] + " with: " + text};
     }
     return reply;
   }
@@ -199,7 +206,8 @@ class RedisStore final : public Store {
     std::vector<std::string> keys;
     std::string cursor = "0";
     do {
-      Result<Reply> reply = Command({"SCAN", cursor, "MATCH", pattern, "COUNT", std::to_string(kScanBatch)});
+      Result<Reply> reply =
+          Command({"SCAN", cursor, "MATCH", pattern, "COUNT", std::to_string(kScanBatch)});
       if (!reply.ok()) return reply.error();
       cursor = Text(*(*reply)->element[0]);
       const redisReply& batch = *(*reply)->element[1];
@@ -216,6 +224,8 @@ class RedisStore final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> MakeRedisStore(RedisOptions options) { return std::make_unique<RedisStore>(std::move(options)); }
+std::unique_ptr<Store> MakeRedisStore(RedisOptions options) {
+  return std::make_unique<RedisStore>(std::move(options));
+}
 
 }  // namespace troupe

@@ -1,7 +1,7 @@
 // Result<T>: a value or an Error; Status: success or an Error.
 //
-// Used on every path inside the libraries; exceptions stay at public edges and inside adapters of third-party
-// packages. Asking a failed Result for its value is a bug of the caller and aborts.
+// Used on every path inside the libraries; exceptions stay at public edges and inside adapters of
+// third-party packages. Asking a failed Result for its value is a bug of the caller and aborts.
 // Thread: as its T.
 #pragma once
 
@@ -17,8 +17,10 @@ namespace troupe {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}       // NOLINT: implicit by design
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }

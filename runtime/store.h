@@ -1,8 +1,9 @@
 // Store: the small durable key-value seam behind membership, rendezvous and control state.
 //
-// Semantics are those both forms (Redis, memory) pass in one conformance suite: single-key atomicity, compare-and-set,
-// expiry, prefix listing. Values are binary. A call that fails with kUnavailable or kDeadlineExceeded may or may not
-// have taken effect; every operation here is safe to repeat.
+// Semantics are those both forms (Redis, memory) pass in one conformance suite: single-key
+// atomicity, compare-and-set, expiry, prefix listing. Values are binary. A call that fails with
+// kUnavailable or kDeadlineExceeded may or may not have taken effect; every operation here is safe
+// to repeat.
 // Thread: calls block; each object belongs to one thread at a time (a BlockingLane in services).
 // Limits: kStoreKeyBytesMax, kStoreValueBytesMax.
 #pragma once
@@ -32,8 +33,8 @@ class Store {
   virtual Result<std::optional<std::string>> Get(std::string_view key) = 0;
   // Writes unconditionally. A zero ttl never expires.
   virtual Status Put(std::string_view key, std::string_view value, Duration ttl = kNoExpiry) = 0;
-  // Writes if the current value equals `expected` (nullopt: if absent). kConflict if it does not; a repeat of a
-  // write that already happened (current value equals `value`) succeeds.
+  // Writes if the current value equals `expected` (nullopt: if absent). kConflict if it does not; a
+  // repeat of a write that already happened (current value equals `value`) succeeds.
   virtual Status CompareAndSet(std::string_view key, const std::optional<std::string>& expected,
                                std::string_view value, Duration ttl = kNoExpiry) = 0;
   // Adds to an integer key (absent counts as 0) and returns the new value.
@@ -46,15 +47,16 @@ class Store {
   virtual Result<size_t> DeletePrefix(std::string_view prefix) = 0;
 };
 
-// A store in this process; expiry follows `clock`. SetAvailable(false) makes every call fail with kUnavailable.
+// A store in this process; expiry follows `clock`. SetAvailable(false) makes every call fail with
+// kUnavailable.
 class MemoryStore final : public Store {
  public:
   explicit MemoryStore(const Clock* clock);
   ~MemoryStore() override;
   Result<std::optional<std::string>> Get(std::string_view key) override;
   Status Put(std::string_view key, std::string_view value, Duration ttl) override;
-  Status CompareAndSet(std::string_view key, const std::optional<std::string>& expected, std::string_view value,
-                       Duration ttl) override;
+  Status CompareAndSet(std::string_view key, const std::optional<std::string>& expected,
+                       std::string_view value, Duration ttl) override;
   Result<int64_t> Increment(std::string_view key, int64_t by) override;
   Status Delete(std::string_view key) override;
   Result<std::map<std::string, std::string>> List(std::string_view prefix) override;
@@ -71,12 +73,13 @@ struct RedisOptions {
   int port = 6379;
   std::string unix_socket;
   std::string password;
-  std::string key_prefix;               // Put before every key, so that clusters can share a server.
+  std::string key_prefix;  // Put before every key, so that clusters can share a server.
   Duration connect_timeout = seconds(2);
   Duration command_timeout = seconds(2);
 };
 
-// Connects lazily and again after any failure. Never blocks longer than connect_timeout + command_timeout.
+// Connects lazily and again after any failure. Never blocks longer than connect_timeout +
+// command_timeout.
 std::unique_ptr<Store> MakeRedisStore(RedisOptions options);
 
 }  // namespace troupe

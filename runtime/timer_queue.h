@@ -29,10 +29,13 @@ class TimerQueue {
     when_.erase(it);
   }
 
-  [[nodiscard]] Time NextDue() const { return due_.empty() ? Time::Never() : due_.begin()->first.first; }
+  [[nodiscard]] Time NextDue() const {
+    return due_.empty() ? Time::Never() : due_.begin()->first.first;
+  }
   [[nodiscard]] size_t size() const { return due_.size(); }
 
-  // Runs what is due at `now`; timers scheduled meanwhile for `now` or earlier wait for the next call.
+  // Runs what is due at `now`; timers scheduled meanwhile for `now` or earlier wait for the next
+  // call.
   size_t RunDue(Time now) {
     const TimerId newest = last_id_;
     size_t ran = 0;

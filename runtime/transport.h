@@ -1,11 +1,12 @@
 // Transport: frames between named processes, without promise of delivery.
 //
-// A process listens on one endpoint and links to others by address; both ends of a link can then send by name.
-// Frames of one sender arrive in order or not at all; a protocol on top must live with loss and, on the simulated
-// form, with duplication and reordering. Names carry the incarnation, so a restarted peer is another peer.
-// Thread: Send from any thread; the handler runs on the loop; Listen and Connect from any thread before or after Start.
-// Security: tcp:// endpoints use CURVE with an allow-list that answers before the first bind; ipc:// endpoints rely
-// on the 0700 directory they live in.
+// A process listens on one endpoint and links to others by address; both ends of a link can then
+// send by name. Frames of one sender arrive in order or not at all; a protocol on top must live
+// with loss and, on the simulated form, with duplication and reordering. Names carry the
+// incarnation, so a restarted peer is another peer.
+// Thread: Send from any thread; the handler runs on the loop; Listen and Connect from any thread
+// before or after Start. Security: tcp:// endpoints use CURVE with an allow-list that answers
+// before the first bind; ipc:// endpoints rely on the 0700 directory they live in.
 // Limits: kTransportQueueMessagesMax frames per peer, wire::kWireFrameBytesMax bytes per frame.
 #pragma once
 
@@ -32,7 +33,8 @@ struct PeerAddress {
   }
 };
 
-// A CURVE key pair in Z85. Whoever holds the cluster's pair is trusted with code; keep its file at mode 0600.
+// A CURVE key pair in Z85. Whoever holds the cluster's pair is trusted with code; keep its file at
+// mode 0600.
 struct CurveKeys {
   std::string public_key;
   std::string secret_key;
@@ -45,7 +47,8 @@ struct CurveKeys {
 class Transport {
  public:
   using Handler = std::function<void(const std::string& from, std::string frame)>;
-  // Called with the frame's destination when it could not be handed over (unknown peer, full queue).
+  // Called with the frame's destination when it could not be handed over (unknown peer, full
+  // queue).
   using DropHandler = std::function<void(const std::string& to)>;
 
   virtual ~Transport() = default;
@@ -55,7 +58,8 @@ class Transport {
   virtual void SetDropHandler(DropHandler handler) = 0;
   // Binds and returns the address others can connect to (a port of 0 or "*" is resolved).
   virtual Result<PeerAddress> Listen(const std::string& endpoint) = 0;
-  // Links to a listening peer; re-established by itself after a break. Connecting again to the same name replaces it.
+  // Links to a listening peer; re-established by itself after a break. Connecting again to the same
+  // name replaces it.
   virtual Status Connect(const PeerAddress& peer) = 0;
   virtual void Disconnect(const std::string& peer) = 0;
   // kBackpressure when the outbound queue is full; success says nothing about arrival.
@@ -63,10 +67,12 @@ class Transport {
 };
 
 struct ZmqTransportOptions {
-  std::string name;     // Routing id: unique per process incarnation, at most 128 bytes.
-  CurveKeys keys;       // Needed for tcp endpoints only.
-  std::vector<std::string> allowed_keys;  // Client keys accepted by a tcp listener; our own is always allowed.
-  // Frames to a peer whose link is not up yet wait for it. Off: they are dropped, as protocols that repeat want it.
+  std::string name;  // Routing id: unique per process incarnation, at most 128 bytes.
+  CurveKeys keys;    // Needed for tcp endpoints only.
+  std::vector<std::string>
+      allowed_keys;  // Client keys accepted by a tcp listener; our own is always allowed.
+  // Frames to a peer whose link is not up yet wait for it. Off: they are dropped, as protocols that
+  // repeat want it.
   bool queue_while_connecting = false;
 };
 

@@ -75,14 +75,16 @@ Reader::Reader(std::string_view bytes) : impl_(std::make_unique<Impl>()) {
     Fail("frame over the size limit");
     return;
   }
-  // Every element takes at least one byte, so a count above the frame's size is a lie that must not allocate.
+  // Every element takes at least one byte, so a count above the frame's size is a lie that must not
+  // allocate.
   const size_t elements = std::min(kWireElementsMax, bytes.size());
   try {
     size_t offset = 0;
-    const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), 0, kWireDepthMax);
+    const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), 0,
+                                      kWireDepthMax);
     impl_->handle = msgpack::unpack(
-        bytes.data(), bytes.size(), offset, [](msgpack::type::object_type, std::size_t, void*) { return true; },
-        nullptr, limit);
+        bytes.data(), bytes.size(), offset,
+        [](msgpack::type::object_type, std::size_t, void*) { return true; }, nullptr, limit);
     if (offset != bytes.size()) Fail("trailing bytes after the message");
     impl_->root = impl_->handle.get();
   } catch (const std::exception& e) {
@@ -157,7 +159,8 @@ uint64_t Reader::Uint() {
 double Reader::Double() {
   const msgpack::object* object = impl_->Next();
   if (object == nullptr) return 0;
-  if (object->type == msgpack::type::FLOAT64 || object->type == msgpack::type::FLOAT32) return object->via.f64;
+  if (object->type == msgpack::type::FLOAT64 || object->type == msgpack::type::FLOAT32)
+    return object->via.f64;
   // msgpack-cxx packs a double without a fraction as an integer.
   if (object->type == msgpack::type::POSITIVE_INTEGER) return static_cast<double>(object->via.u64);
   if (object->type == msgpack::type::NEGATIVE_INTEGER) return static_cast<double>(object->via.i64);
@@ -178,18 +181,21 @@ void Reader::Fail(std::string_view why) { impl_->Fail(why); }
 bool Reader::failed() const { return !impl_->problem.empty(); }
 
 Status Reader::Finish() {
-  if (!impl_->problem.empty()) return Error{ErrorCode::kCorrupt, "malformed message: " + impl_->problem};
+  if (!impl_->problem.empty())
+    return Error{ErrorCode::kCorrupt, "malformed message: " + impl_->problem};
   if (!impl_->root_taken) return Error{ErrorCode::kCorrupt, "malformed message: nothing was read"};
   return Status::Ok();
 }
 
 Result<uint8_t> PeekType(std::string_view bytes) {
-  // [version, type, ...] of ours starts with fixarray(3) and two small unsigned integers; no full parse is needed.
+  // [version, type, ...] of ours starts with fixarray(3) and two small unsigned integers; no full
+  // parse is needed.
   if (bytes.size() < 4 || static_cast<uint8_t>(bytes[0]) != 0x93) {
     return Error{ErrorCode::kCorrupt, "malformed message: no envelope"};
   }
   if (static_cast<uint8_t>(bytes[1]) != kWireVersion) {
-    return Error{ErrorCode::kCorrupt, "unsupported wire version; use the same release on every machine"};
+    return Error{ErrorCode::kCorrupt,
+                 "unsupported wire version; use the same release on every machine"};
   }
   const auto first = static_cast<uint8_t>(bytes[2]);
   if (first < 0x80) return first;

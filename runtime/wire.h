@@ -1,12 +1,15 @@
 // The wire format: MessagePack arrays with limits, arity and version checks.
 //
-// A message is one MessagePack array [version, type, field...]. A struct takes part by a member template
+// A message is one MessagePack array [version, type, field...]. A struct takes part by a member
+// template
 //   template <class A> void Fields(A& a) { a(first, second, ...); }
-// that names its fields once for both directions. Field types: bool, integers, double, std::string (binary safe),
-// enums with a uint8_t base, structs with Fields, std::vector and std::map<std::string, T> of those.
+// that names its fields once for both directions. Field types: bool, integers, double, std::string
+// (binary safe), enums with a uint8_t base, structs with Fields, std::vector and
+// std::map<std::string, T> of those.
 //
-// Decoding never trusts its input: a wrong type, a wrong arity, a value out of range, trailing bytes, or anything
-// over the limits below is Error{kCorrupt} and leaves the output unspecified but destructible.
+// Decoding never trusts its input: a wrong type, a wrong arity, a value out of range, trailing
+// bytes, or anything over the limits below is Error{kCorrupt} and leaves the output unspecified but
+// destructible.
 // Thread: a Writer or Reader belongs to one thread.
 // Limits: kWireFrameBytesMax, kWireElementsMax, kWireDepthMax.
 #pragma once
@@ -91,7 +94,9 @@ struct IsStringMap<std::map<std::string, T>> : std::true_type {};
 struct CountFields {
   size_t count = 0;
   template <class... T>
-  void operator()(T&...) { count += sizeof...(T); }
+  void operator()(T&...) {
+    count += sizeof...(T);
+  }
 };
 
 template <class T>
@@ -102,12 +107,16 @@ void ReadValue(Reader& r, T& value);
 struct WriteFields {
   Writer& w;
   template <class... T>
-  void operator()(const T&... fields) { (WriteValue(w, fields), ...); }
+  void operator()(const T&... fields) {
+    (WriteValue(w, fields), ...);
+  }
 };
 struct ReadFields {
   Reader& r;
   template <class... T>
-  void operator()(T&... fields) { (ReadValue(r, fields), ...); }
+  void operator()(T&... fields) {
+    (ReadValue(r, fields), ...);
+  }
 };
 
 template <class T>
@@ -134,7 +143,8 @@ void WriteValue(Writer& w, const T& value) {
       WriteValue(w, element);
     }
   } else {
-    auto& fields = const_cast<T&>(value);  // Fields() serves both directions; writing does not modify.
+    auto& fields =
+        const_cast<T&>(value);  // Fields() serves both directions; writing does not modify.
     CountFields count;
     fields.Fields(count);
     w.Array(count.count);

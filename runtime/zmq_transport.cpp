@@ -1,7 +1,8 @@
 // Adapter of ZeroMQ: the only file that includes zmq.hpp.
 //
-// One io thread owns every socket: a ROUTER that listens, a DEALER per peer we connected to, the ZAP responder, and
-// an eventfd through which other threads hand over work. zmq::poll is level triggered, so no edge rules apply.
+// One io thread owns every socket: a ROUTER that listens, a DEALER per peer we connected to, the
+// ZAP responder, and an eventfd through which other threads hand over work. zmq::poll is level
+// triggered, so no edge rules apply.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -33,22 +34,27 @@ constexpr int kHeartbeatTimeoutMs = 3000;
 constexpr int kHandshakeMs = 5000;
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
-constexpr int kBurstMax = 256;  // Frames taken from one socket before timers and others get their turn.
+constexpr int kBurstMax =
+    256;  // Frames taken from one socket before timers and others get their turn.
 
 Error ZmqError(const char* what, const zmq::error_t& e) {
-  const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable;
+  const ErrorCode code =
+      e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable;
   return Error{code, std::string(what) + ": " + e.what()};
 }
 
 zmq::message_t ToMessage(std::string frame) {
   auto* owned = new std::string(std::move(frame));
-  return {owned->data(), owned->size(), [](void*, void* hint) { delete static_cast<std::string*>(hint); }, owned};
+  return {owned->data(), owned->size(),
+          [](void*, void* hint) { delete static_cast<std::string*>(hint); }, owned};
 }
 
 class ZmqTransport final : public Transport, private EventLoop {
  public:
   explicit ZmqTransport(ZmqTransportOptions options)
-      : options_(std::move(options)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), context_(1) {
+      : options_(std::move(options)),
+        wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        context_(1) {
     TROUPE_ASSERT(wake_fd_ >= 0, "eventfd");
     thread_ = std::thread([this] { Run(); });
   }
@@ -88,7 +94,8 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   Status Send(const std::string& to, std::string frame) override {
     if (frame.size() > wire::kWireFrameBytesMax) {
-      return Error{ErrorCode::kInvalidArgument, "frame of " + std::to_string(frame.size()) + " bytes is over the limit"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "frame of " + std::to_string(frame.size()) + " bytes is over the limit"};
     }
     if (InLoop()) {
       SendOnLoop(to, std::move(frame));
@@ -134,7 +141,8 @@ class ZmqTransport final : public Transport, private EventLoop {
     (void)!::write(wake_fd_, &one, sizeof one);
   }
 
-  // Runs `fn` on the loop and waits for it. The loop never blocks for long, so the wait is bounded by one turn.
+  // Runs `fn` on the loop and waits for it. The loop never blocks for long, so the wait is bounded
+  // by one turn.
   void RunOnLoop(const std::function<void()>& fn) {
     if (InLoop()) {
       fn();
@@ -174,7 +182,8 @@ class ZmqTransport final : public Transport, private EventLoop {
       zmq::socket_t router(context_, zmq::socket_type::router);
       SetCommonOptions(router);
       router.set(zmq::sockopt::router_mandatory, true);
-      // Names carry the incarnation, so a second connection of a name is the same process that reconnected.
+      // Names carry the incarnation, so a second connection of a name is the same process that
+      // reconnected.
       router.set(zmq::sockopt::router_handover, true);
       if (tcp) {
         router.set(zmq::sockopt::curve_server, true);
@@ -218,7 +227,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   void SendOnLoop(const std::string& to, std::string frame) {
     try {
       if (const auto it = dealers_.find(to); it != dealers_.end()) {
-        if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait)) Dropped(to);
+        if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait))
+          Dropped(to);
         return;
       }
       for (zmq::socket_t& router : routers_) {
@@ -242,7 +252,8 @@ class ZmqTransport final : public Transport, private EventLoop {
     if (drop_handler_) drop_handler_(to);
   }
 
-  // A CURVE server without a ZAP handler accepts any client, so the responder is bound before the first listener.
+  // A CURVE server without a ZAP handler accepts any client, so the responder is bound before the
+  // first listener.
   void StartZap() {
     if (zap_) return;
     zap_.emplace(context_, zmq::socket_type::rep);
@@ -267,10 +278,15 @@ class ZmqTransport final : public Transport, private EventLoop {
       allowed = allowed_.contains(key);
     }
     const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
-    const std::string fields[] = {"1.0", request_id, allowed ? "200" : "400", allowed ? "OK" : "key not allowed",
-                                  allowed ? "cluster" : "", ""};
+    const std::string fields[] = {"1.0",
+                                  request_id,
+                                  allowed ? "200" : "400",
+                                  allowed ? "OK" : "key not allowed",
+                                  allowed ? "cluster" : "",
+                                  ""};
     for (size_t i = 0; i < std::size(fields); ++i) {
-      zap_->send(zmq::buffer(fields[i]), i + 1 < std::size(fields) ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      zap_->send(zmq::buffer(fields[i]),
+                 i + 1 < std::size(fields) ? zmq::send_flags::sndmore : zmq::send_flags::none);
     }
   }
 
@@ -419,7 +435,8 @@ Result<CurveKeys> GenerateCurveKeys() {
   char public_key[41] = {};
   char secret_key[41] = {};
   if (zmq_curve_keypair(public_key, secret_key) != 0) {
-    return Error{ErrorCode::kUnavailable, "this libzmq was built without CURVE; install Debian's libzmq5"};
+    return Error{ErrorCode::kUnavailable,
+                 "this libzmq was built without CURVE; install Debian's libzmq5"};
   }
   return CurveKeys{public_key, secret_key};
 }
@@ -427,14 +444,17 @@ Result<CurveKeys> GenerateCurveKeys() {
 Result<CurveKeys> LoadCurveKeys(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
-    return Error{ErrorCode::kNotFound, "no key file at " + path + "; copy it from the head's machine"};
+    return Error{ErrorCode::kNotFound,
+                 "no key file at " + path + "; copy it from the head's machine"};
   }
   if ((info.st_mode & 077) != 0) {
-    return Error{ErrorCode::kPermissionDenied, "key file " + path + " is readable by others; run: chmod 600 " + path};
+    return Error{ErrorCode::kPermissionDenied,
+                 "key file " + path + " is readable by others; run: chmod 600 " + path};
   }
   std::ifstream in(path);
   CurveKeys keys;
-  if (!(in >> keys.public_key >> keys.secret_key) || keys.public_key.size() != 40 || keys.secret_key.size() != 40) {
+  if (!(in >> keys.public_key >> keys.secret_key) || keys.public_key.size() != 40 ||
+      keys.secret_key.size() != 40) {
     return Error{ErrorCode::kCorrupt, "key file " + path + " does not hold two 40-character keys"};
   }
   return keys;
@@ -445,11 +465,14 @@ Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path) {
   Result<CurveKeys> keys = GenerateCurveKeys();
   if (!keys.ok()) return keys;
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return Error{ErrorCode::kUnavailable, "cannot create key file " + path + ": " + std::strerror(errno)};
+  if (fd < 0)
+    return Error{ErrorCode::kUnavailable,
+                 "cannot create key file " + path + ": " + std::strerror(errno)};
   const std::string text = keys->public_key + "\n" + keys->secret_key + "\n";
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(fd);
-  if (!written) return Error{ErrorCode::kResourceExhausted, "cannot write key file " + path + ": disk full?"};
+  if (!written)
+    return Error{ErrorCode::kResourceExhausted, "cannot write key file " + path + ": disk full?"};
   return keys;
 }
 

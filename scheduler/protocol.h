@@ -1,7 +1,8 @@
 // Messages between driver, head, node and worker processes.
 //
-// Every message is idempotent: states are repeated until acknowledged, requests carry an id that the sender chose.
-// Hellos double as heartbeats and carry all that a head which has just started needs to know.
+// Every message is idempotent: states are repeated until acknowledged, requests carry an id that
+// the sender chose. Hellos double as heartbeats and carry all that a head which has just started
+// needs to know.
 // Thread: plain values. Wire types are unique over all protocols of the cluster (kFrame...).
 #pragma once
 
@@ -42,7 +43,9 @@ struct RunningWorker {
   std::string process;  // The worker process's name on the transport.
   int64_t pid = 0;
   template <class A>
-  void Fields(A& a) { a(process, pid); }
+  void Fields(A& a) {
+    a(process, pid);
+  }
 };
 
 struct NodeHello {
@@ -55,10 +58,13 @@ struct NodeHello {
   std::map<std::string, std::string> labels;
   std::vector<RunningWorker> workers;
   bool leaving = false;
-  std::string notice;        // A preemption notice; empty: none.
-  uint64_t notice_ms = 0;    // Time left when it was read.
+  std::string notice;      // A preemption notice; empty: none.
+  uint64_t notice_ms = 0;  // Time left when it was read.
   template <class A>
-  void Fields(A& a) { a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice, notice_ms); }
+  void Fields(A& a) {
+    a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
+      notice_ms);
+  }
 };
 
 struct StartWorker {
@@ -66,7 +72,9 @@ struct StartWorker {
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
   template <class A>
-  void Fields(A& a) { a(process, argv, env); }
+  void Fields(A& a) {
+    a(process, argv, env);
+  }
 };
 
 struct KillWorker {
@@ -74,13 +82,17 @@ struct KillWorker {
   int signal = 9;
   std::string reason;
   template <class A>
-  void Fields(A& a) { a(process, signal, reason); }
+  void Fields(A& a) {
+    a(process, signal, reason);
+  }
 };
 
 struct StopNode {
   std::string reason;
   template <class A>
-  void Fields(A& a) { a(reason); }
+  void Fields(A& a) {
+    a(reason);
+  }
 };
 
 struct WorkerExited {
@@ -90,7 +102,9 @@ struct WorkerExited {
   int code = 0;
   std::vector<std::string> last_lines;  // Of its stderr.
   template <class A>
-  void Fields(A& a) { a(process, reaped, how, code, last_lines); }
+  void Fields(A& a) {
+    a(process, reaped, how, code, last_lines);
+  }
 };
 
 struct WorkerOutput {
@@ -99,7 +113,9 @@ struct WorkerOutput {
   std::vector<std::string> lines;
   uint64_t dropped = 0;  // Lines lost because the worker printed faster than they could be sent.
   template <class A>
-  void Fields(A& a) { a(process, is_stderr, lines, dropped); }
+  void Fields(A& a) {
+    a(process, is_stderr, lines, dropped);
+  }
 };
 
 // ---- worker <-> head ----
@@ -112,15 +128,17 @@ struct WorkerHello {
   std::string job;     // Once assigned.
   std::string member;  // MemberId::ToString of the assignment.
   bool preloaded = false;
-  PeerAddress address; // Where other workers can call it.
+  PeerAddress address;  // Where other workers can call it.
   template <class A>
-  void Fields(A& a) { a(process, node, pid, host, job, member, preloaded, address); }
+  void Fields(A& a) {
+    a(process, node, pid, host, job, member, preloaded, address);
+  }
 };
 
 struct Assignment {
-  std::string job;       // Empty: a spare that only imports `preload`.
+  std::string job;  // Empty: a spare that only imports `preload`.
   std::string name;
-  std::string kind;      // Of the job.
+  std::string kind;  // Of the job.
   std::string member;
   uint32_t index = 0;
   uint32_t min_workers = 1;
@@ -130,7 +148,10 @@ struct Assignment {
   std::map<std::string, std::string> env;
   std::vector<std::string> preload;
   template <class A>
-  void Fields(A& a) { a(job, name, kind, member, index, min_workers, max_workers, group_running, payload, env, preload); }
+  void Fields(A& a) {
+    a(job, name, kind, member, index, min_workers, max_workers, group_running, payload, env,
+      preload);
+  }
 };
 
 struct WorkerResult {  // Repeated until ReleaseWorker.
@@ -141,7 +162,9 @@ struct WorkerResult {  // Repeated until ReleaseWorker.
   int rank = -1;
   std::string payload;
   template <class A>
-  void Fields(A& a) { a(process, job, member, ok, rank, payload); }
+  void Fields(A& a) {
+    a(process, job, member, ok, rank, payload);
+  }
 };
 
 struct WorkerNote {  // What user code reports, and state transfers. At most once.
@@ -153,13 +176,17 @@ struct WorkerNote {  // What user code reports, and state transfers. At most onc
   uint64_t bytes = 0;
   std::string payload;
   template <class A>
-  void Fields(A& a) { a(process, job, member, kind, epoch, bytes, payload); }
+  void Fields(A& a) {
+    a(process, job, member, kind, epoch, bytes, payload);
+  }
 };
 
 struct ReleaseWorker {  // The process may exit now.
   std::string reason;
   template <class A>
-  void Fields(A& a) { a(reason); }
+  void Fields(A& a) {
+    a(reason);
+  }
 };
 
 // ---- driver <-> head ----
@@ -167,7 +194,8 @@ struct ReleaseWorker {  // The process may exit now.
 struct JobSpec {
   std::string job;  // Chosen by the driver.
   std::string name;
-  std::string kind = "group";  // "group": elastic workers of one group. "actor": one process, no group.
+  std::string kind =
+      "group";  // "group": elastic workers of one group. "actor": one process, no group.
   uint32_t min_workers = 1;
   uint32_t max_workers = 1;
   uint32_t workers = 1;
@@ -185,8 +213,9 @@ struct JobSpec {
   bool detached = false;
   template <class A>
   void Fields(A& a) {
-    a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload, env, worker_argv,
-      elastic_timeout_s, start_timeout_s, reset_limit, spares, lease_ms, detached);
+    a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload,
+      env, worker_argv, elastic_timeout_s, start_timeout_s, reset_limit, spares, lease_ms,
+      detached);
   }
 };
 
@@ -195,17 +224,21 @@ struct SubmitJob {
   std::string driver;
   JobSpec spec;
   template <class A>
-  void Fields(A& a) { a(request, driver, spec); }
+  void Fields(A& a) {
+    a(request, driver, spec);
+  }
 };
 
 struct JobCommand {
   uint64_t request = 0;
   std::string job;
-  std::string kind;    // "resize", "drain", "cancel".
+  std::string kind;  // "resize", "drain", "cancel".
   uint32_t workers = 0;
   std::string member;
   template <class A>
-  void Fields(A& a) { a(request, job, kind, workers, member); }
+  void Fields(A& a) {
+    a(request, job, kind, workers, member);
+  }
 };
 
 struct Query {
@@ -213,7 +246,9 @@ struct Query {
   std::string kind;  // "job", "cluster", "ping".
   std::string job;
   template <class A>
-  void Fields(A& a) { a(request, kind, job); }
+  void Fields(A& a) {
+    a(request, kind, job);
+  }
 };
 
 struct DriverReply {
@@ -222,7 +257,9 @@ struct DriverReply {
   std::string message;
   std::string json;  // Of a query.
   template <class A>
-  void Fields(A& a) { a(request, code, message, json); }
+  void Fields(A& a) {
+    a(request, code, message, json);
+  }
 };
 
 struct Subscribe {  // Also the driver's heartbeat.
@@ -231,15 +268,19 @@ struct Subscribe {  // Also the driver's heartbeat.
   std::string log;    // Which head incarnation the sequence refers to.
   uint64_t next = 0;  // First event not seen.
   template <class A>
-  void Fields(A& a) { a(driver, job, log, next); }
+  void Fields(A& a) {
+    a(driver, job, log, next);
+  }
 };
 
 struct JobEvent {
-  std::string kind;     // As the Python API names them.
-  std::string json;     // Everything but the payload.
+  std::string kind;  // As the Python API names them.
+  std::string json;  // Everything but the payload.
   std::string payload;
   template <class A>
-  void Fields(A& a) { a(kind, json, payload); }
+  void Fields(A& a) {
+    a(kind, json, payload);
+  }
 };
 
 struct JobEvents {
@@ -248,16 +289,21 @@ struct JobEvents {
   uint64_t first = 0;
   std::vector<JobEvent> events;
   template <class A>
-  void Fields(A& a) { a(job, log, first, events); }
+  void Fields(A& a) {
+    a(job, log, first, events);
+  }
 };
 
-// ---- any member <-> coordinator: groups::Report and groups::Command, wrapped with their group ----
+// ---- any member <-> coordinator: groups::Report and groups::Command, wrapped with their group
+// ----
 
 struct GroupFrame {
   std::string group;
   std::string body;  // Encoded Report or Command.
   template <class A>
-  void Fields(A& a) { a(group, body); }
+  void Fields(A& a) {
+    a(group, body);
+  }
 };
 
 inline constexpr const char* kHeadName = "head";

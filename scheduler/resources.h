@@ -4,8 +4,9 @@
 // resource that was taken and given back is the same as before. A resource that is absent has
 // amount 0, and 0 is never stored.
 // Thread: a value type.
-// Invariants: no amount is negative. Limits: kResourceNamesMax names of at most
-// kResourceNameBytesMax bytes, amounts up to kResourceAmountMax.
+// Invariants: no amount is negative.
+// Limits: kResourceNamesMax names of at most kResourceNameBytesMax bytes, amounts up to
+// kResourceAmountMax.
 #pragma once
 
 #include <cstddef>

@@ -45,9 +45,11 @@ int main() {
   auto apples = OrDie(runtime.Spawn<Counter>({}, 0));
   auto pears = OrDie(runtime.Spawn<Counter>({}, 100));
   std::vector<troupe::Future<int>> sums;
-  for (int i = 1; i <= 10; ++i) sums.push_back((i % 2 == 0 ? apples : pears).Call(&Counter::Add, i));
+  for (int i = 1; i <= 10; ++i)
+    sums.push_back((i % 2 == 0 ? apples : pears).Call(&Counter::Add, i));
   for (const auto& sum : sums) (void)OrDie(sum.Get());
-  std::printf("apples %d, pears %d\n", OrDie(apples.Call(&Counter::Value).Get()), OrDie(pears.Call(&Counter::Value).Get()));
+  std::printf("apples %d, pears %d\n", OrDie(apples.Call(&Counter::Value).Get()),
+              OrDie(pears.Call(&Counter::Value).Get()));
   const troupe::Result<int> refused = apples.Call(&Counter::Add, -1).Get();
   std::printf("refused: %s\n", refused.ok() ? "no" : refused.error().ToString().c_str());
   if (!apples.Kill().ok()) return 1;

@@ -46,8 +46,10 @@ void Cluster::Start(const JobOptions& options) {
   spec.max_workers = options.max_workers;
   spec.workers = options.workers;
   spec.resources = {{"CPU", options.cpu_each}};
-  spec.worker_argv = options.argv.empty() ? std::vector<std::string>{SelfDir() + "/ledger-member"} : options.argv;
-  spec.payload = std::to_string(options.samples) + " " + std::to_string(options.per_rank) + " " + std::to_string(options.pace_us);
+  spec.worker_argv =
+      options.argv.empty() ? std::vector<std::string>{SelfDir() + "/ledger-member"} : options.argv;
+  spec.payload = std::to_string(options.samples) + " " + std::to_string(options.per_rank) + " " +
+                 std::to_string(options.pace_us);
   spec.env = {{"TROUPE_TEST_FAULTS", options.faults}};
   spec.spares = options.spares;
   spec.lease_ms = options.lease_ms;
@@ -77,18 +79,21 @@ void Cluster::Handle(const JobEvent& event) {
     epoch_ = std::stoull(JsonField(json, 0, "epoch"));
     const size_t list = json.find("\"members\":[");
     const size_t end = json.find(']', list);
-    for (size_t at = json.find('{', list); at != std::string::npos && at < end; at = json.find('{', at + 1)) {
+    for (size_t at = json.find('{', list); at != std::string::npos && at < end;
+         at = json.find('{', at + 1)) {
       members_.push_back({JsonField(json, at, "id"), std::stoi(JsonField(json, at, "pid"))});
     }
   }
 }
 
-bool Cluster::WaitFor(const std::string& what, const std::function<bool()>& condition, Duration limit) {
+bool Cluster::WaitFor(const std::string& what, const std::function<bool()>& condition,
+                      Duration limit) {
   const Time deadline = SteadyClock().Now() + limit;
   while (!condition()) {
     if (SteadyClock().Now() >= deadline) {
       Result<std::string> status = client_->JobJson(job_);
-      ADD_FAILURE() << "waited in vain for: " << what << "; job " << (status.ok() ? *status : status.error().ToString());
+      ADD_FAILURE() << "waited in vain for: " << what << "; job "
+                    << (status.ok() ? *status : status.error().ToString());
       return false;
     }
     auto event = client_->NextEvent(job_, milliseconds(20));
@@ -98,12 +103,15 @@ bool Cluster::WaitFor(const std::string& what, const std::function<bool()>& cond
 }
 
 bool Cluster::WaitActive(size_t size, Duration limit) {
-  return WaitFor(std::to_string(size) + " members", [&] { return members_.size() == size || !state_.empty(); }, limit) &&
+  return WaitFor(
+             std::to_string(size) + " members",
+             [&] { return members_.size() == size || !state_.empty(); }, limit) &&
          members_.size() == size;
 }
 
 bool Cluster::WaitDone(Duration limit) {
-  return WaitFor("the end of the job", [&] { return !state_.empty(); }, limit);
+  return WaitFor(
+      "the end of the job", [&] { return !state_.empty(); }, limit);
 }
 
 int Cluster::PidOf(const std::string& program) const {

@@ -1,4 +1,5 @@
-// A real embedded cluster and one job of ledger members, for integration tests. Waits for events, never for time.
+// A real embedded cluster and one job of ledger members, for integration tests. Waits for events,
+// never for time.
 #pragma once
 
 #include <functional>
@@ -39,7 +40,8 @@ class Cluster {
   void Start(const JobOptions& options);
 
   // Handles events until `condition` holds; fails the test (and returns false) after `limit`.
-  bool WaitFor(const std::string& what, const std::function<bool()>& condition, Duration limit = seconds(30));
+  bool WaitFor(const std::string& what, const std::function<bool()>& condition,
+               Duration limit = seconds(30));
   bool WaitActive(size_t size, Duration limit = seconds(30));
   bool WaitDone(Duration limit = seconds(60));
 

@@ -1,10 +1,10 @@
-// A member process that "trains" by counting samples: every step each rank leases samples from the ledger, the group
-// sums one-hot counts, and everybody commits. However members come and go, every sample must end up counted exactly
-// once on every member (GM-8, GM-9).
+// A member process that "trains" by counting samples: every step each rank leases samples from the
+// ledger, the group sums one-hot counts, and everybody commits. However members come and go, every
+// sample must end up counted exactly once on every member (GM-8, GM-9).
 //
-// TROUPE_TEST_FAULTS: "rank:step:phase;..." kills this member with SIGKILL when, being `rank` of epoch 1, it reaches
-// the phase. Phases of a step: before_reduce, in_reduce, after_reduce, in_commit; of recovery (step is ignored):
-// in_link, in_offer, in_sync.
+// TROUPE_TEST_FAULTS: "rank:step:phase;..." kills this member with SIGKILL when, being `rank` of
+// epoch 1, it reaches the phase. Phases of a step: before_reduce, in_reduce, after_reduce,
+// in_commit; of recovery (step is ignored): in_link, in_offer, in_sync.
 #include <unistd.h>
 
 #include <csignal>
@@ -62,7 +62,8 @@ class Faults {
 // Passes everything on, dying where told.
 class FaultyCommunicator final : public Communicator {
  public:
-  FaultyCommunicator(std::unique_ptr<Communicator> inner, const Faults* faults) : inner_(std::move(inner)), faults_(faults) {}
+  FaultyCommunicator(std::unique_ptr<Communicator> inner, const Faults* faults)
+      : inner_(std::move(inner)), faults_(faults) {}
   Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) override {
     faults_->Reach("in_offer");
     return inner_->Offer(my_slot, peer_slot);
@@ -77,12 +78,15 @@ class FaultyCommunicator final : public Communicator {
   Status AllReduce(void* data, size_t count, DataType type, ReduceOp op) override {
     return inner_->AllReduce(data, count, type, op);
   }
-  Status Broadcast(void* data, size_t bytes, int root) override { return inner_->Broadcast(data, bytes, root); }
+  Status Broadcast(void* data, size_t bytes, int root) override {
+    return inner_->Broadcast(data, bytes, root);
+  }
   Status AllGather(const void* in, void* out, std::span<const size_t> sizes) override {
     return inner_->AllGather(in, out, sizes);
   }
   Status Barrier() override { return inner_->Barrier(); }
-  Result<uint64_t> Transfer(std::span<const int> chain, std::span<const MutableBuffer> buffers) override {
+  Result<uint64_t> Transfer(std::span<const int> chain,
+                            std::span<const MutableBuffer> buffers) override {
     if (faults_->Armed("in_sync")) {
       std::thread([] {
         ::usleep(300);
@@ -115,7 +119,8 @@ bool Sync(GroupAgent& group, const ActiveView& active, State& state) {
     chain.insert(chain.end(), lacking.begin(), lacking.end());
     std::string ledger = state.ledger.Save();
     uint64_t header[2] = {state.version, ledger.size()};
-    auto handle = group.Transfer(chain, {{header, sizeof header}, {state.counts.data(), state.counts.size() * 4}});
+    auto handle = group.Transfer(
+        chain, {{header, sizeof header}, {state.counts.data(), state.counts.size() * 4}});
     if (!group.Wait(handle, seconds(60)).ok()) return false;
     ledger.resize(header[1]);
     handle = group.Transfer(chain, {{ledger.data(), ledger.size()}});
@@ -129,7 +134,8 @@ bool Sync(GroupAgent& group, const ActiveView& active, State& state) {
 }
 
 // One step; false when the epoch is over.
-bool Step(GroupAgent& group, const ActiveView& active, State& state, const Faults& faults, size_t per_rank) {
+bool Step(GroupAgent& group, const ActiveView& active, State& state, const Faults& faults,
+          size_t per_rank) {
   const uint64_t step = state.version + 1;
   const auto size = static_cast<uint64_t>(active.topology.size);
   std::vector<uint64_t> sizes(size, per_rank);
@@ -149,7 +155,8 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
       ::raise(SIGKILL);
     }).detach();
   }
-  const auto handle = group.AllReduce({{one_hot.data(), one_hot.size()}}, DataType::kFloat32, ReduceOp::kSum, 1, 1);
+  const auto handle =
+      group.AllReduce({{one_hot.data(), one_hot.size()}}, DataType::kFloat32, ReduceOp::kSum, 1, 1);
   if (!group.Wait(handle, seconds(60)).ok()) {
     state.ledger.Void(step);
     return false;
@@ -179,11 +186,13 @@ std::string Summary(const State& state) {
 
 int main() {
   Faults faults;
-  auto client = daemons::WorkerClient::FromEnvironment([&](const std::string& address) -> Result<std::unique_ptr<Communicator>> {
-    Result<std::unique_ptr<Communicator>> gloo = MakeGlooCommunicator({address});
-    if (!gloo.ok()) return gloo.error();
-    return std::unique_ptr<Communicator>(std::make_unique<FaultyCommunicator>(std::move(*gloo), &faults));
-  });
+  auto client = daemons::WorkerClient::FromEnvironment(
+      [&](const std::string& address) -> Result<std::unique_ptr<Communicator>> {
+        Result<std::unique_ptr<Communicator>> gloo = MakeGlooCommunicator({address});
+        if (!gloo.ok()) return gloo.error();
+        return std::unique_ptr<Communicator>(
+            std::make_unique<FaultyCommunicator>(std::move(*gloo), &faults));
+      });
   if (!client.ok()) {
     std::cerr << client.error().ToString() << std::endl;
     return 1;

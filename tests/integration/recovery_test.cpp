@@ -1,5 +1,5 @@
-// Real processes, real head, node, Redis and Gloo: whatever dies at whatever moment, the survivors go on, and at the
-// end every sample was counted exactly once on every member.
+// Real processes, real head, node, Redis and Gloo: whatever dies at whatever moment, the survivors
+// go on, and at the end every sample was counted exactly once on every member.
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
@@ -47,9 +47,11 @@ TEST_P(KillAt, SurvivorsCountEverySampleOnce) {
 
 INSTANTIATE_TEST_SUITE_P(EveryRankAndPhase, KillAt,
                          ::testing::Combine(::testing::Values(0, 1, 2, 3),
-                                            ::testing::Values("before_reduce", "in_reduce", "after_reduce", "in_commit")),
+                                            ::testing::Values("before_reduce", "in_reduce",
+                                                              "after_reduce", "in_commit")),
                          [](const auto& info) {
-                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param);
                          });
 
 // A first death (rank 1, step 5) starts a recovery, in which a second member dies.
@@ -69,11 +71,14 @@ TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
   EXPECT_EQ(cluster.deaths(), 2);
 }
 
-// Faults of recovery are armed by the first epoch's rank, so the links of epoch 1 itself do not trip them.
+// Faults of recovery are armed by the first epoch's rank, so the links of epoch 1 itself do not
+// trip them.
 INSTANTIATE_TEST_SUITE_P(OldestAndOthers, KillInRecovery,
-                         ::testing::Combine(::testing::Values(0, 2, 4), ::testing::Values("in_offer", "in_link")),
+                         ::testing::Combine(::testing::Values(0, 2, 4),
+                                            ::testing::Values("in_offer", "in_link")),
                          [](const auto& info) {
-                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param);
                          });
 
 TEST(Recovery, TwoDeathsAtOnce) {
@@ -176,7 +181,8 @@ TEST(Recovery, HeadIsKilledAndRestarted) {
     return status.ok() && status->find("\"state\":\"active\"") != std::string::npos;
   }));
   ::kill(cluster.members()[3].pid, SIGKILL);
-  ASSERT_TRUE(cluster.WaitFor("a newer epoch", [&] { return cluster.epoch() >= 2 || !cluster.state().empty(); }));
+  ASSERT_TRUE(cluster.WaitFor("a newer epoch",
+                              [&] { return cluster.epoch() >= 2 || !cluster.state().empty(); }));
   ASSERT_TRUE(cluster.WaitDone());
   ExpectExactlyOnce(cluster, 3);
 }
@@ -191,7 +197,8 @@ TEST(Recovery, RedisIsRestarted) {
   const int redis = cluster.PidOf("redis-server");
   ASSERT_GT(redis, 0);
   ::kill(redis, SIGKILL);
-  ::kill(cluster.members()[1].pid, SIGKILL);  // The new epoch must wait for the store and then go on.
+  ::kill(cluster.members()[1].pid,
+         SIGKILL);  // The new epoch must wait for the store and then go on.
   ASSERT_TRUE(cluster.WaitFor("epoch 2", [&] { return cluster.epoch() >= 2; }));
   ASSERT_TRUE(cluster.WaitDone());
   ExpectExactlyOnce(cluster, 3);
@@ -209,7 +216,8 @@ TEST(Recovery, ParksBelowTheMinimumAndResumes) {
   ASSERT_TRUE(cluster.WaitActive(3));
   ::kill(cluster.members()[0].pid, SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("the group to park", [&] { return !cluster.parked().empty(); }));
-  EXPECT_NE(cluster.parked()[0].find("below the minimum of 3"), std::string::npos) << cluster.parked()[0];
+  EXPECT_NE(cluster.parked()[0].find("below the minimum of 3"), std::string::npos)
+      << cluster.parked()[0];
   ASSERT_TRUE(cluster.WaitActive(3));  // The replacement lets it resume by itself.
   ASSERT_TRUE(cluster.WaitDone());
   ExpectExactlyOnce(cluster, 3);

@@ -13,7 +13,9 @@ constexpr uint8_t kReportFrame = 1;
 constexpr uint8_t kCommandFrame = 2;
 constexpr const char* kHead = "head";
 
-uint64_t Mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL; }
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL;
+}
 
 class World;
 
@@ -25,7 +27,8 @@ struct SimStore {
   bool available = true;
 };
 
-// Collectives of one epoch: a step completes for a member once everybody of the view has entered it.
+// Collectives of one epoch: a step completes for a member once everybody of the view has entered
+// it.
 struct SimCollectives {
   std::map<Epoch, std::map<MemberId, uint64_t>> entered;  // Steps entered so far in that epoch.
 };
@@ -72,7 +75,7 @@ class SimMember {
   bool in_epoch_ = false;  // The user's thread is inside an epoch.
   Epoch epoch_ = 0;
   View view_;
-  uint64_t step_ = 0;      // Collectives entered in this epoch.
+  uint64_t step_ = 0;  // Collectives entered in this epoch.
   uint64_t version_ = 0;
   uint64_t hash_ = 0;
   bool has_state_ = false;
@@ -107,7 +110,10 @@ class Head {
 class World {
  public:
   explicit World(SimOptions options)
-      : options_(options), network_(options.seed), loop_(network_.MakeTransport("clock")), random_(options.seed * 77 + 1) {}
+      : options_(options),
+        network_(options.seed),
+        loop_(network_.MakeTransport("clock")),
+        random_(options.seed * 77 + 1) {}
 
   SimResult Run();
 
@@ -136,25 +142,31 @@ class World {
     std::vector<MemberId> ids;
     for (const ViewMember& m : view.members) ids.push_back(m.id);
     const auto [it, is_new] = lists_.try_emplace(epoch, ids);
-    if (!is_new && it->second != ids) Fail(std::string("GM-2: two member lists of one epoch, seen at ") + where);
+    if (!is_new && it->second != ids)
+      Fail(std::string("GM-2: two member lists of one epoch, seen at ") + where);
   }
   void CheckActivated(const SimMember& member, const View& view) {
     CheckMemberList(view.epoch, view, "activate");
-    if (view.epoch <= member.last_activated_) Fail("GM-1: a member entered an epoch that is not newer");
+    if (view.epoch <= member.last_activated_)
+      Fail("GM-1: a member entered an epoch that is not newer");
     for (const ViewMember& m : view.members) {
-      if (!prepared_.contains({m.id, view.epoch})) Fail("GM-3: active before " + m.id.ToString() + " was prepared");
+      if (!prepared_.contains({m.id, view.epoch}))
+        Fail("GM-3: active before " + m.id.ToString() + " was prepared");
     }
     if (static_cast<int>(view.members.size()) < options_.min_members && !any_finished_) {
       Fail("GM-6: active below the minimum");
     }
   }
   void CheckSent(const Command& command) {
-    const bool epoch_message = command.kind == CommandKind::kPrepare || command.kind == CommandKind::kInstall;
+    const bool epoch_message =
+        command.kind == CommandKind::kPrepare || command.kind == CommandKind::kInstall;
     if (!epoch_message) return;
     CheckMemberList(command.epoch, command.view, "send");
-    const bool stored = std::any_of(store_.history.begin(), store_.history.end(), [&](const EpochRecord& r) {
-      return r.view.epoch == command.epoch && r.view.members.size() == command.view.members.size();
-    });
+    const bool stored =
+        std::any_of(store_.history.begin(), store_.history.end(), [&](const EpochRecord& r) {
+          return r.view.epoch == command.epoch &&
+                 r.view.members.size() == command.view.members.size();
+        });
     if (!stored) Fail("GM-7: a message of an epoch left before the epoch was stored");
   }
 
@@ -192,11 +204,16 @@ class World {
 // ---- SimMember ----
 
 SimMember::SimMember(World* world, MemberId id)
-    : world_(world), id_(id), transport_(world->network_.MakeTransport(id.ToString())),
+    : world_(world),
+      id_(id),
+      transport_(world->network_.MakeTransport(id.ToString())),
       core_(MemberOptions{id, "host" + std::to_string(id.incarnation % 2)}, world->Now()) {
-  transport_->SetHandler([this](const std::string&, std::string frame) { Receive(std::move(frame)); });
+  transport_->SetHandler(
+      [this](const std::string&, std::string frame) { Receive(std::move(frame)); });
   Feed(MemberTick{});
-  Later(world_->Between(microseconds(100), milliseconds(30)), [this] { Feed(UserReady{version_, has_state_}); });
+  Later(world_->Between(microseconds(100), milliseconds(30)), [this] {
+    Feed(UserReady{version_, has_state_});
+  });
 }
 
 void SimMember::Later(Duration delay, std::function<void()> fn) {
@@ -256,16 +273,19 @@ void SimMember::Handle(const MemberAction& action) {
     (void)transport_->Send(kHead, wire::Encode(kReportFrame, a->report));
   } else if (const auto* a = std::get_if<AbortEpoch>(&action)) {
     // The blocked collective unwinds a little later on the user's thread.
-    if (in_epoch_) Later(world_->Between(microseconds(20), microseconds(400)), [this, g = generation_] {
-      if (in_epoch_ && g == generation_) Unwind();
-    });
+    if (in_epoch_)
+      Later(world_->Between(microseconds(20), microseconds(400)), [this, g = generation_] {
+        if (in_epoch_ && g == generation_) Unwind();
+      });
     (void)a;
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
     OffersMade made{a->epoch, {}, ""};
     for (const uint32_t slot : a->slots) made.offers.push_back({slot, 0, "at " + id_.ToString()});
     Later(world_->Between(microseconds(50), microseconds(500)), [this, made] { Feed(made); });
   } else if (const auto* a = std::get_if<LinkEpoch>(&action)) {
-    Later(world_->Between(microseconds(100), milliseconds(1)), [this, epoch = a->view.epoch] { Feed(EpochLinked{epoch, ""}); });
+    Later(world_->Between(microseconds(100), milliseconds(1)), [this, epoch = a->view.epoch] {
+      Feed(EpochLinked{epoch, ""});
+    });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
     Later(microseconds(200), [this, a = *a] { Feed(PrelinkOffered{a.slot, a.attempt, "ahead"}); });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
@@ -307,8 +327,10 @@ void SimMember::NextStep() {
 
 void SimMember::CompleteStep(Epoch epoch, uint64_t step) {
   if (!in_epoch_) return;
-  if (epoch != epoch_ || step != step_) return world_->Fail("GM-4: a collective completed across epochs");
-  if (version_ >= static_cast<uint64_t>(world_->options_.steps)) {  // That was the barrier after the last step.
+  if (epoch != epoch_ || step != step_)
+    return world_->Fail("GM-4: a collective completed across epochs");
+  if (version_ >=
+      static_cast<uint64_t>(world_->options_.steps)) {  // That was the barrier after the last step.
     finished_ = true;
     in_epoch_ = false;
     world_->any_finished_ = true;
@@ -345,18 +367,21 @@ void World::EnterStep(SimMember& member, Epoch epoch, const View& view, uint64_t
   for (const ViewMember& m : view.members) {
     SimMember* other = Find(m.id);
     if (other == nullptr) continue;
-    // Completion reaches the members at different moments; an abort in between leaves some without it.
-    other->Later(Between(microseconds(20), microseconds(600)), [this, other, epoch, step, g = other->generation_] {
-      if (options_.sabotage == Sabotage::kMixEpochs) {
-        other->CompleteStep(epoch, step);
-      } else if (other->generation_ == g) {
-        other->CompleteStep(epoch, step);
-      }
-    });
+    // Completion reaches the members at different moments; an abort in between leaves some without
+    // it.
+    other->Later(Between(microseconds(20), microseconds(600)),
+                 [this, other, epoch, step, g = other->generation_] {
+                   if (options_.sabotage == Sabotage::kMixEpochs) {
+                     other->CompleteStep(epoch, step);
+                   } else if (other->generation_ == g) {
+                     other->CompleteStep(epoch, step);
+                   }
+                 });
   }
 }
 
-// State goes from the oldest member with the newest to whoever lacks it; then everybody must be identical (GM-8).
+// State goes from the oldest member with the newest to whoever lacks it; then everybody must be
+// identical (GM-8).
 void World::Sync(SimMember& member, const View& view) {
   const int source = SourceRank(view);
   const std::vector<int> lacking = RanksWithoutState(view);
@@ -367,10 +392,12 @@ void World::Sync(SimMember& member, const View& view) {
   member.Later(delay, [this, &member, from, lacks, source, view, g = member.generation_] {
     if (!member.in_epoch_ || member.generation_ != g) return;
     if (lacks && options_.sabotage != Sabotage::kNoStateTransfer) {
-      // The source must be in the same epoch, or already past it with the same bytes; else the transfer breaks.
+      // The source must be in the same epoch, or already past it with the same bytes; else the
+      // transfer breaks.
       const bool gone = from == nullptr || !from->alive() || from->epoch_ > view.epoch ||
                         (from->epoch_ == view.epoch && !from->in_epoch_);
-      if (!gone && (from->epoch_ < view.epoch || !from->synced_)) return Sync(member, view);  // It will send soon.
+      if (!gone && (from->epoch_ < view.epoch || !from->synced_))
+        return Sync(member, view);  // It will send soon.
       if (gone) {
         member.Feed(CommunicatorBroke{view.epoch, "state transfer broke"});
         return;
@@ -383,8 +410,8 @@ void World::Sync(SimMember& member, const View& view) {
     member.synced_ = true;
     for (const ViewMember& m : view.members) {
       SimMember* other = Find(m.id);
-      const bool comparable = other != nullptr && other->in_epoch_ && other->epoch_ == view.epoch && other->synced_ &&
-                              other->step_ == 0 && member.step_ == 0;
+      const bool comparable = other != nullptr && other->in_epoch_ && other->epoch_ == view.epoch &&
+                              other->synced_ && other->step_ == 0 && member.step_ == 0;
       if (comparable && (other->version_ != member.version_ || other->hash_ != member.hash_)) {
         Fail("GM-8: members of an active view hold different state");
       }
@@ -397,7 +424,8 @@ void World::Sync(SimMember& member, const View& view) {
 // ---- Head ----
 
 Head::Head(World* world, std::string owner, std::optional<EpochRecord> record)
-    : world_(world), owner_(owner),
+    : world_(world),
+      owner_(owner),
       core_(
           [&] {
             CoordinatorOptions o;
@@ -421,7 +449,8 @@ Head::Head(World* world, std::string owner, std::optional<EpochRecord> record)
 
 void Head::Receive(const Report& report) {
   Feed(ReportReceived{report});
-  if (world_->options_.sabotage == Sabotage::kActivateEarly && report.state == MemberState::kPrepared) {
+  if (world_->options_.sabotage == Sabotage::kActivateEarly &&
+      report.state == MemberState::kPrepared) {
     for (Report other : core_.members()) {
       if (other.id == report.id) continue;
       other.state = report.state;
@@ -446,7 +475,8 @@ void Head::ArmTimer() {
   world_->loop().Cancel(timer_);
   const Time next = core_.NextDeadline();
   if (next == Time::Never() || world_->options_.sabotage == Sabotage::kNoRepeats) return;
-  timer_ = world_->loop().CallAt(std::max(next, world_->Now() + microseconds(10)), [this] { Feed(Tick{}); });
+  timer_ = world_->loop().CallAt(std::max(next, world_->Now() + microseconds(10)),
+                                 [this] { Feed(Tick{}); });
 }
 
 void Head::Handle(const CoordinatorAction& action) {
@@ -463,8 +493,9 @@ void Head::Handle(const CoordinatorAction& action) {
 
 void Head::SendTo(const MemberId& to, Command command) {
   world_->CheckSent(command);
-  if (world_->options_.sabotage == Sabotage::kDifferentMembers && command.kind == CommandKind::kInstall &&
-      command.view.members.size() > 2 && command.view.members.back().id != to) {
+  if (world_->options_.sabotage == Sabotage::kDifferentMembers &&
+      command.kind == CommandKind::kInstall && command.view.members.size() > 2 &&
+      command.view.members.back().id != to) {
     command.view.members.pop_back();
   }
   (void)world_->head_transport_->Send(to.ToString(), wire::Encode(kCommandFrame, command));
@@ -473,26 +504,34 @@ void Head::SendTo(const MemberId& to, Command command) {
 void Head::Persist(const PersistRecord& request) {
   const bool lie = world_->options_.sabotage == Sabotage::kSendBeforeStore;
   if (lie) {
-    world_->loop().CallAfter(microseconds(1), [this, id = request.request] { Feed(StoreAnswered{id, ErrorCode::kOk, {}}); });
+    world_->loop().CallAfter(microseconds(1), [this, id = request.request] {
+      Feed(StoreAnswered{id, ErrorCode::kOk, {}});
+    });
   }
-  world_->loop().CallAfter(world_->Between(microseconds(60), milliseconds(1)), [this, request, lie] { Answer(request, lie); });
+  world_->loop().CallAfter(world_->Between(microseconds(60), milliseconds(1)),
+                           [this, request, lie] { Answer(request, lie); });
 }
 
 void Head::Answer(const PersistRecord& request, bool lie) {
   SimStore& store = world_->store_;
   StoreAnswered answer{request.request, ErrorCode::kOk, {}};
   const auto epoch_of = [](const std::optional<EpochRecord>& r) { return r ? r->view.epoch : 0; };
-  const auto owner_of = [](const std::optional<EpochRecord>& r) { return r ? r->owner : std::string(); };
+  const auto owner_of = [](const std::optional<EpochRecord>& r) {
+    return r ? r->owner : std::string();
+  };
   if (!store.available) {
     answer.code = ErrorCode::kUnavailable;
-    if (world_->Uniform() < 0.7) return Feed(answer);  // The rest: it happens, but the answer is lost.
+    if (world_->Uniform() < 0.7)
+      return Feed(answer);  // The rest: it happens, but the answer is lost.
   }
   const bool matches = epoch_of(store.record) == epoch_of(request.expected) &&
                        owner_of(store.record) == owner_of(request.expected);
-  const bool repeated = store.record && store.record->view == request.record.view && store.record->owner == owner_ &&
+  const bool repeated = store.record && store.record->view == request.record.view &&
+                        store.record->owner == owner_ &&
                         store.record->ended == request.record.ended;
   if (!matches && !repeated) {
-    if (answer.code == ErrorCode::kOk) answer = {request.request, ErrorCode::kConflict, store.record};
+    if (answer.code == ErrorCode::kOk)
+      answer = {request.request, ErrorCode::kConflict, store.record};
   } else {
     if (!repeated && !request.record.ended && request.record.view.epoch <= store.newest) {
       world_->Fail("GM-1: a stored epoch did not grow");
@@ -515,7 +554,8 @@ void World::ToHead(const std::string&, std::string frame) {
 
 void World::Fence(const MemberId& id) {
   SimMember* member = Find(id);
-  if (member == nullptr || Uniform() < 0.3) return;  // Sometimes the node is out of reach and the member lives on.
+  if (member == nullptr || Uniform() < 0.3)
+    return;  // Sometimes the node is out of reach and the member lives on.
   member->Kill();
 }
 
@@ -536,22 +576,25 @@ void World::KillOne() {
   // Peers see broken links, the node reports the death; either may be late or lost.
   for (auto& [id, member] : members_) {
     if (member.get() == victim || !member->alive() || Uniform() < 0.5) continue;
-    member->Later(Between(microseconds(50), milliseconds(2)),
-                  [m = member.get()] { m->Feed(CommunicatorBroke{m->epoch_, "peer closed"}); });
+    member->Later(Between(microseconds(50), milliseconds(2)), [m = member.get()] {
+      m->Feed(CommunicatorBroke{m->epoch_, "peer closed"});
+    });
   }
   if (Uniform() < 0.9) {
     loop().CallAfter(Between(microseconds(40), milliseconds(3)), [this, id = victim->id()] {
       if (heads_.back()->running()) heads_.back()->Feed(MemberDied{id, "killed"});
     });
   }
-  if (Uniform() < 0.8) loop().CallAfter(Between(milliseconds(1), milliseconds(50)), [this] { AddMember(); });
+  if (Uniform() < 0.8)
+    loop().CallAfter(Between(milliseconds(1), milliseconds(50)), [this] { AddMember(); });
 }
 
 void World::RestartHead() {
   const bool zombie = Uniform() < 0.4;  // The old one still runs and does not know.
   if (!zombie && !heads_.empty()) heads_.back()->Stop();
   std::optional<EpochRecord> record = store_.record;
-  if (options_.sabotage == Sabotage::kForgetRecord && store_.history.size() > 2) record = store_.history.front();
+  if (options_.sabotage == Sabotage::kForgetRecord && store_.history.size() > 2)
+    record = store_.history.front();
   if (options_.sabotage == Sabotage::kForgetRecord) store_.record = record;
   heads_.push_back(std::make_unique<Head>(this, "head-" + std::to_string(next_head_++), record));
 }
@@ -567,7 +610,9 @@ void World::Chaos() {
   } else if (dice < 0.45) {
     const auto reports = heads_.back()->core().members();
     if (!reports.empty()) {
-      heads_.back()->Feed(DrainRequested{reports[static_cast<size_t>(Uniform() * static_cast<double>(reports.size()))].id, "drain"});
+      heads_.back()->Feed(DrainRequested{
+          reports[static_cast<size_t>(Uniform() * static_cast<double>(reports.size()))].id,
+          "drain"});
     }
   } else if (dice < 0.55) {
     RestartHead();
@@ -575,12 +620,14 @@ void World::Chaos() {
     for (auto& [id, member] : members_) {
       if (!member->alive() || Uniform() > 0.3) continue;
       member->Pause(true);
-      loop().CallAfter(Between(milliseconds(1), milliseconds(900)), [m = member.get()] { m->Pause(false); });
+      loop().CallAfter(Between(milliseconds(1), milliseconds(900)),
+                       [m = member.get()] { m->Pause(false); });
       break;
     }
   } else if (dice < 0.75) {
     store_.available = false;
-    loop().CallAfter(Between(milliseconds(1), milliseconds(200)), [this] { store_.available = true; });
+    loop().CallAfter(Between(milliseconds(1), milliseconds(200)),
+                     [this] { store_.available = true; });
   } else if (dice < 0.85) {
     for (auto& [id, member] : members_) {
       if (Uniform() > 0.3) continue;
@@ -607,7 +654,8 @@ void World::Heal() {
 // What the autoscaler does: keep enough members.
 void World::Replenish() {
   int usable = 0;
-  for (auto& [id, member] : members_) usable += member->alive() && !member->expelled() && !member->finished() ? 1 : 0;
+  for (auto& [id, member] : members_)
+    usable += member->alive() && !member->expelled() && !member->finished() ? 1 : 0;
   for (; usable < options_.members && !any_finished_; ++usable) AddMember();
   loop().CallAfter(milliseconds(100), [this] { Replenish(); });
 }
@@ -623,9 +671,11 @@ bool World::Converged() {
 }
 
 SimResult World::Run() {
-  network_.SetFaults({Uniform() * 0.15, Uniform() * 0.1, microseconds(20), microseconds(20 + static_cast<int>(Uniform() * 800))});
+  network_.SetFaults({Uniform() * 0.15, Uniform() * 0.1, microseconds(20),
+                      microseconds(20 + static_cast<int>(Uniform() * 800))});
   head_transport_ = network_.MakeTransport(kHead);
-  head_transport_->SetHandler([this](const std::string& from, std::string frame) { ToHead(from, std::move(frame)); });
+  head_transport_->SetHandler(
+      [this](const std::string& from, std::string frame) { ToHead(from, std::move(frame)); });
   RestartHead();
   for (int i = 0; i < options_.members; ++i) AddMember();
   loop().CallAfter(milliseconds(20), [this] { Chaos(); });
@@ -639,11 +689,12 @@ SimResult World::Run() {
       std::string who;
       for (auto& [id, m] : members_) {
         if (!m->alive()) continue;
-        who += " " + id.ToString() + ":" + std::to_string(static_cast<int>(m->core().state())) + "/e" +
-               std::to_string(m->core().epoch()) + "/v" + std::to_string(m->version()) +
+        who += " " + id.ToString() + ":" + std::to_string(static_cast<int>(m->core().state())) +
+               "/e" + std::to_string(m->core().epoch()) + "/v" + std::to_string(m->version()) +
                (m->expelled() ? "x" : "") + (m->in_epoch_ ? "i" : "");
       }
-      Fail("GM-5: not converged; phase " + std::string(GroupPhaseName(heads_.back()->core().phase())) + " waiting for " +
+      Fail("GM-5: not converged; phase " +
+           std::string(GroupPhaseName(heads_.back()->core().phase())) + " waiting for " +
            heads_.back()->core().waiting_for() + ";" + who);
     }
   }

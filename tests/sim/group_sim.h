@@ -1,8 +1,9 @@
-// A simulated cluster around the group protocol's pure cores: network, clock, store, node daemon and training loops
-// are virtual; Coordinator and Member are the production objects. One seed, one run.
+// A simulated cluster around the group protocol's pure cores: network, clock, store, node daemon
+// and training loops are virtual; Coordinator and Member are the production objects. One seed, one
+// run.
 //
-// After every event the invariants GM-1..GM-8 are checked. A Sabotage breaks one thing on purpose; the tests require
-// that the checkers notice (a checker that never fires proves nothing).
+// After every event the invariants GM-1..GM-8 are checked. A Sabotage breaks one thing on purpose;
+// the tests require that the checkers notice (a checker that never fires proves nothing).
 #pragma once
 
 #include <cstdint>
@@ -22,21 +23,21 @@ namespace troupe::groups::sim {
 
 enum class Sabotage {
   kNone,
-  kForgetRecord,       // GM-1/GM-2: a restarted coordinator starts from an older record.
-  kDifferentMembers,   // GM-2: one member is told another list.
-  kActivateEarly,      // GM-3: unprepared members are reported as prepared.
-  kMixEpochs,          // GM-4: collectives match across epochs.
-  kNoRepeats,          // GM-5: nothing is repeated after loss.
-  kIgnoreMinimum,      // GM-6: the coordinator does not know the minimum.
-  kSendBeforeStore,    // GM-7: messages leave before the record is stored.
-  kNoStateTransfer,    // GM-8: members start without the newest state.
+  kForgetRecord,      // GM-1/GM-2: a restarted coordinator starts from an older record.
+  kDifferentMembers,  // GM-2: one member is told another list.
+  kActivateEarly,     // GM-3: unprepared members are reported as prepared.
+  kMixEpochs,         // GM-4: collectives match across epochs.
+  kNoRepeats,         // GM-5: nothing is repeated after loss.
+  kIgnoreMinimum,     // GM-6: the coordinator does not know the minimum.
+  kSendBeforeStore,   // GM-7: messages leave before the record is stored.
+  kNoStateTransfer,   // GM-8: members start without the newest state.
 };
 
 struct SimOptions {
   uint64_t seed = 1;
   int members = 4;
   int min_members = 2;
-  int steps = 150;             // Training steps until the run is done.
+  int steps = 150;  // Training steps until the run is done.
   Duration chaos = milliseconds(1500);
   Duration settle = seconds(20);  // GM-5's bound after the last fault.
   Sabotage sabotage = Sabotage::kNone;

@@ -1,7 +1,9 @@
-// GM-1..GM-8 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins, store outages,
-// coordinator restarts and doubled coordinators. Then everything heals and must converge (GM-5).
+// GM-1..GM-8 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins,
+// store outages, coordinator restarts and doubled coordinators. Then everything heals and must
+// converge (GM-5).
 //
-// TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a random seed.
+// TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a
+// random seed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -35,7 +37,8 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
   int kills = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const SimResult result = RunGroupSimulation(OptionsFor(seed));
-    ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation << "\nreplay: TROUPE_SIM_SEED=" << seed;
+    ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation
+                           << "\nreplay: TROUPE_SIM_SEED=" << seed;
     epochs += result.epochs;
     kills += result.kills;
   }
@@ -49,7 +52,8 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
 
 TEST(GroupSimulation, SameSeedSameEvents) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    EXPECT_EQ(RunGroupSimulation(OptionsFor(seed)).event_hash, RunGroupSimulation(OptionsFor(seed)).event_hash);
+    EXPECT_EQ(RunGroupSimulation(OptionsFor(seed)).event_hash,
+              RunGroupSimulation(OptionsFor(seed)).event_hash);
   }
 }
 
@@ -70,16 +74,19 @@ TEST_P(Mutants, AreCaught) {
       others = result.violation;
     }
   }
-  EXPECT_GT(caught, 0) << "no seed of 200 noticed the mutant as " << invariant << "; last other: " << others;
+  EXPECT_GT(caught, 0) << "no seed of 200 noticed the mutant as " << invariant
+                       << "; last other: " << others;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Mutants,
-    testing::Values(std::pair(Sabotage::kForgetRecord, "GM-1"),
-                    std::pair(Sabotage::kDifferentMembers, "GM-2"), std::pair(Sabotage::kActivateEarly, "GM-3"),
-                    std::pair(Sabotage::kMixEpochs, "GM-4"), std::pair(Sabotage::kNoRepeats, "GM-5"),
-                    std::pair(Sabotage::kIgnoreMinimum, "GM-6"), std::pair(Sabotage::kSendBeforeStore, "GM-7"),
-                    std::pair(Sabotage::kNoStateTransfer, "GM-8")));
+INSTANTIATE_TEST_SUITE_P(All, Mutants,
+                         testing::Values(std::pair(Sabotage::kForgetRecord, "GM-1"),
+                                         std::pair(Sabotage::kDifferentMembers, "GM-2"),
+                                         std::pair(Sabotage::kActivateEarly, "GM-3"),
+                                         std::pair(Sabotage::kMixEpochs, "GM-4"),
+                                         std::pair(Sabotage::kNoRepeats, "GM-5"),
+                                         std::pair(Sabotage::kIgnoreMinimum, "GM-6"),
+                                         std::pair(Sabotage::kSendBeforeStore, "GM-7"),
+                                         std::pair(Sabotage::kNoStateTransfer, "GM-8")));
 
 }  // namespace
 }  // namespace troupe::groups::sim
