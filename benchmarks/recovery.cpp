@@ -1,6 +1,7 @@
 // Recovery of C++ members on one host, through the real head, node and Redis.
 //
-//   kill   SIGKILL of a random member in mid-all-reduce -> the slowest survivor's first all-reduce of the new epoch
+//   kill   SIGKILL of a random member in mid-all-reduce -> the slowest survivor's first
+//          all-reduce of the new epoch
 //   leave  drain of a member                            -> the slowest survivor's pause
 //   join   a warm member joins                          -> the slowest old member's pause
 // Prints one JSON line per figure. The same binary is the member (--member).

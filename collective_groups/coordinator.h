@@ -1,11 +1,13 @@
 // Coordinator: decides the epochs of one group. A pure state machine.
 //
-//   Forming --enough ready--> Persisting --stored--> Preparing --all prepared--> Linking --all linked--> Active
-//   Active  --death, broken link-------------------> Persisting (at once; survivors abort)
-//   Active  --joiner, drain--> Planning --all accept a step boundary--> Persisting (planned; nobody aborts)
-//   any     --fewer than min_members left----------> Parked --enough again--> Persisting
-//   start from a record ---> Recovering --heard from the members--> Active or Persisting
-//   every member finished -> Ending --stored--> Ended
+//   Forming    --enough ready------------> Persisting
+//   Persisting --stored--> Preparing --all prepared--> Linking --all linked--> Active
+//   Active     --death, broken link------> Persisting (at once; survivors abort)
+//   Active     --joiner, drain-----------> Planning
+//   Planning   --all accept a boundary---> Persisting (planned; nobody aborts)
+//   any        --fewer than min_members--> Parked --enough again--> Persisting
+//   a record   --> Recovering --heard from the members--> Active or Persisting
+//   Active     --every member finished---> Ending --stored--> Ended
 //
 // Thread: owner only. Never blocks, reads no clock, logs nothing; same inputs give same outputs.
 // Owns: the group's membership. Durable part: EpochRecord.

@@ -1,6 +1,7 @@
 // Member: one incarnation's side of the group protocol. A pure state machine.
 //
-//   Idle --user ready--> Ready --Prepare--> Prepared --Install, linked--> Linked --Activate--> Active
+//   Idle --user ready--> Ready --Prepare--> Prepared --Install, linked--> Linked
+//   Linked --Activate--> Active
 //   Active --Prepare at once, broken link, Halt--> Leaving --user ready--> Ready or Prepared
 //   Active --planned: boundary reached-----------> Leaving --user ready--> Prepared
 //

@@ -66,16 +66,22 @@ struct Report {
 };
 
 enum class CommandKind : uint8_t {
-  kPlan = 1,  // Will you stop at `boundary` of `epoch`? boundary 0 withdraws the plan.
-  kPrepare =
-      2,  // `epoch` is coming with these members: leave the old one (at `boundary` if planned, else at once).
-  kInstall = 3,   // Everybody is prepared: connect `offers`, then report kLinked.
-  kActivate = 4,  // Everybody is linked: go.
-  kHalt = 5,      // Leave epoch `epoch` and wait: the group is below its minimum.
-  kExpel = 6,     // You are no member any more: see `expel`.
-  kPrelink =
-      7,  // Make an offer to these peers ahead of time, and connect those offers that are given.
-  kLeave = 8,  // Draining: leave `epoch` at `boundary`, then wait for kExpel.
+  // Will you stop at `boundary` of `epoch`? boundary 0 withdraws the plan.
+  kPlan = 1,
+  // `epoch` comes with these members: leave the old one, at `boundary` if planned, else at once.
+  kPrepare = 2,
+  // Everybody is prepared: connect `offers`, then report kLinked.
+  kInstall = 3,
+  // Everybody is linked: go.
+  kActivate = 4,
+  // Leave epoch `epoch` and wait: the group is below its minimum.
+  kHalt = 5,
+  // You are no member any more: see `expel`.
+  kExpel = 6,
+  // Make an offer to these peers ahead of time, and connect those offers that are given.
+  kPrelink = 7,
+  // Draining: leave `epoch` at `boundary`, then wait for kExpel.
+  kLeave = 8,
 };
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };

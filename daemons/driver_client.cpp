@@ -78,8 +78,8 @@ Status DriverClient::Start() {
   Result<std::string> pong = Error{ErrorCode::kUnavailable, ""};
   while (!pong.ok() && pong.error().code == ErrorCode::kUnavailable &&
          SteadyClock().Now() < deadline) {
-    ::usleep(
-        5'000);  // "kUnavailable" is the head's answer while the node of an embedded cluster still starts.
+    // "kUnavailable" is the head's answer while the node of an embedded cluster still starts.
+    ::usleep(5'000);
     pong = Request(
         kFrameQuery,
         [](uint64_t request) {

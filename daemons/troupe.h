@@ -1,8 +1,10 @@
 // The C++ actor API: one header to include.
 //
 //   int main(int argc, char** argv) {
-//     troupe::Runtime runtime = troupe::Init<Counter>({});          // in a worker process this call never returns
-//     auto counter = runtime.Spawn<Counter>({}, 10).value();        // placed by the scheduler, in its own process
+//     // In a process that the cluster started as a worker, Init never returns.
+//     troupe::Runtime runtime = troupe::Init<Counter>().value();
+//     // Placed by the scheduler, in a process of its own.
+//     auto counter = runtime.Spawn<Counter>({}, 10).value();
 //     int sum = counter.Call(&Counter::Add, 5).Get().value();
 //   }
 //
@@ -24,8 +26,8 @@ namespace troupe {
 struct InitOptions {
   std::string address;   // Empty: an embedded cluster of this machine. Else "HOST:PORT" of a head.
   std::string key_file;  // The cluster's key pair, for an address.
-  std::string
-      bin_dir;  // Where the daemons are; empty: beside this program, then $TROUPE_BIN_DIR, then PATH.
+  // Where the daemons are; empty: beside this program, then $TROUPE_BIN_DIR, then PATH.
+  std::string bin_dir;
   std::map<std::string, double> resources;  // Embedded: what the machine offers.
 };
 

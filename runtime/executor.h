@@ -1,10 +1,14 @@
 // Executor: OS threads that each run many fibers (Boost.Fiber, stock round-robin, no migration).
 //
 // Rules for code that runs on a fiber (numbers are used in comments elsewhere):
-//   F-1 fibers stay on the thread they were spawned on.       F-2 never wait inside a catch block or while unwinding.
-//   F-3 no exception leaves a fiber; Spawn reports it.        F-4 no OS lock (or the GIL) is held across a wait.
-//   F-5 no thread_local guard object across a wait.           F-6 stacks are small and guarded: big arrays on the heap.
-//   F-7 every spawn is counted and Stop waits for it.         F-8 no blocking call and no Python on a fiber.
+//   F-1 fibers stay on the thread they were spawned on.
+//   F-2 never wait inside a catch block or while unwinding.
+//   F-3 no exception leaves a fiber; Spawn reports it.
+//   F-4 no OS lock (or the GIL) is held across a wait.
+//   F-5 no thread_local guard object across a wait.
+//   F-6 stacks are small and guarded: big arrays on the heap.
+//   F-7 every spawn is counted and Stop waits for it.
+//   F-8 no blocking call and no Python on a fiber.
 // Thread: Spawn and Stop from any thread.
 // Owns: its threads.
 // Limits: kFiberStackBytes of stack per fiber.

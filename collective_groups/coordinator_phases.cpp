@@ -1,0 +1,211 @@
+// The Coordinator's transitions: what it does on entering each phase.
+#include <algorithm>
+
+#include "collective_groups/coordinator.h"
+
+namespace troupe::groups {
+namespace {
+
+constexpr uint64_t kPlanMarginMax = 1 << 20;
+
+}  // namespace
+
+// ---- transitions ----
+
+void Coordinator::Propose(const std::string& reason, bool planned, std::vector<MemberId> members) {
+  if (members.size() < MinMembers() || members.empty()) {
+    Park(reason + "; " + std::to_string(members.size()) + " left, below the minimum of " +
+         std::to_string(options_.min_members));
+    return;
+  }
+  NoteCause(reason);
+  std::sort(members.begin(), members.end(), [&](const MemberId& a, const MemberId& b) {
+    const Peer& pa = peers_.at(a);
+    const Peer& pb = peers_.at(b);
+    const auto key = [](const Peer& p) {
+      return std::pair(p.seniority == 0 ? UINT64_MAX : p.seniority, p.arrival);
+    };
+    return key(pa) < key(pb);
+  });
+  members.resize(std::min<size_t>(members.size(), kGroupMembersMax));
+  next_ = View{options_.group, ++last_epoch_, {}, reason};
+  for (const MemberId& id : members) {
+    Peer& peer = peers_.at(id);
+    if (peer.seniority == 0) peer.seniority = next_seniority_++;
+    AssignSlot(peer);
+    next_.members.push_back({id, peer.seniority, *peer.slot, peer.report.host, 0, false});
+  }
+  next_planned_ = planned;
+  if (!planned) interrupted_ = true;
+  broken_since_ = Time::Never();
+  out_.reason = "epoch " + std::to_string(next_.epoch) + " with " + std::to_string(members.size()) +
+                " members: " + reason;
+  Persist();
+}
+
+void Coordinator::Persist() {
+  phase_ = GroupPhase::kPersisting;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  waiting_for_ = "the store";
+  out_.actions.emplace_back(PersistRecord{
+      ++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false},
+      stored_});
+}
+
+void Coordinator::BeginPreparing() {
+  phase_ = GroupPhase::kPreparing;
+  phase_deadline_ = now_ + options_.prepare_timeout;
+  if (interrupted_) links_.clear();
+  for (const ViewMember& m : next_.members) SendPrepare(m.id);
+  if (next_planned_) {
+    for (const ViewMember& m : current_.members) {
+      if (!InNext(m.id) && peers_.contains(m.id)) SendLeave(m.id);
+    }
+  }
+}
+
+void Coordinator::BeginLinking() {
+  phase_ = GroupPhase::kLinking;
+  phase_deadline_ = now_ + options_.link_timeout;
+  for (ViewMember& m : next_.members) {
+    const Report& r = peers_.at(m.id).report;
+    m.version = r.version;
+    m.has_state = r.has_state;
+  }
+  for (const ViewMember& m : next_.members) SendInstall(m.id);
+  ReleaseDrained();
+}
+
+void Coordinator::BeginActive() {
+  const int old_size = static_cast<int>(current_.members.size());
+  current_ = next_;
+  phase_ = GroupPhase::kActive;
+  phase_deadline_ = Time::Never();
+  waiting_for_.clear();
+  interrupted_ = false;
+  links_.clear();
+  for (const ViewMember& a : current_.members) {
+    Peer& peer = peers_.at(a.id);
+    peer.prelink_attempt = 0;
+    peer.ready_since = Time::Never();
+    for (const ViewMember& b : current_.members) {
+      if (a.slot < b.slot) links_.insert({a.slot, b.slot});
+    }
+  }
+  for (auto& [id, peer] : peers_) {
+    if (!InCurrent(id)) peer.prelink_attempt = 0;  // Its links must match the new members.
+  }
+  for (const ViewMember& m : current_.members) SendActivate(m.id);
+  out_.actions.emplace_back(EpochActivated{
+      current_, old_size, cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_,
+      next_planned_});
+  cause_at_ = Time::Never();
+  broken_since_ = Time::Never();
+  parked_since_ = Time::Never();
+  plan_round_ = 0;
+}
+
+void Coordinator::BeginPlanning(const std::string& reason) {
+  phase_ = GroupPhase::kPlanning;
+  phase_deadline_ = now_ + options_.plan_timeout;
+  plan_round_ = 0;
+  out_.reason = "planning a step boundary: " + reason;
+  StartPlanRound();
+}
+
+void Coordinator::StartPlanRound() {
+  uint64_t newest = 0;
+  for (const ViewMember& m : current_.members)
+    newest = std::max(newest, peers_.at(m.id).report.boundary);
+  // A refusal means that steps pass faster than messages: look further ahead each time.
+  const uint64_t margin =
+      std::min(kPlanMarginMax, options_.plan_margin << std::min<uint64_t>(plan_round_, 20));
+  ++plan_round_;
+  ++plan_;
+  plan_boundary_ = newest + margin;
+  for (const ViewMember& m : current_.members) SendPlan(m.id);
+}
+
+void Coordinator::Park(const std::string& reason) {
+  // The epoch that is halted: whatever members may be in or on their way to.
+  for (auto& [id, peer] : peers_) {
+    if (!InCurrent(id) && !InNext(id)) continue;
+    Command halt;
+    halt.kind = CommandKind::kHalt;
+    halt.epoch = last_epoch_;
+    halt.reason = reason;
+    Send(id, std::move(halt));
+  }
+  phase_ = GroupPhase::kParked;
+  phase_deadline_ = Time::Never();
+  parked_since_ = now_;
+  interrupted_ = true;
+  links_.clear();
+  waiting_for_ = reason;
+  out_.actions.emplace_back(GroupParked{reason});
+  out_.reason = "parked: " + reason;
+  ReleaseDrained();
+}
+
+void Coordinator::End(GroupPhase phase) {
+  phase_ = phase;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  std::vector<MemberId> left;
+  for (const auto& [id, peer] : peers_) left.push_back(id);
+  for (const MemberId& id : left) {
+    if (!finished_.contains(id)) Expel(id, ExpelKind::kEnded, "the group ended");
+  }
+}
+
+// True (and ended) if every member of the last view finished or is gone, and at least one finished.
+bool Coordinator::EndIfFinished() {
+  if (finished_.empty() || current_.epoch == 0) return false;
+  for (const ViewMember& m : current_.members) {
+    if (peers_.contains(m.id) && !finished_.contains(m.id)) return false;
+  }
+  PersistEnd();
+  return true;
+}
+
+// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for
+// members.
+void Coordinator::PersistEnd() {
+  phase_ = GroupPhase::kEnding;
+  phase_deadline_ = Time::Never();
+  store_retry_at_ = Time::Never();
+  waiting_for_ = "the store";
+  out_.actions.emplace_back(PersistRecord{
+      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true},
+      stored_});
+}
+
+void Coordinator::ExpelDrainedOutside() {
+  std::vector<MemberId> drained;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.draining && peer.report.state == MemberState::kReady) drained.push_back(id);
+  }
+  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
+}
+
+void Coordinator::ReleaseDrained() {
+  std::vector<MemberId> drained;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.draining && !InNext(id)) drained.push_back(id);
+    if (peer.draining && phase_ == GroupPhase::kParked) drained.push_back(id);
+  }
+  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
+}
+
+void Coordinator::Expel(const MemberId& id, ExpelKind kind, const std::string& reason) {
+  Command command;
+  command.kind = CommandKind::kExpel;
+  command.expel = kind;
+  command.reason = reason;
+  Send(id, std::move(command));
+  gone_.insert(id);
+  peers_.erase(id);
+}
+
+}  // namespace troupe::groups
