@@ -190,7 +190,9 @@ void Coordinator::PutAside(const MemberId& id, const std::string& reason) {
       if (!EndIfFinished()) Propose(reason, false, Survivors());
       break;
     default:
-      break;  // Persisting re-checks when the store answers; Forming, Parked and Recovering look at who is there.
+      // Persisting re-checks when the store answers; Forming, Parked and Recovering look at who
+      // is there.
+      break;
   }
 }
 

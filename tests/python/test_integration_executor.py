@@ -209,8 +209,8 @@ def seen(value):
         print("RUNNING", *counts, flush=True)
 
 counts = []
-print("STARTING", flush=True)
 try:
+    print("STARTING", flush=True)
     executor = troupe.Executor(2, cpus_per_worker=0.1, num_cpus=2, progress="off").start()
     print("STARTED", flush=True)
     executor.run(fn, callbacks=[seen])
