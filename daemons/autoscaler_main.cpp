@@ -28,7 +28,7 @@ constexpr Duration kClusterLimit = seconds(2);
 constexpr Duration kTrainingGrace = seconds(5);
 constexpr Duration kNodesGrace = seconds(3);
 
-// A worker started from the training's environment: its own Executor arguments are the file's.
+// Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
 constexpr const char* kEntrypointProgram = R"py(
 import importlib, json, os, sys
 import troupe

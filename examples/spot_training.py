@@ -1,7 +1,8 @@
 """A training that outlives its nodes: it ends when none of those it began on is left.
 
-Started by ``troupe up examples/spot.yaml``, which takes the first two nodes away: one with a notice,
-so that its worker moves before, and one without, so that the others go on from their last commit.
+Started by ``troupe up examples/spot.yaml``, which takes the first two nodes away: one with a
+notice, so that its worker moves before, and one without, so that the other worker goes on from the
+last commit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def train() -> dict[str, Any]:
         while state.step < STEPS_AT_MOST:
             # In every step, since any of them may be the first of a new group.
             nodes = sorted(hvd.allgather_object(os.environ["TROUPE_WORKER_NODE"]))
-            if not state.first_nodes:
+            if not state.first_nodes and len(nodes) == WORKERS:
                 state.first_nodes = nodes
             if len(nodes) == WORKERS and not set(nodes) & set(state.first_nodes):
                 return nodes

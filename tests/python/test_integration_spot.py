@@ -62,7 +62,7 @@ def temp(tmp_path_factory: Any) -> Any:
     """Short, since the sockets in it have paths of at most 107 bytes."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="up-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="up-") as folder:
         yield Path(folder)
 
 
@@ -91,7 +91,7 @@ def test_training_outlives_its_spot_nodes(temp: Path, mark: str) -> None:
     assert len(planned) >= 3, out  # the first, one for the notice, one for the kill
     assert "training exited with code 0" in out
     assert_nothing_left(mark)
-    assert list(temp.iterdir()) == []
+    assert list(temp.glob("troupe-*")) == []
 
 
 def test_the_exit_code_is_that_of_the_training(temp: Path, mark: str, tmp_path: Path) -> None:
@@ -101,7 +101,29 @@ def test_the_exit_code_is_that_of_the_training(temp: Path, mark: str, tmp_path: 
         out, _ = up.process.communicate(timeout=60)
     assert up.process.returncode == 7, out
     assert_nothing_left(mark)
-    assert list(temp.iterdir()) == []
+    assert list(temp.glob("troupe-*")) == []
+
+
+def test_an_entrypoint_runs_on_as_many_workers_as_the_file_says(
+    temp: Path, mark: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(
+        "import os\n\ndef main():\n    print('rank', os.environ['TROUPE_RANK'], 'of',\n"
+        "          os.environ['TROUPE_SIZE'], os.environ['COLOUR'])\n"
+    )
+    file = tmp_path / "entry.yaml"
+    file.write_text(
+        f"training: {{entrypoint: 'job:main', working_dir: '{tmp_path}', env: {{COLOUR: green}},\n"
+        "           min_workers: 2, max_workers: 2}\n"
+        "autoscaler: {tick: 50ms}\n"
+        "pools:\n  - {name: base, market: on_demand, max_workers: 2}\n"
+    )
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 0, out
+    assert "rank 0 of 2 green" in out and "rank 1 of 2 green" in out
+    assert_nothing_left(mark)
+    assert list(temp.glob("troupe-*")) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -115,7 +137,7 @@ def test_nothing_is_left_after_a_signal(
         code = up.process.wait(timeout=30)
     assert code == (-signal.SIGKILL if how == signal.SIGKILL else 130)
     assert_nothing_left(mark)
-    assert list(temp.iterdir()) == []
+    assert list(temp.glob("troupe-*")) == []
 
 
 def test_a_wrong_file_is_refused_with_its_place(temp: Path, mark: str, tmp_path: Path) -> None:
