@@ -105,6 +105,7 @@ Result<SpawnOptions> NodeCommand(const ClusterConfig& config, const std::string&
   for (const auto& [name, value] : spec->labels) {
     node.argv.insert(node.argv.end(), {"--label", name + "=" + value});
   }
+  node.env = config.training.env;  // Workers inherit it from their node.
   node.output_path = *dir + "/out";
   return node;
 }
