@@ -61,12 +61,15 @@ Status DriverClient::Start() {
   PeerAddress head{kHeadName, "", ""};
   if (options_.address.empty()) {
     if (Status s = StartEmbedded(); !s.ok()) return s;
+  } else if (options_.address.starts_with("ipc://")) {
+    endpoint_ = options_.address;
   } else {
     Result<CurveKeys> keys = LoadCurveKeys(options_.key_file);
     if (!keys.ok()) return keys.error();
     transport_options.keys = *keys;
     head.public_key = keys->public_key;
-    endpoint_ = "tcp://" + options_.address;
+    const bool has_scheme = options_.address.find("://") != std::string::npos;
+    endpoint_ = has_scheme ? options_.address : "tcp://" + options_.address;
   }
   head.endpoint = endpoint_;
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
@@ -115,6 +118,7 @@ Status DriverClient::StartEmbedded() {
   lifeline_ = fds[1];
   SpawnOptions spawn;
   spawn.argv = {*local, "--run-dir", run_dir_, "--bin-dir", options_.bin_dir};
+  if (!options_.with_node) spawn.argv.emplace_back("--no-node");
   if (!options_.redis_server.empty())
     spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
   if (!options_.log_dir.empty())
@@ -340,13 +344,13 @@ Result<std::string> DriverClient::JobJson(const std::string& job) {
       kRequestLimit);
 }
 
-Result<std::string> DriverClient::ClusterJson() {
+Result<std::string> DriverClient::ClusterJson(Duration limit) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
         return wire::Encode(kFrameQuery, Query{r, "cluster", ""});
       },
-      kRequestLimit);
+      limit);
 }
 
 }  // namespace troupe::daemons

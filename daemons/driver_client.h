@@ -27,8 +27,9 @@
 namespace troupe::daemons {
 
 struct DriverOptions {
-  std::string address;       // Empty: embedded. Else "HOST:PORT" of a head.
-  std::string key_file;      // For an address.
+  std::string address;       // Empty: embedded. Else "HOST:PORT" of a head, or "ipc://PATH".
+  std::string key_file;      // For HOST:PORT; ipc needs none, file permissions guard it.
+  bool with_node = true;     // Embedded: false leaves the nodes to the caller.
   std::string bin_dir;       // Embedded: where the daemons are.
   std::string redis_server;  // Embedded: name or path; empty: redis-server from PATH.
   std::string log_dir;       // Embedded: keep daemon logs here.
@@ -43,6 +44,8 @@ class DriverClient {
   ~DriverClient();
 
   [[nodiscard]] const std::string& address() const { return endpoint_; }
+  // Embedded: the private directory, removed with the cluster.
+  [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
   // Returns the job's id. The client starts to collect its events.
   Result<std::string> Submit(JobSpec spec);
   // The next event in order; nullopt if none came within `limit`. kNotFound for a job this client
@@ -52,7 +55,7 @@ class DriverClient {
   Status Drain(const std::string& job, const std::string& member);
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
-  Result<std::string> ClusterJson();
+  Result<std::string> ClusterJson(Duration limit = seconds(20));
   // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before
   // the first Submit.
   void SetEventSink(std::function<void(const std::string& job, const JobEvent& event)> sink);

@@ -140,4 +140,26 @@ std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<
   return Dump(json);
 }
 
+Result<ClusterState> ParseClusterState(const std::string& json) {
+  try {
+    const Json root = Json::parse(json);
+    ClusterState state;
+    for (const Json& node : root.at("nodes")) {
+      bool idle = true;
+      for (const auto& [name, amount] : node.at("used").items())
+        idle = idle && amount.get<double>() <= 0;
+      state.nodes.push_back({node.at("id"), node.at("alive"), idle});
+    }
+    for (const Json& job : root.at("jobs")) {
+      const std::string phase = job.at("state");
+      if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
+        state.wanted_workers += job.at("target").get<int>();
+    }
+    return state;
+  } catch (const Json::exception& error) {
+    return Error{ErrorCode::kInvalidArgument,
+                 std::string("not a description of a cluster: ") + error.what()};
+  }
+}
+
 }  // namespace troupe::daemons

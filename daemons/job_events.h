@@ -10,6 +10,7 @@
 
 #include "collective_groups/view.h"
 #include "runtime/clock.h"
+#include "runtime/result.h"
 #include "scheduler/placement.h"
 #include "scheduler/protocol.h"
 
@@ -66,5 +67,18 @@ struct NodeStatus {
 };
 [[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes,
                                       const std::vector<JobStatus>& jobs);
+
+// What an autoscaler needs of that text.
+struct ClusterState {
+  struct Node {
+    std::string id;
+    bool alive = false;
+    bool idle = false;
+  };
+  std::vector<Node> nodes;
+  int wanted_workers = 0;  // Targets of the jobs that have not ended.
+};
+// kInvalidArgument if the text is not of the form that ClusterJson makes.
+[[nodiscard]] Result<ClusterState> ParseClusterState(const std::string& json);
 
 }  // namespace troupe::daemons

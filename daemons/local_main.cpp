@@ -1,4 +1,5 @@
-// troupe-local: the embedded cluster of one driver. Starts a private Redis, a head and a node,
+// troupe-local: the embedded cluster of one driver. Starts a private Redis, a head and, unless the
+// nodes come from elsewhere (--no-node), a node,
 // starts head and Redis again if they die, and ends everything, files included, when the driver's
 // end of the lifeline closes.
 #include <unistd.h>
@@ -60,10 +61,12 @@ int main(int argc, char** argv) {
   std::string redis_server = "redis-server";
   std::string log_dir;
   std::vector<std::string> node_args;
+  bool no_node = false;
   app.add_option("--run-dir", run_dir, "Private directory; removed at the end")->required();
   app.add_option("--bin-dir", bin_dir, "Where troupe-head and troupe-node are")->required();
   app.add_option("--redis-server", redis_server);
   app.add_option("--log-dir", log_dir, "Kept; default: inside the run directory");
+  app.add_flag("--no-node", no_node, "Start no node; nodes will join and leave by themselves");
   app.add_option("--node-arg", node_args, "Passed on to troupe-node")->allow_extra_args(false);
   CLI11_PARSE(app, argc, argv);
   const std::string logs = log_dir.empty() ? run_dir : log_dir;
@@ -102,21 +105,28 @@ int main(int argc, char** argv) {
   node_argv.insert(node_argv.end(), node_args.begin(), node_args.end());
   // Redis dies with us; head and node get SIGTERM instead, so that they still end their own
   // children.
-  Child children[] = {
-      {"redis-server", Daemon({*redis, redis_conf}, logs + "/redis.log", SIGKILL), {}},
-      {"troupe-head",
-       Daemon({bin_dir + "/troupe-head", "--embedded", "--listen", head_endpoint, "--redis-socket",
-               redis_socket, "--redis-password-file", run_dir + "/redis.password", "--log-file",
-               logs + "/head.log"},
-              logs + "/head.out", SIGTERM),
-       {}},
-      {"troupe-node", Daemon(node_argv, logs + "/node.out", SIGTERM), {}},
-  };
+  std::vector<std::string> head_argv{bin_dir + "/troupe-head",
+                                     "--listen",
+                                     head_endpoint,
+                                     "--redis-socket",
+                                     redis_socket,
+                                     "--redis-password-file",
+                                     run_dir + "/redis.password",
+                                     "--log-file",
+                                     logs + "/head.log"};
+  if (!no_node) head_argv.emplace_back("--embedded");
+  std::vector<Child> children;
+  children.push_back(
+      {"redis-server", Daemon({*redis, redis_conf}, logs + "/redis.log", SIGKILL), {}});
+  children.push_back({"troupe-head", Daemon(head_argv, logs + "/head.out", SIGTERM), {}});
+  if (!no_node)
+    children.push_back({"troupe-node", Daemon(node_argv, logs + "/node.out", SIGTERM), {}});
   for (Child& child : children) {
     if (!child.Run()) return fail(std::string("cannot start ") + child.name);
   }
-  std::cout << "ready " << head_endpoint << " " << children[0].process.pid() << " "
-            << children[1].process.pid() << " " << children[2].process.pid() << std::endl;
+  std::cout << "ready " << head_endpoint;
+  for (const Child& child : children) std::cout << " " << child.process.pid();
+  std::cout << std::endl;
   const auto supervise = [&] {
     for (Child& child : children) {
       if (const auto info = child.process.TryReap()) {
@@ -127,7 +137,7 @@ int main(int argc, char** argv) {
     return false;
   };
   daemons::WaitForStop(STDIN_FILENO, supervise, milliseconds(20));
-  children[2].process.Terminate(seconds(2));
+  if (!no_node) children[2].process.Terminate(seconds(2));
   children[1].process.Terminate(seconds(1));
   children[0].process.Terminate(milliseconds(500));
   std::error_code ignored;

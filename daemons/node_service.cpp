@@ -49,7 +49,11 @@ void NodeService::Hello() {
       std::string text;
       std::getline(file, text);
       notice_ = text.empty() ? "preemption notice" : text;
-      notice_until_ = transport_->loop().Now() + options_.notice;
+      Duration left = options_.notice;
+      double left_s = 0;
+      if (file >> left_s && left_s >= 0 && left_s < 1e6)
+        left = Duration(static_cast<int64_t>(left_s * 1e9));
+      notice_until_ = transport_->loop().Now() + left;
     }
   }
   NodeHello hello;

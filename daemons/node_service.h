@@ -37,7 +37,8 @@ struct NodeOptions {
   std::string key_file;  // Empty on one host.
   std::string log_dir;   // If set, per-worker output files are written here too.
   std::string
-      notice_file;  // If this file appears, the node is being preempted; its text is the reason.
+      notice_file;  // If this file appears, the node is being preempted; its first line is the
+                    // reason, its second the seconds left (default: `notice`).
   Duration notice = seconds(120);
 };
 

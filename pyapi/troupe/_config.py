@@ -86,6 +86,8 @@ def build_settings(config: ConfigSource, given: Mapping[str, Any]) -> Settings:
             raise ValueError(f"{source}: unknown key {name!r}{hint}")
     merged = {**values, **given}
     settings = Settings(**{k: v for k, v in merged.items() if v is not None or k not in _DEFAULTED})
+    if settings.address is None:  # set for the training command of a cluster file
+        settings.address = os.environ.get("TROUPE_ADDRESS") or None
     _check(settings)
     return settings
 
@@ -168,7 +170,7 @@ def _check_strings(s: Settings) -> None:
         if value is not None and not isinstance(value, (str, os.PathLike)):
             raise TypeError(f"{name} must be a string, not {_kind(value)}")
     if s.address is not None and s.address != "" and ":" not in s.address:
-        raise ValueError(f"address must be HOST:PORT, not {s.address!r}")
+        raise ValueError(f"address must be HOST:PORT or ipc://PATH, not {s.address!r}")
     if not isinstance(s.log_to_driver, bool):
         raise TypeError(f"log_to_driver must be True or False, not {_kind(s.log_to_driver)}")
 

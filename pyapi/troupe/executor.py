@@ -36,7 +36,8 @@ class Executor:
             default one CPU.
         cpus_per_worker, gpus_per_worker: shorthands for the above; fractions are fine.
         strategy: "spread" over hosts or "pack" onto few.
-        address: HOST:PORT of a running cluster; ``key_file`` holds its key.
+        address: HOST:PORT of a running cluster, whose key ``key_file`` holds, or ipc://PATH, which
+            needs no key. Default: the variable TROUPE_ADDRESS, if set; else a private cluster.
         config: a YAML file or dict with any of these arguments; arguments given here win.
         elastic_timeout: seconds to wait for ``min_workers`` after losses before the run fails.
         start_timeout: seconds to wait for the first workers.

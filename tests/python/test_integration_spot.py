@@ -1,0 +1,149 @@
+"""``troupe up`` from a cluster file: a training that outlives its spot nodes; nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import MARK, assert_nothing_left, marked
+
+from conftest import EXAMPLES, PYAPI
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+class Up:
+    """``troupe up FILE`` in a process of its own, with a temp directory of its own."""
+
+    def __init__(self, file: Path, temp: Path, mark: str) -> None:
+        env = {**os.environ, MARK: mark, "TMPDIR": str(temp), "PYTHONPATH": str(PYAPI),
+               "PYTHONUNBUFFERED": "1"}
+        folder = os.path.dirname(sys.executable)  # the file says python3
+        env["PATH"] = folder + os.pathsep + env["PATH"]
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            [sys.executable, "-m", "troupe", "up", str(file)], env=env, text=True,
+            cwd=EXAMPLES.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+
+    def read_until(self, text: str) -> str:
+        """Output up to the line that contains ``text``."""
+        assert self.process.stdout is not None
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if text in line:
+                return seen
+        raise AssertionError(f"no line with {text!r} in:\n{seen}")
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def mark(request: Any) -> str:
+    return f"{os.getpid()}-{request.node.name}"
+
+
+@pytest.fixture
+def temp(tmp_path_factory: Any) -> Any:
+    """Short, since the sockets in it have paths of at most 107 bytes."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="up-") as folder:
+        yield Path(folder)
+
+
+def waiting_cluster(folder: Path) -> Path:
+    """A cluster file whose training only waits."""
+    file = folder / "wait.yaml"
+    file.write_text(
+        "training: {command: [sleep, '600'], min_workers: 1, max_workers: 1}\n"
+        "autoscaler: {tick: 50ms}\n"
+        "pools:\n  - {name: base, market: on_demand, max_workers: 1}\n"
+    )
+    return file
+
+
+def test_training_outlives_its_spot_nodes(temp: Path, mark: str) -> None:
+    with Up(EXAMPLES / "spot.yaml", temp, mark) as up:
+        out, _ = up.process.communicate(timeout=120)
+    assert up.process.returncode == 0, out
+    assert "notice: node spot-1 is taken back in 4.0 s (schedule)" in out
+    assert "drain spot-1: its provider takes it back" in out
+    assert "node spot-2 is gone" in out
+    trained = re.search(r"trained .*'first': (\[.*?\]), 'last': (\[.*?\])", out)
+    assert trained, out
+    assert trained.groups() == ("['spot-1', 'spot-2']", "['spot-3', 'spot-4']"), out
+    planned = re.findall(r"epoch \d+: .* planned (True|False)", out)
+    assert len(planned) >= 3, out  # the first, one for the notice, one for the kill
+    assert "training exited with code 0" in out
+    assert_nothing_left(mark)
+    assert list(temp.glob("troupe-*")) == []
+
+
+def test_the_exit_code_is_that_of_the_training(temp: Path, mark: str, tmp_path: Path) -> None:
+    file = waiting_cluster(tmp_path)
+    file.write_text(file.read_text().replace("[sleep, '600']", "[sh, -c, 'exit 7']"))
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 7, out
+    assert_nothing_left(mark)
+    assert list(temp.glob("troupe-*")) == []
+
+
+def test_an_entrypoint_runs_on_as_many_workers_as_the_file_says(
+    temp: Path, mark: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(
+        "import os\n\ndef main():\n    print('rank', os.environ['TROUPE_RANK'], 'of',\n"
+        "          os.environ['TROUPE_SIZE'], os.environ['COLOUR'])\n"
+    )
+    file = tmp_path / "entry.yaml"
+    file.write_text(
+        f"training: {{entrypoint: 'job:main', working_dir: '{tmp_path}', env: {{COLOUR: green}},\n"
+        "           min_workers: 2, max_workers: 2}\n"
+        "autoscaler: {tick: 50ms}\n"
+        "pools:\n  - {name: base, market: on_demand, max_workers: 2}\n"
+    )
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 0, out
+    assert "rank 0 of 2 green" in out and "rank 1 of 2 green" in out
+    assert_nothing_left(mark)
+    assert list(temp.glob("troupe-*")) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after_a_signal(
+    temp: Path, mark: str, tmp_path: Path, how: signal.Signals
+) -> None:
+    with Up(waiting_cluster(tmp_path), temp, mark) as up:
+        up.read_until("node base-1 is up")
+        assert len(marked(mark)) >= 5  # autoscaler, redis, head, node, training, local
+        up.process.send_signal(how)
+        code = up.process.wait(timeout=30)
+    assert code == (-signal.SIGKILL if how == signal.SIGKILL else 130)
+    assert_nothing_left(mark)
+    assert list(temp.glob("troupe-*")) == []
+
+
+def test_a_wrong_file_is_refused_with_its_place(temp: Path, mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("pools:\n  - {name: a, market: sopt, max_workers: 1}\n")
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=30)
+    assert up.process.returncode == 2
+    assert re.search(r"wrong\.yaml:2:\d+: .*market", out), out
