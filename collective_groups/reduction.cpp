@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/assert.h"
 
@@ -62,17 +63,27 @@ void FromFloat(float value, Half& out) {
   }
 }
 
+// Integers wrap around: computed without a sign, since signed overflow is undefined.
+template <class T>
+auto Operand(T value) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<uint64_t>(value);
+  } else {
+    return value;
+  }
+}
+
 struct Sum {
   template <class T>
   static T Apply(T a, T b) {
-    return static_cast<T>(a + b);
+    return static_cast<T>(Operand(a) + Operand(b));
   }
   static bool ApplyBool(bool a, bool b) { return a || b; }
 };
 struct Product {
   template <class T>
   static T Apply(T a, T b) {
-    return static_cast<T>(a * b);
+    return static_cast<T>(Operand(a) * Operand(b));
   }
   static bool ApplyBool(bool a, bool b) { return a && b; }
 };

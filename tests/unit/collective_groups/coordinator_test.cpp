@@ -1,0 +1,354 @@
+#include "collective_groups/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace troupe::groups {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A coordinator with scripted members; keeps the last decision and answers the store on demand.
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  static MemberId Id(int n) { return {"w" + std::to_string(n), 1}; }
+
+  void Start(uint32_t min, uint32_t start, std::optional<EpochRecord> record = std::nullopt) {
+    CoordinatorOptions options;
+    options.group = "g";
+    options.owner = "me";
+    options.term = 5;
+    options.min_members = min;
+    options.start_members = start;
+    options_ = options;
+    core_.emplace(options, std::move(record), now_);
+  }
+
+  void Feed(const CoordinatorEvent& event) { last_ = core_->Step(now_, event); }
+
+  Report& Of(int n) {
+    Report& report = reports_[n];
+    report.id = Id(n);
+    report.host = "h";
+    return report;
+  }
+  void Say(int n) {
+    ++Of(n).sequence;
+    Feed(ReportReceived{Of(n)});
+  }
+  void Say(int n, MemberState state, Epoch epoch) {
+    Of(n).state = state;
+    Of(n).epoch = epoch;
+    if (state != MemberState::kActive) Of(n).broken = false;
+    Say(n);
+  }
+  void Ready(int n) { Say(n, MemberState::kReady, Of(n).epoch); }
+
+  template <class T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const CoordinatorAction& action : last_.actions) {
+      if (const auto* typed = std::get_if<T>(&action)) found.push_back(*typed);
+    }
+    return found;
+  }
+  std::vector<std::string> To(CommandKind kind) const {
+    std::vector<std::string> names;
+    for (const SendCommand& send : All<SendCommand>()) {
+      if (send.command.kind == kind) names.push_back(send.to.actor);
+    }
+    return names;
+  }
+  Command CommandTo(int n, CommandKind kind) const {
+    for (const SendCommand& send : All<SendCommand>()) {
+      if (send.to == Id(n) && send.command.kind == kind) return send.command;
+    }
+    ADD_FAILURE() << "no such command to " << Id(n).ToString();
+    return {};
+  }
+  // The epoch record of the last decision; no command may leave with it (GM-7).
+  PersistRecord Persisted() {
+    const auto records = All<PersistRecord>();
+    EXPECT_EQ(records.size(), 1U);
+    EXPECT_THAT(All<SendCommand>(), IsEmpty());
+    return records.empty() ? PersistRecord{} : records.front();
+  }
+  static std::vector<std::string> Names(const View& view) {
+    std::vector<std::string> names;
+    for (const ViewMember& m : view.members) names.push_back(m.id.actor);
+    return names;
+  }
+
+  // Stores `request` and walks its members to the active epoch.
+  View Activate(const PersistRecord& request) {
+    Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+    const Epoch epoch = request.record.view.epoch;
+    for (const MemberState state : {MemberState::kPrepared, MemberState::kLinked}) {
+      for (const ViewMember& m : request.record.view.members)
+        Say(std::stoi(m.id.actor.substr(1)), state, epoch);
+    }
+    EXPECT_EQ(All<EpochActivated>().size(), 1U);
+    EXPECT_EQ(To(CommandKind::kActivate), Names(request.record.view));
+    for (const ViewMember& m : request.record.view.members) {
+      const int n = std::stoi(m.id.actor.substr(1));
+      Of(n).boundary = 0;
+      Say(n, MemberState::kActive, epoch);
+    }
+    EXPECT_EQ(core_->phase(), GroupPhase::kActive);
+    return request.record.view;
+  }
+  View FormActive(uint32_t min, int members) {
+    Start(min, static_cast<uint32_t>(members));
+    for (int n = 0; n < members; ++n) Ready(n);
+    return Activate(Persisted());
+  }
+  // Answers the plan that the last decision sent, for every member of 0..count-1.
+  void AnswerPlan(int count, const Command& plan, bool accept) {
+    for (int n = 0; n < count; ++n) {
+      Of(n).plan = plan.plan;
+      Of(n).plan_accepted = accept;
+      Say(n);
+    }
+  }
+
+  Time now_{1'000'000'000};
+  CoordinatorOptions options_;
+  std::optional<Coordinator> core_;
+  std::map<int, Report> reports_;
+  CoordinatorDecision last_;
+};
+
+TEST_F(CoordinatorTest, FormsOnceEnoughAreReadyAndStoresBeforeItSpeaks) {
+  Start(2, 3);
+  Ready(0);
+  Ready(1);
+  EXPECT_EQ(core_->phase(), GroupPhase::kForming);
+  EXPECT_THAT(core_->waiting_for(), HasSubstr("2 of 3"));
+  Ready(2);
+  const PersistRecord request = Persisted();
+  EXPECT_EQ(request.expected.has_value(), false);
+  EXPECT_EQ(request.record.view.epoch, 1U);
+  EXPECT_EQ(request.record.term, 5U);
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w1", "w2"));
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  EXPECT_THAT(To(CommandKind::kPrepare), ElementsAre("w0", "w1", "w2"));
+  EXPECT_THAT(CommandTo(1, CommandKind::kPrepare).relink, ElementsAre(0, 2));
+}
+
+TEST_F(CoordinatorTest, FormsWithTheMinimumAfterTheFormTimeout) {
+  Start(2, 3);
+  Ready(0);
+  Ready(1);
+  now_ = now_ + options_.form_timeout;
+  Ready(1);
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1"));
+}
+
+TEST_F(CoordinatorTest, InstallsOffersAndStatesOnlyWhenAllArePrepared) {
+  Start(1, 2);
+  Ready(0);
+  Ready(1);
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  Of(0).offers = {{1, 0, "zero-to-one"}};
+  Say(0, MemberState::kPrepared, 1);
+  EXPECT_THAT(To(CommandKind::kInstall), IsEmpty());
+  Of(1).has_state = true;
+  Of(1).version = 8;
+  Say(1, MemberState::kPrepared, 1);
+  const Command install = CommandTo(1, CommandKind::kInstall);
+  ASSERT_EQ(install.offers.size(), 1U);
+  EXPECT_EQ(install.offers[0].address, "zero-to-one");
+  EXPECT_EQ(install.view.members[1].version, 8U);
+  Say(0, MemberState::kLinked, 1);
+  EXPECT_THAT(To(CommandKind::kActivate), IsEmpty());  // GM-3
+  Say(1, MemberState::kLinked, 1);
+  EXPECT_THAT(To(CommandKind::kActivate), ElementsAre("w0", "w1"));
+}
+
+TEST_F(CoordinatorTest, ADeathIsStoredBeforeAnyCommand) {
+  const View old = FormActive(1, 3);
+  Feed(MemberDied{Id(1), "killed"});
+  const PersistRecord request = Persisted();
+  ASSERT_TRUE(request.expected.has_value());
+  EXPECT_EQ(request.expected->view.epoch, old.epoch);
+  EXPECT_EQ(request.record.view.epoch, 2U);
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w2"));
+  Activate(request);
+  EXPECT_THAT(Names(core_->view()), ElementsAre("w0", "w2"));
+}
+
+TEST_F(CoordinatorTest, ASecondDeathWhileStoringAsksForAnotherEpoch) {
+  FormActive(1, 3);
+  Feed(MemberDied{Id(2), "killed"});
+  const PersistRecord first = Persisted();
+  Feed(MemberDied{Id(1), "killed"});
+  EXPECT_THAT(last_.actions, IsEmpty());
+  Feed(StoreAnswered{first.request, ErrorCode::kOk, std::nullopt});
+  const PersistRecord second = Persisted();
+  EXPECT_EQ(second.record.view.epoch, 3U);
+  EXPECT_THAT(Names(second.record.view), ElementsAre("w0"));
+  EXPECT_EQ(second.expected->view.epoch, 2U);
+}
+
+TEST_F(CoordinatorTest, ADeadIncarnationIsFencedIfItSpeaksAgain) {
+  FormActive(1, 2);
+  Feed(MemberDied{Id(1), "lost"});
+  Say(1);
+  EXPECT_EQ(CommandTo(1, CommandKind::kExpel).expel, ExpelKind::kFenced);
+}
+
+TEST_F(CoordinatorTest, ASilentMemberIsFencedAfterItsLease) {
+  FormActive(1, 2);
+  now_ = now_ + options_.lease + milliseconds(1);
+  Say(0);
+  Feed(Tick{});
+  ASSERT_EQ(All<FenceMember>().size(), 1U);
+  EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0"));
+}
+
+TEST_F(CoordinatorTest, ABrokenLinkWaitsForTheDeathReport) {
+  FormActive(1, 3);
+  Of(0).broken = true;
+  Of(0).problem = "reset";
+  Say(0);
+  EXPECT_THAT(last_.actions, IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), now_ + options_.error_grace);
+  now_ = now_ + options_.error_grace;
+  Feed(Tick{});
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1", "w2"));
+}
+
+TEST_F(CoordinatorTest, ADrainIsPlannedAtABoundaryAndARefusalLooksFurther) {
+  FormActive(1, 3);
+  Of(1).boundary = 10;
+  Say(1);
+  Feed(DrainRequested{Id(2), "spot notice"});
+  EXPECT_EQ(core_->phase(), GroupPhase::kPlanning);
+  const Command first = CommandTo(0, CommandKind::kPlan);
+  EXPECT_EQ(first.boundary, 10 + options_.plan_margin);
+  AnswerPlan(3, first, false);
+  const Command second = CommandTo(0, CommandKind::kPlan);
+  EXPECT_GT(second.boundary, first.boundary);
+  EXPECT_GT(second.plan, first.plan);
+  AnswerPlan(3, second, true);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w1"));
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  EXPECT_TRUE(CommandTo(0, CommandKind::kPrepare).planned);
+  EXPECT_THAT(CommandTo(0, CommandKind::kPrepare).relink, IsEmpty());  // Links stay up.
+  EXPECT_EQ(CommandTo(2, CommandKind::kLeave).boundary, second.boundary);
+  Say(0, MemberState::kPrepared, 2);
+  Say(1, MemberState::kPrepared, 2);
+  EXPECT_EQ(CommandTo(2, CommandKind::kExpel).expel, ExpelKind::kDrained);
+}
+
+TEST_F(CoordinatorTest, AJoinerIsLinkedAheadThenPlannedIn) {
+  FormActive(1, 2);
+  Ready(2);
+  const Command ahead = CommandTo(2, CommandKind::kPrelink);
+  EXPECT_THAT(ahead.relink, ElementsAre(0, 1));
+  EXPECT_THAT(To(CommandKind::kPlan), IsEmpty());
+  for (int n = 0; n < 2; ++n) {
+    Of(n).linked = {{2, ahead.plan, ""}};
+    Say(n);
+  }
+  Of(2).linked = {{0, ahead.plan, ""}, {1, ahead.plan, ""}};
+  Say(2);
+  AnswerPlan(2, CommandTo(0, CommandKind::kPlan), true);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w1", "w2"));
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  EXPECT_THAT(CommandTo(2, CommandKind::kPrepare).relink, IsEmpty());
+}
+
+TEST_F(CoordinatorTest, ParksBelowTheMinimumAndResumes) {  // GM-6
+  FormActive(2, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  ASSERT_EQ(All<GroupParked>().size(), 1U);
+  EXPECT_THAT(All<GroupParked>()[0].reason, HasSubstr("below the minimum of 2"));
+  EXPECT_THAT(To(CommandKind::kHalt), ElementsAre("w0"));
+  Ready(2);
+  EXPECT_EQ(core_->phase(), GroupPhase::kParked);  // w0 still unwinds.
+  Ready(0);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w2"));
+  EXPECT_EQ(Activate(request).epoch, 2U);
+}
+
+TEST_F(CoordinatorTest, FailsWhenParkedLongerThanTheElasticTimeout) {
+  FormActive(2, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  now_ = now_ + options_.park_timeout;
+  Ready(0);
+  ASSERT_EQ(All<GroupFailed>().size(), 1U);
+  EXPECT_THAT(All<GroupFailed>()[0].reason, HasSubstr("only 1 of at least 2"));
+}
+
+TEST_F(CoordinatorTest, ARestartGoesOnFromTheRecord) {
+  const View view = FormActive(1, 2);
+  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
+  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
+  Say(0);
+  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
+  Say(1);
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
+  EXPECT_EQ(core_->view(), view);
+  EXPECT_THAT(All<PersistRecord>(), IsEmpty());
+}
+
+TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
+  const View view = FormActive(1, 2);
+  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
+  Say(1);
+  now_ = now_ + options_.recover_grace;
+  Feed(Tick{});
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w1"));
+  EXPECT_EQ(request.record.view.epoch, view.epoch + 1);  // GM-1
+  EXPECT_EQ(request.record.view.members[0].seniority, 2U);
+}
+
+TEST_F(CoordinatorTest, AHigherTermDeposesAndALowerOneIsOverwritten) {
+  FormActive(1, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  PersistRecord request = Persisted();
+  EpochRecord other = *request.expected;
+  other.term = 4;
+  other.view.epoch = 9;
+  Feed(StoreAnswered{request.request, ErrorCode::kConflict, other});
+  request = Persisted();
+  EXPECT_EQ(request.expected->view.epoch, 9U);
+  EXPECT_EQ(request.record.view.epoch, 10U);
+  other.term = 6;
+  Feed(StoreAnswered{request.request, ErrorCode::kConflict, other});
+  EXPECT_EQ(All<Deposed>().size(), 1U);
+  EXPECT_EQ(core_->NextDeadline(), Time::Never());
+}
+
+TEST_F(CoordinatorTest, AnUnavailableStoreIsAskedAgain) {
+  FormActive(1, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kUnavailable, std::nullopt});
+  EXPECT_THAT(core_->waiting_for(), HasSubstr("store"));
+  now_ = now_ + options_.store_retry;
+  Feed(Tick{});
+  EXPECT_EQ(All<PersistRecord>().size(), 1U);
+}
+
+TEST_F(CoordinatorTest, EndsWhenEveryMemberFinished) {
+  FormActive(1, 2);
+  Say(0, MemberState::kFinished, 1);
+  EXPECT_THAT(All<PersistRecord>(), IsEmpty());
+  Say(1, MemberState::kFinished, 1);
+  const PersistRecord request = Persisted();
+  EXPECT_TRUE(request.record.ended);
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  EXPECT_EQ(All<GroupEnded>().size(), 1U);
+  EXPECT_EQ(core_->phase(), GroupPhase::kEnded);
+}
+
+}  // namespace
+}  // namespace troupe::groups
