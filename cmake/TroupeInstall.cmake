@@ -3,14 +3,14 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_actors troupe_collective_groups
+set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_actors troupe_autoscaler troupe_collective_groups
                      troupe_daemons)
 set(troupe_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
 install(TARGETS ${troupe_libraries} EXPORT TroupeTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
-install(TARGETS troupe_head troupe_node troupe_local
+install(TARGETS troupe_head troupe_node troupe_local troupe_autoscaler_daemon
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cpp)
-foreach(folder runtime scheduler actors collective_groups daemons)
+foreach(folder runtime scheduler actors autoscaler collective_groups daemons)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/troupe COMPONENT cpp
           FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 endforeach()

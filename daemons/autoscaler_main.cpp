@@ -96,9 +96,9 @@ Result<SpawnOptions> NodeCommand(const ClusterConfig& config, const std::string&
   Result<std::string> dir = dirs.Make(id);
   if (!dir.ok()) return dir.error();
   SpawnOptions node;
-  node.argv = {bin_dir + "/troupe-node", "--head",        head,           "--name",
-               id,                       "--run-dir",     *dir,           "--notice-file",
-               *dir + "/notice",         "--log-file",    *dir + "/log"};
+  node.argv = {
+      bin_dir + "/troupe-node", "--head",         head,         "--name",     id, "--run-dir", *dir,
+      "--notice-file",          *dir + "/notice", "--log-file", *dir + "/log"};
   for (const auto& [name, amount] : spec->resources.ToMap()) {
     node.argv.insert(node.argv.end(), {"--resource", name + "=" + Number(amount)});
   }
