@@ -125,6 +125,8 @@ int Fail(const std::string& why) {
   return 1;
 }
 
+// One trial after the other, read from top to bottom.
+// NOLINTNEXTLINE(readability-function-size)
 int Drive(const Settings& s, const std::string& self) {
   char path[] = "/dev/shm/troupe-bench-XXXXXX";
   const int fd = ::mkstemp(path);

@@ -59,7 +59,7 @@ Status HeadService::Start() {
       if (stored.spec.kind == "group") OpenGroup(stored);
     }
     transport_->SetHandler(
-        [this](const std::string& from, std::string frame) { OnFrame(from, frame); });
+        [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
     OnTick();
   });
   return Status::Ok();

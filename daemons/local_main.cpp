@@ -53,6 +53,8 @@ bool WriteFile(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+// Long because it is a list of options.
+// NOLINTNEXTLINE(readability-function-size)
 int main(int argc, char** argv) {
   daemons::PrepareSignals();
   CLI::App app{"The embedded cluster of one driver process."};

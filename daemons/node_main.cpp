@@ -10,6 +10,8 @@
 #include "daemons/signals.h"
 #include "runtime/log.h"
 
+// Long because it is a list of options.
+// NOLINTNEXTLINE(readability-function-size)
 int main(int argc, char** argv) {
   using namespace troupe;
   daemons::PrepareSignals();

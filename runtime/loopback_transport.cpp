@@ -31,7 +31,7 @@ class LoopbackTransport final : public Transport, private EventLoop {
   Status Send(const std::string& to, std::string frame) override {
     if (frame.size() > wire::kWireFrameBytesMax)
       return Error{ErrorCode::kInvalidArgument, "frame is over the limit"};
-    network_->Route(name_, to, std::move(frame));
+    network_->Route(name_, to, frame);
     return Status::Ok();
   }
 
@@ -71,7 +71,8 @@ std::unique_ptr<Transport> LoopbackNetwork::MakeTransport(const std::string& nam
   return std::make_unique<LoopbackTransport>(this, name);
 }
 
-void LoopbackNetwork::Route(const std::string& from, const std::string& to, std::string frame) {
+void LoopbackNetwork::Route(const std::string& from, const std::string& to,
+                            const std::string& frame) {
   const auto chance = [this](double p) {
     return p > 0 && std::uniform_real_distribution<>(0, 1)(random_) < p;
   };

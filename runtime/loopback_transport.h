@@ -49,7 +49,7 @@ class LoopbackNetwork {
 
  private:
   friend class LoopbackTransport;
-  void Route(const std::string& from, const std::string& to, std::string frame);
+  void Route(const std::string& from, const std::string& to, const std::string& frame);
   void Deliver(const std::string& from, const std::string& to, const std::string& frame);
 
   Time now_{1'000'000'000};

@@ -35,7 +35,7 @@ struct SimCollectives {
 
 class SimMember {
  public:
-  SimMember(World* world, MemberId id);
+  SimMember(World* world, const MemberId& id);
 
   void Kill() { alive_ = false; }
   void Pause(bool paused);
@@ -128,7 +128,7 @@ class World {
     if (result_.ok) result_.violation = what;
     result_.ok = false;
   }
-  void ToHead(const std::string& from, std::string frame);
+  void ToHead(const std::string& from, const std::string& frame);
   void Fence(const MemberId& id);
   void EnterStep(SimMember& member, Epoch epoch, const View& view, uint64_t step);
   void Sync(SimMember& member, const View& view);
@@ -203,7 +203,7 @@ class World {
 
 // ---- SimMember ----
 
-SimMember::SimMember(World* world, MemberId id)
+SimMember::SimMember(World* world, const MemberId& id)
     : world_(world),
       id_(id),
       transport_(world->network_.MakeTransport(id.ToString())),
@@ -371,11 +371,8 @@ void World::EnterStep(SimMember& member, Epoch epoch, const View& view, uint64_t
     // it.
     other->Later(Between(microseconds(20), microseconds(600)),
                  [this, other, epoch, step, g = other->generation_] {
-                   if (options_.sabotage == Sabotage::kMixEpochs) {
-                     other->CompleteStep(epoch, step);
-                   } else if (other->generation_ == g) {
-                     other->CompleteStep(epoch, step);
-                   }
+                   const bool mixed = options_.sabotage == Sabotage::kMixEpochs;
+                   if (mixed || other->generation_ == g) other->CompleteStep(epoch, step);
                  });
   }
 }
@@ -546,7 +543,7 @@ void Head::Answer(const PersistRecord& request, bool lie) {
 
 // ---- World: faults ----
 
-void World::ToHead(const std::string&, std::string frame) {
+void World::ToHead(const std::string&, const std::string& frame) {
   const Result<Report> report = wire::Decode<Report>(kReportFrame, frame);
   if (!report.ok()) return Fail("wire: " + report.error().message);
   if (!heads_.empty() && heads_.back()->running()) heads_.back()->Receive(*report);
@@ -675,7 +672,7 @@ SimResult World::Run() {
                       microseconds(20 + static_cast<int>(Uniform() * 800))});
   head_transport_ = network_.MakeTransport(kHead);
   head_transport_->SetHandler(
-      [this](const std::string& from, std::string frame) { ToHead(from, std::move(frame)); });
+      [this](const std::string& from, const std::string& frame) { ToHead(from, frame); });
   RestartHead();
   for (int i = 0; i < options_.members; ++i) AddMember();
   loop().CallAfter(milliseconds(20), [this] { Chaos(); });
