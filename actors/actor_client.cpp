@@ -29,7 +29,7 @@ ActorClient::~ActorClient() {
 }
 
 void ActorClient::Call(const std::string& actor, const std::string& method, std::string arguments,
-                       Duration timeout, Callback done) {
+                       Duration timeout, const Callback& done) {
   std::optional<Error> refusal;
   uint64_t id = 0;
   {

@@ -84,7 +84,7 @@ class ActorClient {
   Status Connect(const PeerAddress& actor) { return transport_->Connect(actor); }
   // `done` runs exactly once, on the loop or, for an immediate refusal, on the caller's thread.
   void Call(const std::string& actor, const std::string& method, std::string arguments,
-            Duration timeout, Callback done);
+            Duration timeout, const Callback& done);
   // Completes every call to `actor` with kPeerGone and refuses later ones.
   void Lost(const std::string& actor, const std::string& why);
 

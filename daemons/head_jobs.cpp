@@ -13,6 +13,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kJobKeyTtl = seconds(24 * 3600);
+constexpr Duration kOutputGrace = seconds(2);
 constexpr size_t kEventBatchBytes = size_t{4} << 20;
 
 }  // namespace
@@ -423,7 +424,21 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   groups_.Close(job.spec.job);
   (void)store_lane_->Post(
       [this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
-  Emit(job, DoneEvent(job.spec.job, Now(), state, reason, worker, payload));
+  // What a worker printed comes through its node and may be behind its result: the job's last event
+  // waits until the node has seen the processes end.
+  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
+  job.last_event_by = Now() + kOutputGrace;
+  EmitLast(job);
+}
+
+void HeadService::EmitLast(Job& job) {
+  if (!job.last_event) return;
+  for (const auto& [name, process] : processes_) {
+    if (process.job == job.spec.job && Now() < job.last_event_by) return;
+  }
+  JobEvent event = std::move(*job.last_event);
+  job.last_event.reset();
+  Emit(job, std::move(event));
 }
 
 // ---- events and status ----

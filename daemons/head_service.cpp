@@ -269,7 +269,10 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
   }
   const std::string job_name = process.job;
   processes_.erase(it);
-  if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) Fill(owner->second);
+  if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) {
+    Fill(owner->second);
+    EmitLast(owner->second);
+  }
 }
 
 void HeadService::OnWorkerOutput(const WorkerOutput& output) {
@@ -341,6 +344,7 @@ void HeadService::OnTick() {
   std::vector<std::string> over;
   for (auto& [name, job] : jobs_) {
     if (job.done()) {
+      EmitLast(job);
       if (Now() > job.driver_heard + kEndedJobsKept) over.push_back(name);
       continue;
     }

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,8 @@ struct Job {
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.
   Duration took{};
+  std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
+  Time last_event_by = Time::Never();
   std::deque<JobEvent> events;
   uint64_t first_event = 0;
 

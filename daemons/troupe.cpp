@@ -208,8 +208,8 @@ Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& o
 }
 
 void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::string& method,
-               std::string arguments, Duration timeout, actors::ActorClient::Callback done) {
-  runtime.calls->Call(actor.peer, method, std::move(arguments), timeout, std::move(done));
+               std::string arguments, Duration timeout, const actors::ActorClient::Callback& done) {
+  runtime.calls->Call(actor.peer, method, std::move(arguments), timeout, done);
 }
 
 Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) {

@@ -52,7 +52,7 @@ void HostIfWorker(const actors::TypeTable& types);
 Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& options,
                                 const std::string& type, std::string arguments);
 void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::string& method,
-               std::string arguments, Duration timeout, actors::ActorClient::Callback done);
+               std::string arguments, Duration timeout, const actors::ActorClient::Callback& done);
 Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor);
 
 }  // namespace internal

@@ -50,7 +50,7 @@ def read_journals(folder: str) -> list[dict[str, Any]]:
     records = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         for line in path.read_text().splitlines():
-            records.append(json.loads(line))
+            records.append({**json.loads(line), "journal": path.name})
     return records
 
 
@@ -59,20 +59,33 @@ def balance(records: list[dict[str, Any]], samples: int) -> Books:
 
     A step is lost when it was committed in one group epoch and worked on again in a later one. A
     sample is missing when no committed step of a finished data epoch counts it, and doubled when
-    more than one does.
+    more than one does. A commit known only to members that died with it is void: nobody was left
+    who held its result, so the others rightly did the step again.
     """
+    newest: dict[str, int] = {}  # By journal: its last record.
+    for position, r in enumerate(records):
+        if "journal" in r:
+            newest[r["journal"]] = position
+    witnessed: dict[tuple[int, int], bool] = collections.defaultdict(bool)
     shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = collections.defaultdict(list)
     committed: dict[int, set[int]] = collections.defaultdict(set)
     worked: dict[int, set[int]] = collections.defaultdict(set)
-    for r in records:
+    for position, r in enumerate(records):
         if r["kind"] == "share":
             shares[r["step"], r["group_epoch"]].append((r["data_epoch"], r["counted"]))
             worked[r["step"]].add(r["group_epoch"])
         else:
             committed[r["step"]].add(r["group_epoch"])
+            lived_on = "journal" not in r or newest[r["journal"]] > position
+            witnessed[r["step"], r["group_epoch"]] |= lived_on
+    for step, group_epochs in committed.items():
+        last = max(worked[step] | group_epochs)
+        group_epochs -= {e for e in group_epochs if e < last and not witnessed[step, e]}
     books = Books(steps=len(committed))
     counted: dict[int, collections.Counter] = collections.defaultdict(collections.Counter)
     for step, group_epochs in committed.items():
+        if not group_epochs:
+            continue
         first = min(group_epochs)
         redone = [e for e in worked[step] | group_epochs if e > first]
         if redone:
