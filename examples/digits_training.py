@@ -59,24 +59,24 @@ def balance(records: list[dict[str, Any]], samples: int) -> Books:
 
     A step is lost when it was committed in one group epoch and worked on again in a later one. A
     sample is missing when no committed step of a finished data epoch counts it, and doubled when
-    more than one does. A commit known only to members that died with it is void: nobody was left
-    who held its result, so the others rightly did the step again.
+    more than one does. A commit is void if the step was done again and nobody who committed it lived
+    into a later group epoch: a step counts as decided once a survivor holds its result.
     """
-    newest: dict[str, int] = {}  # By journal: its last record.
-    for position, r in enumerate(records):
+    newest: dict[str, int] = {}  # By journal: the last group epoch it took part in.
+    for r in records:
         if "journal" in r:
-            newest[r["journal"]] = position
+            newest[r["journal"]] = max(newest.get(r["journal"], 0), r["group_epoch"])
     witnessed: dict[tuple[int, int], bool] = collections.defaultdict(bool)
     shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = collections.defaultdict(list)
     committed: dict[int, set[int]] = collections.defaultdict(set)
     worked: dict[int, set[int]] = collections.defaultdict(set)
-    for position, r in enumerate(records):
+    for r in records:
         if r["kind"] == "share":
             shares[r["step"], r["group_epoch"]].append((r["data_epoch"], r["counted"]))
             worked[r["step"]].add(r["group_epoch"])
         else:
             committed[r["step"]].add(r["group_epoch"])
-            lived_on = "journal" not in r or newest[r["journal"]] > position
+            lived_on = "journal" not in r or newest[r["journal"]] > r["group_epoch"]
             witnessed[r["step"], r["group_epoch"]] |= lived_on
     for step, group_epochs in committed.items():
         last = max(worked[step] | group_epochs)

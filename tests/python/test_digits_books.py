@@ -39,6 +39,23 @@ def test_books(extra: list[dict[str, Any]], lost: int, missing: int, doubled: in
     assert sum(books.lost_by_group_epoch.values()) == lost
 
 
+def of(journal: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "journal": journal}
+
+
+@pytest.mark.parametrize("survivor_committed,lost", [(False, 0), (True, 1)])
+def test_only_a_survivors_commit_decides_a_step(survivor_committed: bool, lost: int) -> None:
+    """The dead member committed step 0 and began step 1; step 0 is then done again."""
+    records = [of("dead", share(0, 1, [0])), of("dead", commit(0, 1)), of("dead", share(1, 1, [])),
+               of("alive", share(0, 1, [1]))]
+    if survivor_committed:
+        records.append(of("alive", commit(0, 1)))
+    records += [of("alive", share(0, 2, [0, 1])), of("alive", commit(0, 2))]
+    books = balance(records, 2)
+    assert (books.steps_lost, books.samples_missing) == (lost, 0)
+    assert books.samples_doubled == 2 * lost
+
+
 def test_training_balances_and_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four ranks; one dies in mid-epoch, one joins, rank 0 dies."""
     added: list[Rank] = []
