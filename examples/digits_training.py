@@ -59,8 +59,8 @@ def balance(records: list[dict[str, Any]], samples: int) -> Books:
 
     A step is lost when it was committed in one group epoch and worked on again in a later one. A
     sample is missing when no committed step of a finished data epoch counts it, and doubled when
-    more than one does. A commit is void if the step was done again and nobody who committed it lived
-    into a later group epoch: a step counts as decided once a survivor holds its result.
+    more than one does. A commit is void if the step was done again and nobody who committed it
+    lived into a later group epoch: a step counts as decided once a survivor holds its result.
     """
     newest: dict[str, int] = {}  # By journal: the last group epoch it took part in.
     for r in records:
