@@ -11,15 +11,11 @@ constexpr Duration kSweepInterval = milliseconds(20);
 
 ActorClient::ActorClient(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
-  transport_->loop().Post([this, alive = alive_] {
-    if (*alive) Sweep();
-  });
+  transport_->loop().Post([this] { Sweep(); });
 }
 
 ActorClient::~ActorClient() {
-  transport_->SetHandler(nullptr);
-  transport_->loop().Post([alive = alive_] { *alive = false; });
-  transport_.reset();
+  transport_->Stop();
   std::map<uint64_t, Pending> left;
   {
     std::lock_guard lock(mu_);
@@ -108,9 +104,7 @@ void ActorClient::Sweep() {
   for (Pending& call : late)
     call.done(
         Error{ErrorCode::kDeadlineExceeded, "the actor did not answer within the call's deadline"});
-  transport_->loop().CallAfter(kSweepInterval, [this, alive = alive_] {
-    if (*alive) Sweep();
-  });
+  transport_->loop().CallAfter(kSweepInterval, [this] { Sweep(); });
 }
 
 }  // namespace troupe::actors

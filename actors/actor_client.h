@@ -98,7 +98,6 @@ class ActorClient {
   void Sweep();
 
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::mutex mu_;
   std::map<uint64_t, Pending> pending_;
   std::map<std::string, std::string> lost_;

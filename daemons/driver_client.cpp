@@ -91,9 +91,7 @@ Status DriverClient::Start() {
         deadline - SteadyClock().Now());
   }
   if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
-  transport_->loop().Post([this, running = running_] {
-    if (running->load()) Beat();
-  });
+  transport_->loop().Post([this] { Beat(); });
   return Status::Ok();
 }
 
@@ -155,16 +153,13 @@ Status DriverClient::StartEmbedded() {
 }
 
 void DriverClient::Shutdown() {
-  running_->store(false);
   {
     std::lock_guard lock(mu_);
     stopped_ = true;
   }
   changed_.notify_all();
-  if (transport_) {
-    transport_->SetHandler(nullptr);
-    transport_.reset();
-  }
+  // Stopped, not destroyed: a request of another thread may be about to use it.
+  if (transport_) transport_->Stop();
   if (lifeline_ >= 0) ::close(std::exchange(lifeline_, -1));
   if (local_.pid() > 0) {
     if (!local_.WaitFor(seconds(8)).ok()) (void)local_.Terminate(seconds(1));
@@ -236,9 +231,7 @@ void DriverClient::Beat() {
       if (!feed.done) SendSubscribe(job, feed);
     }
   }
-  transport_->loop().CallAfter(kBeat, [this, running = running_] {
-    if (running->load()) Beat();
-  });
+  transport_->loop().CallAfter(kBeat, [this] { Beat(); });
 }
 
 Result<std::string> DriverClient::Request(uint8_t,

@@ -86,7 +86,6 @@ class DriverClient {
   ChildProcess local_;
   int lifeline_ = -1;
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<std::atomic<bool>> running_ = std::make_shared<std::atomic<bool>>(true);
 
   // Guarded by mu_.
   std::mutex mu_;

@@ -213,7 +213,10 @@ void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::strin
 }
 
 Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) {
-  return runtime.driver->Cancel(actor.job);
+  const Status cancelled = runtime.driver->Cancel(actor.job);
+  // At once, not with the "done" event: a call after Kill must not reach the actor any more.
+  if (cancelled.ok()) runtime.calls->Lost(actor.peer, "cancelled by the driver");
+  return cancelled;
 }
 
 }  // namespace troupe::internal

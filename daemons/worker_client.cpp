@@ -64,17 +64,13 @@ Status WorkerClient::Start() {
   transport_ = std::move(*transport);
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(head_); !s.ok()) return s;
-  transport_->loop().Post([this, running = running_] {
-    if (running->load()) Hello(true);
-  });
+  transport_->loop().Post([this] { Hello(true); });
   return Status::Ok();
 }
 
 WorkerClient::~WorkerClient() {
-  running_->store(false);
   if (agent_) agent_->Stop();
-  if (transport_) transport_->SetHandler(nullptr);
-  transport_.reset();
+  if (transport_) transport_->Stop();
   agent_.reset();
 }
 
@@ -88,9 +84,7 @@ void WorkerClient::Announce(const PeerAddress& address) {
     std::lock_guard lock(mu_);
     announced_ = address;
   }
-  transport_->loop().Post([this, running = running_] {
-    if (running->load()) Hello(false);
-  });
+  transport_->loop().Post([this] { Hello(false); });
 }
 
 void WorkerClient::Hello(bool again) {
@@ -108,9 +102,7 @@ void WorkerClient::Hello(bool again) {
   }
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
   if (again)
-    transport_->loop().CallAfter(kHelloInterval, [this, running = running_] {
-      if (running->load()) Hello(true);
-    });
+    transport_->loop().CallAfter(kHelloInterval, [this] { Hello(true); });
 }
 
 void WorkerClient::OnFrame(const std::string& frame) {

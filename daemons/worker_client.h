@@ -65,7 +65,6 @@ class WorkerClient {
   PeerAddress head_;
   std::unique_ptr<DeathWatch> life_;
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<std::atomic<bool>> running_ = std::make_shared<std::atomic<bool>>(true);
   std::atomic<bool> released_{false};
   std::atomic<bool> preloaded_{false};
 

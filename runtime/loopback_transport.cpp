@@ -10,7 +10,9 @@ class LoopbackTransport final : public Transport, private EventLoop {
       : network_(network), name_(std::move(name)) {
     network_->nodes_[name_] = this;
   }
-  ~LoopbackTransport() override {
+  ~LoopbackTransport() override { Stop(); }
+
+  void Stop() override {
     *alive_ = false;
     if (const auto it = network_->nodes_.find(name_);
         it != network_->nodes_.end() && it->second == this) {
@@ -31,6 +33,7 @@ class LoopbackTransport final : public Transport, private EventLoop {
   Status Send(const std::string& to, std::string frame) override {
     if (frame.size() > wire::kWireFrameBytesMax)
       return Error{ErrorCode::kInvalidArgument, "frame is over the limit"};
+    if (!*alive_) return Error{ErrorCode::kCancelled, "this transport was stopped"};
     network_->Route(name_, to, frame);
     return Status::Ok();
   }

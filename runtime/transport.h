@@ -64,6 +64,10 @@ class Transport {
   virtual void Disconnect(const std::string& peer) = 0;
   // kBackpressure when the outbound queue is full; success says nothing about arrival.
   virtual Status Send(const std::string& to, std::string frame) = 0;
+  // Ends the loop. When it returns, nothing runs on it any more; sends and connections are refused
+  // with kCancelled, posted functions are dropped. An owner whose callbacks use the transport stops
+  // it before it destroys anything. Idempotent; not from the loop.
+  virtual void Stop() = 0;
 };
 
 struct ZmqTransportOptions {
@@ -76,7 +80,7 @@ struct ZmqTransportOptions {
   bool queue_while_connecting = false;
 };
 
-// Starts the io thread at once; the destructor joins it.
+// Starts the io thread at once; Stop or the destructor joins it.
 [[nodiscard]] Result<std::unique_ptr<Transport>> MakeZmqTransport(ZmqTransportOptions options);
 
 }  // namespace troupe

@@ -60,10 +60,17 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   ~ZmqTransport() override {
+    Stop();
+    ::close(wake_fd_);
+  }
+
+  void Stop() override {
+    TROUPE_ASSERT(!InLoop(), "the loop cannot wait for its own end");
+    std::lock_guard lock(stop_mu_);
+    if (!thread_.joinable()) return;
     stopping_.store(true);
     Wake();
     thread_.join();
-    ::close(wake_fd_);
   }
 
   [[nodiscard]] const std::string& self() const override { return options_.name; }
@@ -77,13 +84,13 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   Result<PeerAddress> Listen(const std::string& endpoint) override {
-    Result<PeerAddress> result = Error{ErrorCode::kInternal, "not run"};
+    Result<PeerAddress> result = Stopped();
     RunOnLoop([&] { result = ListenOnLoop(endpoint); });
     return result;
   }
 
   Status Connect(const PeerAddress& peer) override {
-    Status status;
+    Status status = Stopped();
     RunOnLoop([&] { status = ConnectOnLoop(peer); });
     return status;
   }
@@ -103,6 +110,7 @@ class ZmqTransport final : public Transport, private EventLoop {
     }
     {
       std::lock_guard lock(mu_);
+      if (closed_) return Stopped();
       if (outbound_.size() >= static_cast<size_t>(kTransportQueueMessagesMax)) {
         return Error{ErrorCode::kBackpressure, "outbound queue is full"};
       }
@@ -123,6 +131,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   void Post(std::function<void()> fn) override {
     {
       std::lock_guard lock(mu_);
+      if (closed_) return;
       posted_.push_back(std::move(fn));
     }
     if (!InLoop()) Wake();
@@ -135,14 +144,17 @@ class ZmqTransport final : public Transport, private EventLoop {
   void WatchFd(int fd, std::function<void()> fn) override { fds_[fd] = std::move(fn); }
   void UnwatchFd(int fd) override { fds_.erase(fd); }
 
-  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == thread_.get_id(); }
+  static Error Stopped() { return Error{ErrorCode::kCancelled, "this transport was stopped"}; }
+
+  // Not thread_.get_id(): the loop may run before the constructor has stored the thread.
+  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == loop_id_.load(); }
   void Wake() const {
     const uint64_t one = 1;
     (void)!::write(wake_fd_, &one, sizeof one);
   }
 
-  // Runs `fn` on the loop and waits for it. The loop never blocks for long, so the wait is bounded
-  // by one turn.
+  // Runs `fn` on the loop and waits for it; does nothing once the loop has ended. The loop never
+  // blocks for long, so the wait is bounded by one turn.
   void RunOnLoop(const std::function<void()>& fn) {
     if (InLoop()) {
       fn();
@@ -151,12 +163,17 @@ class ZmqTransport final : public Transport, private EventLoop {
     std::mutex mu;
     std::condition_variable cv;
     bool done = false;
-    Post([&] {
-      fn();
-      std::lock_guard lock(mu);
-      done = true;
-      cv.notify_one();
-    });
+    {
+      std::lock_guard lock(mu_);
+      if (closed_) return;
+      posted_.emplace_back([&] {
+        fn();
+        std::lock_guard done_lock(mu);
+        done = true;
+        cv.notify_one();
+      });
+    }
+    Wake();
     std::unique_lock lock(mu);
     cv.wait(lock, [&] { return done; });
   }
@@ -339,8 +356,16 @@ class ZmqTransport final : public Transport, private EventLoop {
     return !posted_.empty() || !outbound_.empty();
   }
 
+  // What was posted before Stop still runs; from then on posts are dropped.
+  [[nodiscard]] bool Close() {
+    std::lock_guard lock(mu_);
+    closed_ = stopping_.load() && posted_.empty() && outbound_.empty();
+    return closed_;
+  }
+
   void Run() {
-    while (!stopping_.load() || HasPosted()) {
+    loop_id_.store(std::this_thread::get_id());
+    while (!Close()) {
       try {
         Turn();
       } catch (const zmq::error_t& e) {
@@ -402,11 +427,14 @@ class ZmqTransport final : public Transport, private EventLoop {
   const int wake_fd_;
   const SteadyClock clock_;
   std::atomic<bool> stopping_{false};
+  std::atomic<std::thread::id> loop_id_;
+  std::mutex stop_mu_;  // Held while the thread is joined.
 
   // Guarded by mu_.
   std::mutex mu_;
   std::deque<std::function<void()>> posted_;
   std::deque<std::pair<std::string, std::string>> outbound_;
+  bool closed_ = false;
 
   // Owned by the io thread.
   zmq::context_t context_;

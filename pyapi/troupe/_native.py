@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from troupe.errors import (
@@ -21,13 +24,33 @@ RETRYABLE_CODES = frozenset({"epoch_changed", "peer_gone", "deadline_exceeded", 
 
 def core() -> Any:
     """The module ``troupe._core``; a clear ImportError if the package was installed without it."""
+    first = "troupe._core" not in sys.modules
     try:
-        return importlib.import_module("troupe._core")
+        # Ctrl-C inside the first import would come out as an ImportError.
+        with deferred_interrupt() if first else nullcontext():
+            return importlib.import_module("troupe._core")
     except ImportError as error:
         raise ImportError(
             f"the native part of Troupe cannot be loaded ({error}); build it (see README.md) or "
             "install a wheel for this interpreter, then run `troupe doctor`"
         ) from error
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Holds Ctrl-C back until the end of the block; only the main thread ever gets it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: held.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 @contextmanager

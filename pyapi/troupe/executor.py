@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Optional
 
@@ -249,7 +247,7 @@ class Executor:
         driver = self._driver()
         self._check_room(driver)
         name = settings.name or _payload.callable_name(fn)
-        with _deferred_interrupt():
+        with _native.deferred_interrupt():  # what is submitted must be known, to be cancelled
             with _native.driver_errors(f"submitting {name!r}"):
                 job_id = driver.submit(self._spec(name, payload))
             handle = RunHandle(
@@ -323,23 +321,6 @@ def _check_call(
         isinstance(callbacks, Sequence) and all(callable(c) for c in callbacks)
     ):
         raise TypeError("callbacks must be a list of callables")
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Holds Ctrl-C back for a moment: a run that was submitted must be known to be cancelled."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    held: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *arguments: held.append(arguments))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if held:
-            handler(*held[0])
 
 
 def _cancel_quietly(handle: RunHandle) -> None:

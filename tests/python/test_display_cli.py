@@ -138,7 +138,8 @@ def test_run_a_script(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     script = write_script(tmp_path, (
         "import sys, troupe.torch as hvd\n"
         "hvd.init()\n"
-        "print(f'rank {hvd.rank()} of {hvd.size()} {sys.argv[1:]}', flush=True)\n"
+        # One write a line: here the ranks are threads that share one stdout.
+        "sys.stdout.write(f'rank {hvd.rank()} of {hvd.size()} {sys.argv[1:]}\\n')\n"
         "sys.exit(0)\n"))
     assert cli.main(["run", "-np", "2", "python", script, "--lr", "1"]) == 0
     lines = sorted(capfd.readouterr().out.splitlines())
