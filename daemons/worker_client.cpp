@@ -101,8 +101,7 @@ void WorkerClient::Hello(bool again) {
     hello.address = announced_;
   }
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
-  if (again)
-    transport_->loop().CallAfter(kHelloInterval, [this] { Hello(true); });
+  if (again) transport_->loop().CallAfter(kHelloInterval, [this] { Hello(true); });
 }
 
 void WorkerClient::OnFrame(const std::string& frame) {
