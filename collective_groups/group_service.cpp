@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "runtime/log.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::groups {
@@ -109,6 +110,7 @@ void GroupService::OnReport(const std::string& group, const Report& report) {
 }
 void GroupService::OnDeath(const std::string& group, const MemberId& id,
                            const std::string& reason) {
+  if (trace::On()) trace::Instant("death noticed", {{"member", id.ToString()}, {"how", reason}});
   Feed(group, MemberDied{id, reason});
 }
 void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
@@ -131,7 +133,12 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
     entry.early.push_back(event);
     return;
   }
+  const GroupPhase before = entry.coordinator->phase();
   const CoordinatorDecision decision = entry.coordinator->Step(loop_->Now(), event);
+  if (trace::On() && entry.coordinator->phase() != before) {
+    trace::Enter("group " + group, GroupPhaseName(entry.coordinator->phase()),
+                 {{"why", decision.reason}});
+  }
   if (!decision.reason.empty()) LogInfo("group ", group, ": ", decision.reason);
   for (const CoordinatorAction& action : decision.actions) Act(entry, action);
   if (!groups_.contains(group)) return;  // An action's callback closed it.
@@ -148,6 +155,12 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     entry.callbacks.fence(a->id, a->reason);
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
     entry.unsettled = true;
+    if (trace::On()) {
+      trace::Complete(
+          "epoch " + std::to_string(a->view.epoch), loop_->Now() - a->took,
+          {{"reason", a->view.reason}, {"size", static_cast<int64_t>(a->view.members.size())}},
+          "epochs of " + entry.name);
+    }
     entry.callbacks.activated(*a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
     EpochAddresses addresses{a->view, entry.coordinator->members()};
@@ -169,6 +182,7 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
 void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
   (void)store_lane_->Post([this, group, request, alive = alive_, loop = loop_] {
+    const trace::Span span("persist epoch");
     const std::string key = Key(group, "record");
     const Status status =
         store_->CompareAndSet(key, EncodeRecord(request.expected),

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -45,6 +46,7 @@ DriverClient::DriverClient(DriverOptions options)
     : options_(std::move(options)), id_("driver-" + RandomId()) {}
 
 Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions options) {
+  trace::Start("driver");
   std::unique_ptr<DriverClient> client(new DriverClient(std::move(options)));
   if (Status s = client->Start(); !s.ok()) {
     client->Shutdown();

@@ -8,6 +8,7 @@
 #include "collective_groups/messages.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -260,6 +261,7 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
     job->last_lines[worker->member().ToString()] = exited.last_lines;
   if (!process.exited) {
     process.exited = true;
+    if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
   if (!exited.reaped) return;

@@ -16,6 +16,7 @@
 #include "collective_groups/ledger.h"
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
+#include "runtime/trace.h"
 
 namespace py = pybind11;
 
@@ -482,6 +483,10 @@ PYBIND11_MODULE(_core, m) {
   BindDriver(m);
   BindWorker(m);
   BindLedger(m);
+  m.def(
+      "trace_enter",
+      [](const std::string& track, const std::string& name) { trace::Enter(track, name); },
+      py::arg("track"), py::arg("name"));
   m.def("version", [] { return std::string(TROUPE_VERSION); });
   m.def("free_port", &FreePort, "A TCP port of the loopback interface that is free at the moment.");
   m.def(

@@ -30,6 +30,11 @@ def core() -> Any:
         ) from error
 
 
+def trace_phase(name: str) -> None:
+    """Tells the trace, if there is one, what the elastic loop does from now on."""
+    core().trace_enter("elastic loop", name)
+
+
 @contextmanager
 def collective_errors(what: str) -> Iterator[None]:
     """Turns the core's errors inside a collective into the exceptions that users know."""
