@@ -223,7 +223,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
       callable) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
     job->start_failures = 0;
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "started", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
   }
   if (hello.job.empty() && (first || worker != nullptr || !hello.preloaded)) Assign(hello.process);
 }
@@ -308,14 +308,14 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (worker->status() == WorkerState::kFinished) return;  // A repeat.
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "failed", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");
     End(*job, "failed", worker->member().ToString() + " raised an exception",
         StatusOf(*job, *worker), result.payload);
     return;
   }
   if (result.payload.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kDrained);
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "drained", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "drained", "");
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*job);
@@ -325,7 +325,7 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   }
   worker->state = static_cast<uint8_t>(WorkerState::kFinished);
   job->results[worker->member().ToString()] = result.payload;
-  Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "finished", ""));
+  EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
   Save(*job);
   FinishIfDone(*job);
 }

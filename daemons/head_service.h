@@ -83,6 +83,8 @@ class HeadService {
   void End(Job& job, const std::string& state, const std::string& reason,
            const WorkerStatus& worker = {}, const std::string& payload = "");
   void EmitEpoch(Job& job, Duration pause);
+  void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+                  const std::string& state, const std::string& detail);
   void EmitLast(Job& job);
   void Emit(Job& job, JobEvent event);
   void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
