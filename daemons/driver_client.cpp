@@ -314,16 +314,18 @@ Status DriverClient::Resize(const std::string& job, uint32_t workers) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, ""});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, "", 0});
       },
       kRequestLimit));
 }
 
-Status DriverClient::Drain(const std::string& job, const std::string& member) {
+Status DriverClient::Drain(const std::string& job, const std::string& member, Duration limit) {
+  // Up to a whole millisecond, so that a short limit is not taken for none.
+  const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member, ms});
       },
       kRequestLimit));
 }
@@ -332,7 +334,7 @@ Status DriverClient::Cancel(const std::string& job) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, ""});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, "", 0});
       },
       kRequestLimit));
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <sstream>
 
 #include "collective_groups/messages.h"
 #include "daemons/head_service.h"
@@ -12,6 +13,7 @@
 namespace troupe::daemons {
 namespace {
 
+constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
 constexpr Duration kOutputGrace = seconds(2);
 
 }  // namespace
@@ -93,14 +95,16 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
       return Reply(from, command.request,
                    Error{ErrorCode::kNotFound, "no live worker " + command.member});
     }
-    if (job.record.target <= job.spec.min_workers) {
+    const bool repeated = worker->status() == WorkerState::kDraining;
+    if (!repeated && job.record.target <= job.spec.min_workers) {
       return Reply(from, command.request,
                    Error{ErrorCode::kInvalidArgument, "draining " + command.member +
                                                           " would leave fewer than min_workers = " +
                                                           std::to_string(job.spec.min_workers)});
     }
-    if (worker->status() != WorkerState::kDraining) --job.record.target;
-    DrainWorker(job, *worker, "asked by the driver");
+    if (!repeated) --job.record.target;
+    DrainWorker(job, *worker, "asked by the driver",
+                milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
     Save(job);
     return Reply(from, command.request, Status::Ok());
   }
@@ -316,7 +320,11 @@ void HeadService::OpenGroup(Job& job) {
   groups_.Open(std::move(options), std::move(callbacks));
 }
 
-void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how) {
+void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cause) {
+  std::ostringstream forced;
+  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
+         << " s after it was asked to leave";
+  const std::string how = worker.overdue ? forced.str() : cause;
   const bool was_starting = worker.status() == WorkerState::kStarting;
   const bool had_finished = worker.status() == WorkerState::kFinished;
   const bool was_draining = worker.status() == WorkerState::kDraining;
@@ -344,16 +352,41 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
   if (!job.done()) Fill(job);
 }
 
-void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason) {
-  if (worker.status() == WorkerState::kDraining || worker.status() == WorkerState::kFinished)
-    return;
-  const bool started = worker.status() == WorkerState::kRunning;
+void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                              Duration limit) {
+  if (worker.status() == WorkerState::kFinished) return;
+  if (limit > Duration::zero() && Now() + limit < worker.drain_by) {
+    worker.drain_by = Now() + limit;
+    worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
+  }
+  if (worker.status() == WorkerState::kDraining) return;
+  // A report may overtake the hello: who is known to the group is a member and leaves like one.
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
+  const bool started = worker.status() == WorkerState::kRunning ||
+                       std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
+                         return r.id == worker.member();
+                       });
   worker.state = static_cast<uint8_t>(WorkerState::kDraining);
   if (started) {
     groups_.Drain(job.spec.job, worker.member(), reason);
   } else {
     Kill(worker.process, SIGKILL, "not needed any more");
   }
+}
+
+// Repeats a drain, since the group may not have known the worker then, or the head may be new; ends
+// what is still there after its time.
+void HeadService::PressDrain(Job& job, JobWorker& worker) {
+  if (worker.status() != WorkerState::kDraining) return;
+  if (worker.drain_ms > 0 && worker.drain_by == Time::Never())
+    worker.drain_by = Now() + milliseconds(worker.drain_ms);
+  if (Now() < worker.drain_by) {
+    groups_.Drain(job.spec.job, worker.member(), "drain");
+    return;
+  }
+  worker.overdue = true;
+  Kill(worker.process, SIGKILL, "its drain is overdue");
 }
 
 // Drains the youngest workers over the target.

@@ -186,6 +186,7 @@ void HeadService::ApplyNodes(const NodeDecision& decision) {
           if (worker.alive() && worker.node == change.id)
             DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
         }
+        Save(job);
         Fill(job);
       }
     }
@@ -369,6 +370,7 @@ void HeadService::OnTick() {
                         !process->second.hello &&
                         Now() > process->second.started + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
+      PressDrain(job, worker);
     }
     Fill(job);
     EnsureSpare(job);

@@ -77,7 +77,10 @@ class HeadService {
   std::string LaunchProcess(Job& job, const std::string& node);
   void OpenGroup(Job& job);
   void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
-  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason);
+  // After `limit` it is ended; zero: never.
+  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                   Duration limit = Duration::zero());
+  void PressDrain(Job& job, JobWorker& worker);
   void Shrink(Job& job);
   void FinishIfDone(Job& job);
   void End(Job& job, const std::string& state, const std::string& reason,

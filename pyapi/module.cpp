@@ -163,8 +163,8 @@ class PyDriver {
   void Resize(const std::string& job, uint32_t workers) {
     CallStatus([&] { return client().Resize(job, workers); });
   }
-  void Drain(const std::string& job, const std::string& worker, double) {
-    CallStatus([&] { return client().Drain(job, worker); });
+  void Drain(const std::string& job, const std::string& worker, double deadline_s) {
+    CallStatus([&] { return client().Drain(job, worker, Seconds(deadline_s)); });
   }
   void Cancel(const std::string& job) {
     CallStatus([&] { return client().Cancel(job); });
