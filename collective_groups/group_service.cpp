@@ -44,8 +44,12 @@ struct GroupService::Entry {
 };
 
 GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
-                           std::string owner)
-    : loop_(loop), store_lane_(store_lane), store_(store), owner_(std::move(owner)) {}
+                           std::string owner, Duration key_ttl)
+    : loop_(loop),
+      store_lane_(store_lane),
+      store_(store),
+      owner_(std::move(owner)),
+      key_ttl_(key_ttl) {}
 
 GroupService::~GroupService() {
   *alive_ = false;
@@ -103,6 +107,17 @@ void GroupService::Close(const std::string& group) {
   loop_->Cancel(it->second->timer);
   groups_.erase(it);
   (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
+}
+
+void GroupService::Refresh() {
+  for (const auto& [group, entry] : groups_) {
+    if (!entry->coordinator || !entry->coordinator->record()) continue;
+    // Against the same value: what another coordinator has written since stays as it is.
+    (void)store_lane_->Post(
+        [this, key = Key(group, "record"), bytes = EncodeRecord(entry->coordinator->record())] {
+          (void)store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
+        });
+  }
 }
 
 void GroupService::OnReport(const std::string& group, const Report& report) {
@@ -184,9 +199,8 @@ void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   (void)store_lane_->Post([this, group, request, alive = alive_, loop = loop_] {
     const trace::Span span("persist epoch");
     const std::string key = Key(group, "record");
-    const Status status =
-        store_->CompareAndSet(key, EncodeRecord(request.expected),
-                              wire::Encode(kRecordType, request.record), kGroupKeyTtl);
+    const Status status = store_->CompareAndSet(
+        key, EncodeRecord(request.expected), wire::Encode(kRecordType, request.record), key_ttl_);
     StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
     if (answer.code == ErrorCode::kConflict) {
       Result<std::optional<std::string>> actual = store_->Get(key);

@@ -59,8 +59,34 @@ void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t fro
 void HeadService::Save(const Job& job) {
   (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state",
                            bytes = wire::Encode(kFrameJobCommand, job.record)] {
-    (void)store_->Put(key, bytes, kJobKeyTtl);
+    (void)store_->Put(key, bytes, options_.key_ttl);
   });
+}
+
+void HeadService::SaveSpec(const Job& job) {
+  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/spec",
+                           bytes = wire::Encode(kFrameSubmitJob, job.spec)] {
+    (void)store_->Put(key, bytes, options_.key_ttl);
+  });
+}
+
+void HeadService::Forget(const Job& job) {
+  (void)store_lane_->Post([this, name = job.spec.job] {
+    (void)store_->DeletePrefix("job/" + name + "/");
+    (void)store_->DeletePrefix("group/" + name + "/");
+  });
+}
+
+// Four times in the lifetime of a key.
+void HeadService::RefreshKeys() {
+  if (Now() < refresh_at_) return;
+  refresh_at_ = Now() + options_.key_ttl / 4;
+  groups_.Refresh();
+  for (const auto& [name, job] : jobs_) {
+    if (job.done()) continue;
+    SaveSpec(job);
+    Save(job);
+  }
 }
 
 WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {

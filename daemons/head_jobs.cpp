@@ -54,10 +54,7 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   driver_peers_[submit.driver] = from;
   Job& stored = jobs_[spec.job] = std::move(job);
   Reply(from, submit.request, Status::Ok());
-  (void)store_lane_->Post(
-      [this, key = "job/" + spec.job + "/spec", bytes = wire::Encode(kFrameSubmitJob, spec)] {
-        (void)store_->Put(key, bytes, kJobKeyTtl);
-      });
+  SaveSpec(stored);
   Fill(stored);
 }
 
@@ -453,8 +450,7 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
     });
   }
   groups_.Close(job.spec.job);
-  (void)store_lane_->Post(
-      [this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
+  Forget(job);
   // What a worker printed comes through its node and may be behind its result: the job's last event
   // waits until the node has seen the processes end.
   job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);

@@ -28,7 +28,7 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
       options_(options),
       log_id_(RandomId()),
       nodes_(NodeTableOptions{options.node_suspect, options.node_dead, seconds(600)}),
-      groups_(&transport->loop(), store_lane, store, "head-" + log_id_) {}
+      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
@@ -375,7 +375,11 @@ void HeadService::OnTick() {
     Fill(job);
     EnsureSpare(job);
   }
-  for (const std::string& name : over) jobs_.erase(name);
+  for (const std::string& name : over) {
+    Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
+    jobs_.erase(name);
+  }
+  RefreshKeys();
   transport_->loop().CallAfter(kTick, [this, alive = alive_] {
     if (*alive) OnTick();
   });

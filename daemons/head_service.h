@@ -29,6 +29,8 @@ struct HeadOptions {
   Duration confirm_grace = seconds(5);  // After a restart, for workers to be heard.
   Duration node_suspect = seconds(2);
   Duration node_dead = seconds(6);
+  // How long the store keeps what a head that is gone has left; a running one refreshes it.
+  Duration key_ttl = seconds(24 * 3600);
 };
 
 class HeadService {
@@ -92,6 +94,9 @@ class HeadService {
   void Emit(Job& job, JobEvent event);
   void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
   void Save(const Job& job);
+  void SaveSpec(const Job& job);
+  void Forget(const Job& job);
+  void RefreshKeys();
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
@@ -117,6 +122,7 @@ class HeadService {
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
+  Time refresh_at_{};
 };
 
 }  // namespace troupe::daemons

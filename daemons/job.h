@@ -16,7 +16,6 @@
 namespace troupe::daemons {
 
 inline constexpr size_t kJobEventsMax = 50'000;  // Kept for a driver that reconnects.
-inline constexpr Duration kJobKeyTtl = seconds(24 * 3600);
 inline constexpr int kStartFailuresMax = 3;  // Workers in a row that died before they were ready.
 
 enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kDrained, kDead };

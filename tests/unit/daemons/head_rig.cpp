@@ -80,7 +80,7 @@ void HeadRig::Pass(Duration d) {
     while (transport_.RunTimer(until)) {
     }
     Settle();
-    if (!started_.empty() || next_event_ > 0) Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
+    if (driver_beats_) Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
     JoinNode();
     for (auto& [worker, report] : reports_) {
       if (greeted_[process(worker)]) Report(worker, report.state, report.epoch);
@@ -142,6 +142,16 @@ void HeadRig::FormGroup(uint32_t workers) {
        {MemberState::kReady, MemberState::kPrepared, MemberState::kLinked}) {
     for (uint32_t i = 0; i < workers; ++i) Report(i, state, state == MemberState::kReady ? 0 : 1);
   }
+}
+
+std::vector<std::string> HeadRig::Keys() {
+  std::vector<std::string> keys;
+  for (const char* prefix : {"job/", "group/"}) {
+    const auto listed = store_.List(prefix);
+    if (!listed.ok()) return {listed.error().message};
+    for (const auto& [key, value] : *listed) keys.push_back(key);
+  }
+  return keys;
 }
 
 // Takes what the head has sent to whom it concerns.

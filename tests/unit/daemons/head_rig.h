@@ -98,6 +98,9 @@ class HeadRig {
   [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
   [[nodiscard]] int reply_code() const { return reply_code_; }
   MemoryStore& store() { return store_; }
+  [[nodiscard]] std::vector<std::string> Keys();
+  // The driver is not heard any more.
+  void Silence() { driver_beats_ = false; }
 
  private:
   void Sort();
@@ -116,6 +119,7 @@ class HeadRig {
   std::vector<nlohmann::json> events_;
   uint64_t next_event_ = 0;
   int reply_code_ = -1;
+  bool driver_beats_ = true;
 };
 
 }  // namespace troupe::daemons::testing

@@ -15,6 +15,8 @@ using groups::MemberState;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
 
 WorkerResult Returned(const HeadRig& rig, size_t worker) {
   return {rig.process(worker), "j", "w" + std::to_string(worker) + "#1", true, 0, "value"};
@@ -109,6 +111,40 @@ TEST_F(HeadDrain, ReachesAWorkerThatTheGroupDoesNotKnowYet) {
   rig_.Report(2, MemberState::kReady, 0);
   rig_.Pass(milliseconds(500));
   EXPECT_TRUE(Told(2, groups::CommandKind::kExpel));
+}
+
+HeadOptions ShortKeys() {
+  HeadOptions options;
+  options.key_ttl = seconds(20);
+  return options;
+}
+
+TEST(HeadStore, TheKeysOfARunningJobDoNotExpire) {
+  HeadRig rig(ShortKeys());
+  rig.JoinNode();
+  rig.Submit(1);
+  rig.Greet(0);
+  rig.FormGroup(1);
+  rig.Report(0, MemberState::kActive, 1);
+  rig.Pass(seconds(60));
+  EXPECT_THAT(rig.Keys(), IsSupersetOf({"job/j/spec", "job/j/state", "group/j/record"}));
+}
+
+TEST(HeadStore, NothingIsLeftOfAJobThatEndedEvenWhileTheStoreWasAway) {
+  HeadRig rig(ShortKeys());
+  rig.JoinNode();
+  rig.Submit(1);
+  rig.Greet(0);
+  rig.FormGroup(1);
+  rig.store().SetAvailable(false);
+  rig.Say(kFrameWorkerResult, rig.process(0), Returned(rig, 0));
+  rig.store().SetAvailable(true);
+  rig.Say(kFrameWorkerExited, "node-n", WorkerExited{rig.process(0), true, "exited", 0, {}});
+  ASSERT_EQ(rig.told().back(), "done succeeded");
+  EXPECT_THAT(rig.Keys(), Not(IsEmpty()));
+  rig.Silence();
+  rig.Pass(seconds(400));
+  EXPECT_THAT(rig.Keys(), IsEmpty());
 }
 
 }  // namespace
