@@ -1,6 +1,7 @@
 #include "actors/actor_client.h"
 
 #include "actors/protocol.h"
+#include "runtime/trace.h"
 
 namespace troupe::actors {
 namespace {
@@ -40,6 +41,7 @@ void ActorClient::Call(const std::string& actor, const std::string& method, std:
     }
   }
   if (refusal) return done(*refusal);
+  if (trace::On()) trace::AsyncBegin("call", id, {{"actor", actor}, {"method", method}});
   const Status sent = transport_->Send(
       actor, wire::Encode(kFrameActorCall, ActorCall{id, method, std::move(arguments)}));
   if (sent.ok()) return;
@@ -65,6 +67,7 @@ void ActorClient::OnFrame(const std::string& frame) {
     call = std::move(it->second);
     pending_.erase(it);
   }
+  if (trace::On()) trace::AsyncEnd("call", reply->id, {{"code", int64_t{reply->code}}});
   if (reply->code != 0)
     return call.done(Error{static_cast<ErrorCode>(reply->code), reply->message});
   call.done(std::move(reply->value));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/log.h"
+#include "runtime/trace.h"
 
 namespace troupe::actors {
 
@@ -52,7 +53,12 @@ void ActorHost::Drain() {
       next = std::move(mailbox_.front());
       mailbox_.pop_front();
     }
-    Answer(next.from, next.call.id, instance_->Invoke(next.call.method, next.call.arguments));
+    // Calls on several fibers overlap, so they are told apart by where their `next` lies.
+    const auto id = reinterpret_cast<uint64_t>(&next);
+    if (trace::On()) trace::AsyncBegin(next.call.method, id, {{"caller", next.from}});
+    const Result<std::string> result = instance_->Invoke(next.call.method, next.call.arguments);
+    if (trace::On()) trace::AsyncEnd(next.call.method, id);
+    Answer(next.from, next.call.id, result);
   }
 }
 

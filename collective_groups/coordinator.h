@@ -145,6 +145,8 @@ class Coordinator {
   [[nodiscard]] const View& view() const {
     return current_;
   }  // The last active view; epoch 0: none yet.
+  // What the store holds, as far as is known.
+  [[nodiscard]] const std::optional<EpochRecord>& record() const { return stored_; }
   [[nodiscard]] const std::string& waiting_for() const { return waiting_for_; }
   // Live members in or outside the view, with their last report.
   [[nodiscard]] std::vector<Report> members() const;

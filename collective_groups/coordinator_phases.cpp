@@ -184,16 +184,21 @@ void Coordinator::PersistEnd() {
 void Coordinator::ExpelDrainedOutside() {
   std::vector<MemberId> drained;
   for (const auto& [id, peer] : peers_) {
-    if (peer.draining && peer.report.state == MemberState::kReady) drained.push_back(id);
+    const MemberState s = peer.report.state;
+    const bool outside = s == MemberState::kReady || s == MemberState::kIdle;
+    if (peer.draining && outside) drained.push_back(id);
   }
-  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
+  for (const MemberId& id : drained) {
+    Expel(id, ExpelKind::kDrained, "drained");
+    if (options_.start_members > 1) --options_.start_members;  // Nobody comes in its place.
+  }
 }
 
 void Coordinator::ReleaseDrained() {
   std::vector<MemberId> drained;
   for (const auto& [id, peer] : peers_) {
-    if (peer.draining && !InNext(id)) drained.push_back(id);
-    if (peer.draining && phase_ == GroupPhase::kParked) drained.push_back(id);
+    const bool outside = !InNext(id) || phase_ == GroupPhase::kParked;
+    if (peer.draining && outside) drained.push_back(id);
   }
   for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
 }

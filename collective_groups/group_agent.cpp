@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "runtime/trace.h"
 
 namespace troupe::groups {
 namespace {
@@ -78,7 +81,11 @@ void GroupAgent::Feed(const MemberEvent& event) {
 
 void GroupAgent::FeedLocked(const MemberEvent& event) {
   if (stopped_) return;
+  const MemberState before = core_.state();
   for (const MemberAction& action : core_.Step(clock_.Now(), event)) Act(action);
+  if (trace::On() && core_.state() != before)
+    trace::Enter("member", MemberStateName(core_.state()),
+                 {{"epoch", static_cast<int64_t>(core_.epoch())}});
 }
 
 // Runs under mu_. Nothing here waits: sends are queued, links and collectives have their lanes.
@@ -91,6 +98,7 @@ void GroupAgent::Act(const MemberAction& action) {
     communicator_
         ->CancelLinks();  // Links of an epoch that will not be must not hold up the next one.
     (void)links_.Post([this, a = *a] {
+      const trace::Span span("make offers");
       OffersMade made{a.epoch, {}, ""};
       for (const uint32_t slot : a.slots) {
         Result<std::string> address = communicator_->Offer(a.my_slot, slot);
@@ -111,12 +119,14 @@ void GroupAgent::Act(const MemberAction& action) {
     });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
     (void)links_.Post([this, a = *a] {
+      const trace::Span span("link ahead");
       Feed(PrelinkDone{a.slot, a.attempt, communicator_->Link(a.slot, a.address).ok()});
     });
   } else if (const auto* a = std::get_if<Activated>(&action)) {
     active_ = ActiveView{a->view, TopologyOf(a->view, options_.id), a->pause};
     active_fresh_ = true;
     in_epoch_ = true;
+    activated_at_ = clock_.Now();
     changed_.notify_all();
   } else if (const auto* a = std::get_if<BoundaryAnswer>(&action)) {
     boundary_answered_ = true;
@@ -130,6 +140,7 @@ void GroupAgent::Act(const MemberAction& action) {
 }
 
 void GroupAgent::DoLink(const LinkEpoch& link) {
+  const trace::Span span("link");
   std::string problem;
   for (const LinkOffer& offer : link.offers) {
     if (const Status s = communicator_->Link(offer.slot, offer.address); !s.ok()) {
@@ -154,6 +165,7 @@ void GroupAgent::Ready(uint64_t version, bool has_state) {
 }
 
 Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
+  const trace::Span span("wait for a view");
   std::unique_lock lock(mu_);
   const bool woke = changed_.wait_for(
       lock, limit, [this] { return active_fresh_ || stopped_ || expelled_ != ExpelKind::kNone; });
@@ -165,6 +177,7 @@ Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
 }
 
 Result<bool> GroupAgent::Boundary() {
+  const trace::Span span("step boundary");
   std::unique_lock lock(mu_);
   boundary_answered_ = false;
   FeedLocked(UserBoundary{});
@@ -195,7 +208,7 @@ MemberState GroupAgent::state() const {
 
 // ---- collectives ----
 
-GroupAgent::Handle GroupAgent::Submit(Body body) {
+GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body) {
   auto operation = std::make_shared<Operation>();
   Handle handle = 0;
   Epoch epoch = 0;
@@ -211,28 +224,31 @@ GroupAgent::Handle GroupAgent::Submit(Body body) {
       return handle;
     }
   }
-  const Status posted = collectives_.Post([this, operation, epoch, body = std::move(body)] {
-    bool current = false;
-    {
-      std::lock_guard lock(mu_);
-      current = in_epoch_ && active_.view.epoch == epoch;
-    }
-    Result<uint64_t> result =
-        Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
-    if (current) result = body(*communicator_);
-    std::lock_guard lock(mu_);
-    operation->done = true;
-    if (result.ok()) {
-      operation->value = *result;
-    } else {
-      operation->status = result.error();
-      const ErrorCode code = result.error().code;
-      if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
-        FeedLocked(CommunicatorBroke{epoch, result.error().message});
-      }
-    }
-    changed_.notify_all();
-  });
+  const Status posted =
+      collectives_.Post([this, what, bytes, operation, epoch, body = std::move(body)] {
+        bool current = false;
+        const Time begin = trace::On() ? clock_.Now() : Time{};
+        {
+          std::lock_guard lock(mu_);
+          current = in_epoch_ && active_.view.epoch == epoch;
+        }
+        Result<uint64_t> result =
+            Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
+        if (current) result = body(*communicator_);
+        std::lock_guard lock(mu_);
+        if (current && trace::On()) TraceCollective(what, bytes, epoch, begin);
+        operation->done = true;
+        if (result.ok()) {
+          operation->value = *result;
+        } else {
+          operation->status = result.error();
+          const ErrorCode code = result.error().code;
+          if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
+            FeedLocked(CommunicatorBroke{epoch, result.error().message});
+          }
+        }
+        changed_.notify_all();
+      });
   if (!posted.ok()) {
     std::lock_guard lock(mu_);
     operation->done = true;
@@ -241,35 +257,46 @@ GroupAgent::Handle GroupAgent::Submit(Body body) {
   return handle;
 }
 
+// The first one of an epoch is what a recovery is measured by. Runs under mu_.
+void GroupAgent::TraceCollective(const char* what, size_t bytes, Epoch epoch, Time begin) {
+  const auto number = static_cast<int64_t>(epoch);
+  trace::Complete(what, begin, {{"epoch", number}, {"bytes", static_cast<int64_t>(bytes)}});
+  if (activated_at_ == Time::Never() || active_.view.epoch != epoch) return;
+  trace::Complete("to the first collective", activated_at_, {{"epoch", number}}, "first");
+  activated_at_ = Time::Never();
+}
+
 GroupAgent::Handle GroupAgent::AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op,
                                          double prescale, double postscale) {
-  return Submit([segments = std::move(segments), type, op, prescale,
+  const size_t element = ElementBytes(type);
+  size_t total = 0;
+  for (const Segment& s : segments) total += s.count;
+  return Submit("all-reduce", total * element,
+                [segments = std::move(segments), total, element, type, op, prescale,
                  postscale](Communicator& c) -> Result<uint64_t> {
-    const size_t element = ElementBytes(type);
-    size_t total = 0;
-    for (const Segment& s : segments) total += s.count;
-    std::vector<char> fused;
-    void* data = segments.size() == 1 ? segments[0].data : nullptr;
-    if (data == nullptr) {
-      fused.resize(total * element);
-      size_t offset = 0;
-      for (const Segment& s : segments) {
-        std::memcpy(fused.data() + offset, s.data, s.count * element);
-        offset += s.count * element;
-      }
-      data = fused.data();
-    }
-    if (prescale != 1.0) ScaleInPlace(data, total, type, prescale);
-    if (const Status s = c.AllReduce(data, total, type, op); !s.ok()) return s.error();
-    if (postscale != 1.0) ScaleInPlace(data, total, type, postscale);
-    size_t offset = 0;
-    for (const Segment& s : segments) {
-      if (fused.empty()) break;
-      std::memcpy(s.data, fused.data() + offset, s.count * element);
-      offset += s.count * element;
-    }
-    return uint64_t{0};
-  });
+                  std::vector<char> fused;
+                  void* data = segments.size() == 1 ? segments[0].data : nullptr;
+                  if (data == nullptr) {
+                    fused.resize(total * element);
+                    size_t offset = 0;
+                    for (const Segment& s : segments) {
+                      std::memcpy(fused.data() + offset, s.data, s.count * element);
+                      offset += s.count * element;
+                    }
+                    data = fused.data();
+                  }
+                  if (prescale != 1.0) ScaleInPlace(data, total, type, prescale);
+                  if (const Status s = c.AllReduce(data, total, type, op); !s.ok())
+                    return s.error();
+                  if (postscale != 1.0) ScaleInPlace(data, total, type, postscale);
+                  size_t offset = 0;
+                  for (const Segment& s : segments) {
+                    if (fused.empty()) break;
+                    std::memcpy(s.data, fused.data() + offset, s.count * element);
+                    offset += s.count * element;
+                  }
+                  return uint64_t{0};
+                });
 }
 
 namespace {
@@ -280,25 +307,30 @@ Result<uint64_t> NoValue(const Status& status) {
 }  // namespace
 
 GroupAgent::Handle GroupAgent::Broadcast(void* data, size_t bytes, int root) {
-  return Submit([=](Communicator& c) { return NoValue(c.Broadcast(data, bytes, root)); });
+  return Submit("broadcast", bytes,
+                [=](Communicator& c) { return NoValue(c.Broadcast(data, bytes, root)); });
 }
 
 GroupAgent::Handle GroupAgent::AllGather(const void* in, void* out,
                                          std::vector<size_t> bytes_per_rank) {
-  return Submit([in, out, sizes = std::move(bytes_per_rank)](Communicator& c) {
+  const size_t total = std::accumulate(bytes_per_rank.begin(), bytes_per_rank.end(), size_t{0});
+  return Submit("all-gather", total, [in, out, sizes = std::move(bytes_per_rank)](Communicator& c) {
     return NoValue(c.AllGather(in, out, sizes));
   });
 }
 
 GroupAgent::Handle GroupAgent::Barrier() {
-  return Submit([](Communicator& c) { return NoValue(c.Barrier()); });
+  return Submit("barrier", 0, [](Communicator& c) { return NoValue(c.Barrier()); });
 }
 
 GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
                                         std::vector<MutableBuffer> buffers) {
-  return Submit([chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
-    return c.Transfer(chain, buffers);
-  });
+  size_t total = 0;
+  for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
+  return Submit("state transfer", total,
+                [chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
+                  return c.Transfer(chain, buffers);
+                });
 }
 
 Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {

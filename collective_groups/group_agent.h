@@ -90,7 +90,8 @@ class GroupAgent {
   void Act(const MemberAction& action);
   void DoLink(const LinkEpoch& link);
   void ArmTick();
-  Handle Submit(Body body);
+  Handle Submit(const char* what, size_t bytes, Body body);
+  void TraceCollective(const char* what, size_t bytes, Epoch epoch, Time begin);
 
   const MemberOptions options_;
   EventLoop* const loop_;
@@ -104,8 +105,9 @@ class GroupAgent {
   std::condition_variable changed_;
   Member core_;
   bool stopped_ = false;
-  bool active_fresh_ = false;  // Activated and not yet seen by WaitActive.
-  ActiveView active_;          // Of the epoch the user's thread is in.
+  bool active_fresh_ = false;          // Activated and not yet seen by WaitActive.
+  ActiveView active_;                  // Of the epoch the user's thread is in.
+  Time activated_at_ = Time::Never();  // Never: a collective of the epoch has ended since.
   bool in_epoch_ = false;
   bool boundary_answered_ = false;
   bool boundary_stop_ = false;

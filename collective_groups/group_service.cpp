@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "runtime/log.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::groups {
@@ -43,8 +44,12 @@ struct GroupService::Entry {
 };
 
 GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
-                           std::string owner)
-    : loop_(loop), store_lane_(store_lane), store_(store), owner_(std::move(owner)) {}
+                           std::string owner, Duration key_ttl)
+    : loop_(loop),
+      store_lane_(store_lane),
+      store_(store),
+      owner_(std::move(owner)),
+      key_ttl_(key_ttl) {}
 
 GroupService::~GroupService() {
   *alive_ = false;
@@ -104,11 +109,23 @@ void GroupService::Close(const std::string& group) {
   (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
 }
 
+void GroupService::Refresh() {
+  for (const auto& [group, entry] : groups_) {
+    if (!entry->coordinator || !entry->coordinator->record()) continue;
+    // Against the same value: what another coordinator has written since stays as it is.
+    (void)store_lane_->Post(
+        [this, key = Key(group, "record"), bytes = EncodeRecord(entry->coordinator->record())] {
+          (void)store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
+        });
+  }
+}
+
 void GroupService::OnReport(const std::string& group, const Report& report) {
   Feed(group, ReportReceived{report});
 }
 void GroupService::OnDeath(const std::string& group, const MemberId& id,
                            const std::string& reason) {
+  if (trace::On()) trace::Instant("death noticed", {{"member", id.ToString()}, {"how", reason}});
   Feed(group, MemberDied{id, reason});
 }
 void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
@@ -131,7 +148,12 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
     entry.early.push_back(event);
     return;
   }
+  const GroupPhase before = entry.coordinator->phase();
   const CoordinatorDecision decision = entry.coordinator->Step(loop_->Now(), event);
+  if (trace::On() && entry.coordinator->phase() != before) {
+    trace::Enter("group " + group, GroupPhaseName(entry.coordinator->phase()),
+                 {{"why", decision.reason}});
+  }
   if (!decision.reason.empty()) LogInfo("group ", group, ": ", decision.reason);
   for (const CoordinatorAction& action : decision.actions) Act(entry, action);
   if (!groups_.contains(group)) return;  // An action's callback closed it.
@@ -148,6 +170,12 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     entry.callbacks.fence(a->id, a->reason);
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
     entry.unsettled = true;
+    if (trace::On()) {
+      trace::Complete(
+          "epoch " + std::to_string(a->view.epoch), loop_->Now() - a->took,
+          {{"reason", a->view.reason}, {"size", static_cast<int64_t>(a->view.members.size())}},
+          "epochs of " + entry.name);
+    }
     entry.callbacks.activated(*a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
     EpochAddresses addresses{a->view, entry.coordinator->members()};
@@ -169,10 +197,10 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
 void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
   (void)store_lane_->Post([this, group, request, alive = alive_, loop = loop_] {
+    const trace::Span span("persist epoch");
     const std::string key = Key(group, "record");
-    const Status status =
-        store_->CompareAndSet(key, EncodeRecord(request.expected),
-                              wire::Encode(kRecordType, request.record), kGroupKeyTtl);
+    const Status status = store_->CompareAndSet(
+        key, EncodeRecord(request.expected), wire::Encode(kRecordType, request.record), key_ttl_);
     StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
     if (answer.code == ErrorCode::kConflict) {
       Result<std::optional<std::string>> actual = store_->Get(key);

@@ -21,7 +21,7 @@ namespace troupe::groups {
 
 // Keys of a group: "group/<name>/record", "group/<name>/term", "group/<name>/epoch/<n>" (members
 // and link addresses).
-inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);
+inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);  // Unless refreshed.
 inline constexpr Duration kEpochKeyTtl = seconds(600);
 
 struct GroupCallbacks {
@@ -37,7 +37,8 @@ struct GroupCallbacks {
 
 class GroupService {
  public:
-  GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store, std::string owner);
+  GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store, std::string owner,
+               Duration key_ttl = kGroupKeyTtl);
   ~GroupService();
 
   // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
@@ -45,6 +46,8 @@ class GroupService {
   void Open(CoordinatorOptions options, GroupCallbacks callbacks);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);
+  // Keeps the keys of all groups for another lifetime.
+  void Refresh();
 
   void OnReport(const std::string& group, const Report& report);
   void OnDeath(const std::string& group, const MemberId& id, const std::string& reason);
@@ -65,6 +68,7 @@ class GroupService {
   BlockingLane* const store_lane_;
   Store* const store_;
   const std::string owner_;
+  const Duration key_ttl_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, std::unique_ptr<Entry>> groups_;
 };

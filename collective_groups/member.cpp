@@ -4,6 +4,12 @@
 
 namespace troupe::groups {
 
+const char* MemberStateName(MemberState state) {
+  static constexpr const char* kNames[] = {"idle",   "ready",  "leaving", "prepared",
+                                           "linked", "active", "finished"};
+  return kNames[static_cast<size_t>(state)];
+}
+
 Member::Member(MemberOptions options, Time now)
     : options_(std::move(options)), now_(now), next_beat_(now) {}
 

@@ -25,6 +25,7 @@ enum class MemberState : uint8_t {
   kActive = 5,    // In the epoch.
   kFinished = 6,  // The user's function returned.
 };
+[[nodiscard]] const char* MemberStateName(MemberState state);
 
 // An address at which one side of a link waits for the other; opaque to the protocol.
 struct LinkOffer {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -45,6 +46,7 @@ DriverClient::DriverClient(DriverOptions options)
     : options_(std::move(options)), id_("driver-" + RandomId()) {}
 
 Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions options) {
+  trace::Start("driver");
   std::unique_ptr<DriverClient> client(new DriverClient(std::move(options)));
   if (Status s = client->Start(); !s.ok()) {
     client->Shutdown();
@@ -305,16 +307,18 @@ Status DriverClient::Resize(const std::string& job, uint32_t workers) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, ""});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, "", 0});
       },
       kRequestLimit));
 }
 
-Status DriverClient::Drain(const std::string& job, const std::string& member) {
+Status DriverClient::Drain(const std::string& job, const std::string& member, Duration limit) {
+  // Up to a whole millisecond, so that a short limit is not taken for none.
+  const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member, ms});
       },
       kRequestLimit));
 }
@@ -323,7 +327,7 @@ Status DriverClient::Cancel(const std::string& job) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, ""});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, "", 0});
       },
       kRequestLimit));
 }

@@ -52,7 +52,9 @@ class DriverClient {
   // did not submit.
   Result<std::optional<JobEvent>> NextEvent(const std::string& job, Duration limit);
   Status Resize(const std::string& job, uint32_t workers);
-  Status Drain(const std::string& job, const std::string& member);
+  // Asks a worker to leave at its next step boundary; after `limit` it is ended. Zero: never.
+  Status Drain(const std::string& job, const std::string& member,
+               Duration limit = Duration::zero());
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
   Result<std::string> ClusterJson(Duration limit = seconds(20));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <sstream>
 
 #include "collective_groups/messages.h"
 #include "daemons/head_service.h"
@@ -12,9 +13,8 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kJobKeyTtl = seconds(24 * 3600);
+constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
 constexpr Duration kOutputGrace = seconds(2);
-constexpr size_t kEventBatchBytes = size_t{4} << 20;
 
 }  // namespace
 
@@ -54,10 +54,7 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   driver_peers_[submit.driver] = from;
   Job& stored = jobs_[spec.job] = std::move(job);
   Reply(from, submit.request, Status::Ok());
-  (void)store_lane_->Post(
-      [this, key = "job/" + spec.job + "/spec", bytes = wire::Encode(kFrameSubmitJob, spec)] {
-        (void)store_->Put(key, bytes, kJobKeyTtl);
-      });
+  SaveSpec(stored);
   Fill(stored);
 }
 
@@ -95,14 +92,16 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
       return Reply(from, command.request,
                    Error{ErrorCode::kNotFound, "no live worker " + command.member});
     }
-    if (job.record.target <= job.spec.min_workers) {
+    const bool repeated = worker->status() == WorkerState::kDraining;
+    if (!repeated && job.record.target <= job.spec.min_workers) {
       return Reply(from, command.request,
                    Error{ErrorCode::kInvalidArgument, "draining " + command.member +
                                                           " would leave fewer than min_workers = " +
                                                           std::to_string(job.spec.min_workers)});
     }
-    if (worker->status() != WorkerState::kDraining) --job.record.target;
-    DrainWorker(job, *worker, "asked by the driver");
+    if (!repeated) --job.record.target;
+    DrainWorker(job, *worker, "asked by the driver",
+                milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
     Save(job);
     return Reply(from, command.request, Status::Ok());
   }
@@ -318,7 +317,11 @@ void HeadService::OpenGroup(Job& job) {
   groups_.Open(std::move(options), std::move(callbacks));
 }
 
-void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how) {
+void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cause) {
+  std::ostringstream forced;
+  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
+         << " s after it was asked to leave";
+  const std::string how = worker.overdue ? forced.str() : cause;
   const bool was_starting = worker.status() == WorkerState::kStarting;
   const bool had_finished = worker.status() == WorkerState::kFinished;
   const bool was_draining = worker.status() == WorkerState::kDraining;
@@ -327,7 +330,7 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
   worker.state = static_cast<uint8_t>(WorkerState::kDead);
   groups_.OnDeath(job.spec.job, worker.member(), how);
   if (job.done()) return;
-  Emit(job, WorkerEvent(job.spec.job, Now(), status, was_draining ? "drained" : "died", how));
+  EmitWorker(job, worker, status, was_draining ? "drained" : "died", how);
   Save(job);
   if (job.spec.kind == "actor") {  // Its state died with it; whoever holds a handle must know.
     End(job, "failed", job.spec.name + " " + how, status);
@@ -346,16 +349,41 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& how
   if (!job.done()) Fill(job);
 }
 
-void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason) {
-  if (worker.status() == WorkerState::kDraining || worker.status() == WorkerState::kFinished)
-    return;
-  const bool started = worker.status() == WorkerState::kRunning;
+void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                              Duration limit) {
+  if (worker.status() == WorkerState::kFinished) return;
+  if (limit > Duration::zero() && Now() + limit < worker.drain_by) {
+    worker.drain_by = Now() + limit;
+    worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
+  }
+  if (worker.status() == WorkerState::kDraining) return;
+  // A report may overtake the hello: who is known to the group is a member and leaves like one.
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
+  const bool started = worker.status() == WorkerState::kRunning ||
+                       std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
+                         return r.id == worker.member();
+                       });
   worker.state = static_cast<uint8_t>(WorkerState::kDraining);
   if (started) {
     groups_.Drain(job.spec.job, worker.member(), reason);
   } else {
     Kill(worker.process, SIGKILL, "not needed any more");
   }
+}
+
+// Repeats a drain, since the group may not have known the worker then, or the head may be new; ends
+// what is still there after its time.
+void HeadService::PressDrain(Job& job, JobWorker& worker) {
+  if (worker.status() != WorkerState::kDraining) return;
+  if (worker.drain_ms > 0 && worker.drain_by == Time::Never())
+    worker.drain_by = Now() + milliseconds(worker.drain_ms);
+  if (Now() < worker.drain_by) {
+    groups_.Drain(job.spec.job, worker.member(), "drain");
+    return;
+  }
+  worker.overdue = true;
+  Kill(worker.process, SIGKILL, "its drain is overdue");
 }
 
 // Drains the youngest workers over the target.
@@ -422,102 +450,12 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
     });
   }
   groups_.Close(job.spec.job);
-  (void)store_lane_->Post(
-      [this, prefix = "job/" + job.spec.job + "/"] { (void)store_->DeletePrefix(prefix); });
+  Forget(job);
   // What a worker printed comes through its node and may be behind its result: the job's last event
   // waits until the node has seen the processes end.
   job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
   job.last_event_by = Now() + kOutputGrace;
   EmitLast(job);
-}
-
-void HeadService::EmitLast(Job& job) {
-  if (!job.last_event) return;
-  for (const auto& [name, process] : processes_) {
-    if (process.job == job.spec.job && Now() < job.last_event_by) return;
-  }
-  JobEvent event = std::move(*job.last_event);
-  job.last_event.reset();
-  Emit(job, std::move(event));
-}
-
-// ---- events and status ----
-
-void HeadService::EmitEpoch(Job& job, Duration pause) {
-  job.epoch_pending = false;
-  Emit(job,
-       EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
-}
-
-void HeadService::Emit(Job& job, JobEvent event) {
-  job.events.push_back(std::move(event));
-  if (job.events.size() > kJobEventsMax) {
-    job.events.pop_front();
-    ++job.first_event;
-  }
-  const auto peer = driver_peers_.find(job.record.driver);
-  if (peer != driver_peers_.end())
-    SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
-}
-
-void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t from_sequence) {
-  JobEvents batch{job.spec.job, log_id_, std::max(from_sequence, job.first_event), {}};
-  size_t bytes = 0;
-  for (uint64_t i = batch.first;
-       i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
-    batch.events.push_back(job.events[i - job.first_event]);
-    bytes += batch.events.back().json.size() + batch.events.back().payload.size();
-  }
-  if (!batch.events.empty()) (void)transport_->Send(to, wire::Encode(kFrameJobEvents, batch));
-}
-
-void HeadService::Save(const Job& job) {
-  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state",
-                           bytes = wire::Encode(kFrameJobCommand, job.record)] {
-    (void)store_->Put(key, bytes, kJobKeyTtl);
-  });
-}
-
-WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {
-  WorkerStatus status;
-  status.id = worker.member().ToString();
-  status.rank = worker.rank;
-  status.node = worker.node;
-  status.state = WorkerStateName(worker.status());
-  if (const auto it = processes_.find(worker.process); it != processes_.end()) {
-    status.pid = it->second.pid;
-    status.host = it->second.host;
-    status.address = it->second.address;
-  }
-  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
-    for (const groups::Report& r : group->members()) {
-      if (r.id != worker.member()) continue;
-      status.version = r.version;
-      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive)
-        status.state = "ready";
-    }
-  }
-  return status;
-}
-
-std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const {
-  std::map<std::string, WorkerStatus> map;
-  for (const JobWorker& worker : job.record.workers)
-    map[worker.member().ToString()] = StatusOf(job, worker);
-  return map;
-}
-
-JobStatus HeadService::StatusOf(const Job& job) const {
-  JobStatus status{job.spec.job,         job.spec.name,        job.state,
-                   job.reason,           job.view.epoch,       job.record.target,
-                   job.spec.min_workers, job.spec.max_workers, {}};
-  for (const JobWorker& worker : job.record.workers)
-    status.workers.push_back(StatusOf(job, worker));
-  if (const groups::Coordinator* group = groups_.Find(job.spec.job);
-      group != nullptr && status.reason.empty()) {
-    status.reason = group->waiting_for();
-  }
-  return status;
 }
 
 }  // namespace troupe::daemons

@@ -9,6 +9,7 @@
 #include "daemons/signals.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
+#include "runtime/trace.h"
 
 int main(int argc, char** argv) {
   using namespace troupe;
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   app.add_option("--log-file", log_file);
   CLI11_PARSE(app, argc, argv);
   InitLogging("head", log_file);
+  trace::Start("head");
   if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);
 
   ZmqTransportOptions transport_options;

@@ -8,6 +8,7 @@
 #include "collective_groups/messages.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -27,7 +28,7 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
       options_(options),
       log_id_(RandomId()),
       nodes_(NodeTableOptions{options.node_suspect, options.node_dead, seconds(600)}),
-      groups_(&transport->loop(), store_lane, store, "head-" + log_id_) {}
+      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
@@ -185,6 +186,7 @@ void HeadService::ApplyNodes(const NodeDecision& decision) {
           if (worker.alive() && worker.node == change.id)
             DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
         }
+        Save(job);
         Fill(job);
       }
     }
@@ -222,7 +224,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
       callable) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
     job->start_failures = 0;
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "started", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
   }
   if (hello.job.empty() && (first || worker != nullptr || !hello.preloaded)) Assign(hello.process);
 }
@@ -260,6 +262,7 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
     job->last_lines[worker->member().ToString()] = exited.last_lines;
   if (!process.exited) {
     process.exited = true;
+    if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
   if (!exited.reaped) return;
@@ -306,14 +309,14 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (worker->status() == WorkerState::kFinished) return;  // A repeat.
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "failed", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");
     End(*job, "failed", worker->member().ToString() + " raised an exception",
         StatusOf(*job, *worker), result.payload);
     return;
   }
   if (result.payload.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kDrained);
-    Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "drained", ""));
+    EmitWorker(*job, *worker, StatusOf(*job, *worker), "drained", "");
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*job);
@@ -323,7 +326,7 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   }
   worker->state = static_cast<uint8_t>(WorkerState::kFinished);
   job->results[worker->member().ToString()] = result.payload;
-  Emit(*job, WorkerEvent(job->spec.job, Now(), StatusOf(*job, *worker), "finished", ""));
+  EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
   Save(*job);
   FinishIfDone(*job);
 }
@@ -367,11 +370,16 @@ void HeadService::OnTick() {
                         !process->second.hello &&
                         Now() > process->second.started + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
+      PressDrain(job, worker);
     }
     Fill(job);
     EnsureSpare(job);
   }
-  for (const std::string& name : over) jobs_.erase(name);
+  for (const std::string& name : over) {
+    Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
+    jobs_.erase(name);
+  }
+  RefreshKeys();
   transport_->loop().CallAfter(kTick, [this, alive = alive_] {
     if (*alive) OnTick();
   });

@@ -29,6 +29,8 @@ struct HeadOptions {
   Duration confirm_grace = seconds(5);  // After a restart, for workers to be heard.
   Duration node_suspect = seconds(2);
   Duration node_dead = seconds(6);
+  // How long the store keeps what a head that is gone has left; a running one refreshes it.
+  Duration key_ttl = seconds(24 * 3600);
 };
 
 class HeadService {
@@ -77,16 +79,24 @@ class HeadService {
   std::string LaunchProcess(Job& job, const std::string& node);
   void OpenGroup(Job& job);
   void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
-  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason);
+  // After `limit` it is ended; zero: never.
+  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                   Duration limit = Duration::zero());
+  void PressDrain(Job& job, JobWorker& worker);
   void Shrink(Job& job);
   void FinishIfDone(Job& job);
   void End(Job& job, const std::string& state, const std::string& reason,
            const WorkerStatus& worker = {}, const std::string& payload = "");
   void EmitEpoch(Job& job, Duration pause);
+  void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+                  const std::string& state, const std::string& detail);
   void EmitLast(Job& job);
   void Emit(Job& job, JobEvent event);
   void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
   void Save(const Job& job);
+  void SaveSpec(const Job& job);
+  void Forget(const Job& job);
+  void RefreshKeys();
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
@@ -112,6 +122,7 @@ class HeadService {
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
+  Time refresh_at_{};
 };
 
 }  // namespace troupe::daemons

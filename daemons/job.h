@@ -28,6 +28,9 @@ struct JobWorker {
   std::string node;
   uint8_t state = 0;  // WorkerState.
   int rank = -1;
+  uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
+  Time drain_by = Time::Never();  // Its end on this head's clock.
+  bool overdue = false;           // It is ended by force.
 
   [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
   [[nodiscard]] bool alive() const {
@@ -38,7 +41,7 @@ struct JobWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank);
+    a(index, incarnation, process, node, state, rank, drain_ms);
   }
 };
 

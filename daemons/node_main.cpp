@@ -9,6 +9,7 @@
 #include "daemons/node_service.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
+#include "runtime/trace.h"
 
 // Long because it is a list of options.
 // NOLINTNEXTLINE(readability-function-size)
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
   CLI11_PARSE(app, argc, argv);
   InitLogging("node", log_file);
+  trace::Start("node");
   const auto fail = [](const std::string& why) {
     std::cerr << "troupe-node: " << why << "\n";
     return 1;

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "runtime/log.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -116,6 +117,7 @@ uint32_t NodeService::FreeSlot() const {
 
 void NodeService::OnStart(const StartWorker& start) {
   if (workers_.contains(start.process) || leaving_) return;
+  const trace::Span span("start worker");
   const uint32_t slot = FreeSlot();
   const auto refuse = [&](const std::string& why) {
     WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
@@ -166,6 +168,7 @@ void NodeService::OnLifeLost(const std::string& process) {
   const auto it = workers_.find(process);
   if (it == workers_.end() || it->second.death_reported) return;
   it->second.death_reported = true;
+  if (trace::On()) trace::Instant("life lost", {{"process", process}});
   WorkerExited exited{process, false, "its process ended", 0, {}};
   Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
 }
@@ -176,6 +179,7 @@ void NodeService::OnExit(const std::string& process) {
   Worker& worker = it->second;
   const std::optional<ExitInfo> info = worker.child.TryReap();
   if (!info) return;
+  if (trace::On()) trace::Instant("reaped", {{"process", process}, {"how", info->ToString()}});
   EventLoop& loop = transport_->loop();
   loop.UnwatchFd(worker.child.pidfd());
   ReadOutput(process, worker.out, true);

@@ -7,6 +7,7 @@
 
 #include "runtime/log.h"
 #include "runtime/process.h"
+#include "runtime/trace.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -33,6 +34,7 @@ Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment(Communicator
 
 Status WorkerClient::Start() {
   std::signal(SIGPIPE, SIG_IGN);
+  trace::Start("worker");
   process_ = Env("TROUPE_WORKER_PROCESS");
   node_ = Env("TROUPE_WORKER_NODE");
   data_address_ = Env("TROUPE_WORKER_DATA_ADDRESS");
@@ -151,6 +153,7 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
     return;  // The head sees no progress and says so.
   }
   assignment_ = assignment;
+  if (trace::On()) trace::Instant("assigned", {{"member", assignment.member}});
   groups::MemberOptions options;
   options.id = *id;
   options.host = host_;
@@ -163,6 +166,10 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
       });
   waiting_.push_back(assignment);
   changed_.notify_all();
+  // The head hears of it now and not with the next beat.
+  transport_->loop().Post([this, running = running_] {
+    if (running->load()) Hello(false);
+  });
 }
 
 std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {

@@ -16,6 +16,7 @@
 #include "collective_groups/ledger.h"
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
+#include "runtime/trace.h"
 
 namespace py = pybind11;
 
@@ -162,8 +163,8 @@ class PyDriver {
   void Resize(const std::string& job, uint32_t workers) {
     CallStatus([&] { return client().Resize(job, workers); });
   }
-  void Drain(const std::string& job, const std::string& worker, double) {
-    CallStatus([&] { return client().Drain(job, worker); });
+  void Drain(const std::string& job, const std::string& worker, double deadline_s) {
+    CallStatus([&] { return client().Drain(job, worker, Seconds(deadline_s)); });
   }
   void Cancel(const std::string& job) {
     CallStatus([&] { return client().Cancel(job); });
@@ -482,6 +483,10 @@ PYBIND11_MODULE(_core, m) {
   BindDriver(m);
   BindWorker(m);
   BindLedger(m);
+  m.def(
+      "trace_enter",
+      [](const std::string& track, const std::string& name) { trace::Enter(track, name); },
+      py::arg("track"), py::arg("name"));
   m.def("version", [] { return std::string(TROUPE_VERSION); });
   m.def("free_port", &FreePort, "A TCP port of the loopback interface that is free at the moment.");
   m.def(

@@ -235,9 +235,10 @@ struct JobCommand {
   std::string kind;  // "resize", "drain", "cancel".
   uint32_t workers = 0;
   std::string member;
+  uint64_t deadline_ms = 0;  // "drain": then the worker is ended; 0: never.
   template <class A>
   void Fields(A& a) {
-    a(request, job, kind, workers, member);
+    a(request, job, kind, workers, member, deadline_ms);
   }
 };
 

@@ -36,6 +36,11 @@ def core() -> Any:
         ) from error
 
 
+def trace_phase(name: str) -> None:
+    """Tells the trace, if there is one, what the elastic loop does from now on."""
+    core().trace_enter("elastic loop", name)
+
+
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Holds Ctrl-C back until the end of the block; only the main thread ever gets it."""

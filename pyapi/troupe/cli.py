@@ -1,4 +1,4 @@
-"""The command line: ``troupe version | doctor | run | up``."""
+"""The command line: ``troupe version | doctor | run | trace | up``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Optional
 
 from troupe._version import __version__
@@ -52,6 +53,12 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("script", help="the script, optionally after the word python")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(action=_run)
+
+    trace = commands.add_parser("trace", help="merge the traces of a run with TROUPE_TRACE_DIR")
+    trace.add_argument("folder", help="what TROUPE_TRACE_DIR was")
+    trace.add_argument("-o", "--output", default="trace.json", metavar="FILE",
+                       help="merged file, for Perfetto or chrome://tracing (trace.json)")
+    trace.set_defaults(action=_trace)
 
     up = commands.add_parser("up", help="hold the instances that a cluster file asks for")
     up.add_argument("file", help="cluster file (YAML)")
@@ -114,6 +121,16 @@ def run_script(path: str, args: Sequence[str]) -> None:
     except SystemExit as error:
         if error.code not in (None, 0):
             raise RuntimeError(f"{path} exited with status {error.code!r}") from error
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from troupe._trace import write_merged
+
+    try:
+        print(write_merged(Path(arguments.folder), Path(arguments.output)))
+    except OSError as error:
+        return _fail(str(error))
+    return 0
 
 
 def _up(arguments: argparse.Namespace) -> int:

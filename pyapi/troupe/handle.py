@@ -150,13 +150,14 @@ class RunHandle:
     def drain(self, worker: Union[str, int], deadline_s: float = 30.0) -> None:
         """Asks one worker, by id or rank, to leave at its next step boundary.
 
-        It is ended by force when it is still there after ``deadline_s`` seconds.
+        It is ended by force when it is still there after ``deadline_s`` seconds; its last event, of
+        state "drained", then says so.
         """
         self._check_process()
         check_amount("deadline_s", deadline_s)
         worker_id = self._worker_id(worker)
         with _native.driver_errors(f"drain of worker {worker_id} of run {self.name!r}"):
-            self._driver.drain(self.job_id, worker_id, float(deadline_s))
+            self._driver.drain(self.job_id, worker_id, max(0.001, float(deadline_s)))
 
     def cancel(self) -> None:
         """Ends the run; ``result()`` then raises JobCancelled. Harmless after the end."""

@@ -74,6 +74,7 @@ void Cluster::Handle(const JobEvent& event) {
     members_.clear();
   } else if (event.kind == "worker") {
     if (JsonField(json, 0, "state") == "died") ++deaths_;
+    if (JsonField(json, 0, "state") == "drained") drained_.push_back(JsonField(json, 0, "detail"));
   } else if (event.kind == "epoch") {
     members_.clear();
     epoch_ = std::stoull(JsonField(json, 0, "epoch"));

@@ -54,6 +54,8 @@ class Cluster {
   [[nodiscard]] const std::vector<std::string>& results() const { return results_; }
   [[nodiscard]] const std::vector<std::string>& parked() const { return parked_; }
   [[nodiscard]] int deaths() const { return deaths_; }
+  // What was said of each worker that was drained.
+  [[nodiscard]] const std::vector<std::string>& drained() const { return drained_; }
   // Processes of the cluster by program name, from /proc (children of troupe-local).
   [[nodiscard]] int PidOf(const std::string& program) const;
 
@@ -68,6 +70,7 @@ class Cluster {
   std::vector<std::string> results_;
   std::vector<std::string> parked_;
   int deaths_ = 0;
+  std::vector<std::string> drained_;
 };
 
 // The text or number after "key": in a flat JSON object; empty if absent.

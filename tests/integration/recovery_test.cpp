@@ -161,6 +161,25 @@ TEST(Recovery, StoppedMemberIsFencedOut) {
   ExpectExactlyOnce(cluster, 3);
 }
 
+TEST(Recovery, AStuckMemberIsEndedAtItsDrainDeadline) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 16000;
+  options.per_rank = 4;
+  options.lease_ms = 60'000;  // Only the drain can end it.
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const Member stuck = cluster.members()[1];
+  ::kill(stuck.pid, SIGSTOP);
+  ASSERT_TRUE(cluster.client().Drain(cluster.job(), stuck.id, milliseconds(500)).ok());
+  ASSERT_TRUE(cluster.WaitFor("3 members", [&] { return cluster.members().size() == 3; }));
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+  EXPECT_EQ(cluster.deaths(), 0);
+  ASSERT_EQ(cluster.drained().size(), 1U);
+  EXPECT_NE(cluster.drained()[0].find("ended by force"), std::string::npos) << cluster.drained()[0];
+}
+
 TEST(Recovery, HeadIsKilledAndRestarted) {
   Cluster cluster;
   Cluster::JobOptions options;

@@ -578,6 +578,7 @@ def build_module() -> types.ModuleType:
     module.CoreError = CoreError  # type: ignore[attr-defined]
     module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
     module.Driver = Driver  # type: ignore[attr-defined]
+    module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
     module.version = lambda: "fake"  # type: ignore[attr-defined]
     return module
 

@@ -350,5 +350,26 @@ TEST_F(CoordinatorTest, EndsWhenEveryMemberFinished) {
   EXPECT_EQ(core_->phase(), GroupPhase::kEnded);
 }
 
+TEST_F(CoordinatorTest, AParkedGroupSendsADrainedMemberAwayOnce) {
+  FormActive(2, 2);
+  Say(2, MemberState::kIdle, 0);
+  Feed(DrainRequested{Id(2), "asked"});
+  Feed(MemberDied{Id(1), "killed"});
+  ASSERT_EQ(core_->phase(), GroupPhase::kParked);
+  EXPECT_THAT(To(CommandKind::kExpel), ElementsAre("w2"));
+}
+
+// Nobody waits for as many members as there were when the group was opened.
+TEST_F(CoordinatorTest, AMemberDrainedBeforeTheGroupFormedIsNotWaitedFor) {
+  Start(1, 3);
+  Ready(0);
+  Ready(1);
+  Say(2, MemberState::kIdle, 0);
+  Feed(DrainRequested{Id(2), "resized"});
+  ASSERT_EQ(All<PersistRecord>().size(), 1U);
+  EXPECT_THAT(Names(All<PersistRecord>()[0].record.view), ElementsAre("w0", "w1"));
+  EXPECT_THAT(To(CommandKind::kExpel), ElementsAre("w2"));
+}
+
 }  // namespace
 }  // namespace troupe::groups

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from troupe import _native
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
 from troupe.torch import _context
 from troupe.torch.elastic.state import State
@@ -42,18 +43,23 @@ def _run(func: Callable[..., T], state: State, args: Any, kwargs: Any) -> T:
     first = True
     while True:
         if not entered:
+            _native.trace_phase("rejoin")
             context.rejoin(state.version, state.has_state)
             if not first:
+                _native.trace_phase("reset callbacks")
                 state.on_reset()
         entered, first = False, False
         try:
+            _native.trace_phase("sync")
             state.sync()
             state.mark_synced()
+            _native.trace_phase("train")
             result = func(state, *args, **kwargs)
             _end_together(context)
             return result
         except HorovodInternalError as error:
             _log.info("back to commit %d: %s", state.version, error)
+            _native.trace_phase("restore")
             context.abandon_collectives()
             if state.has_state:
                 state.restore()

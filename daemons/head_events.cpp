@@ -1,0 +1,134 @@
+// What HeadService tells about its jobs: events to their drivers, records to the store, status.
+#include <algorithm>
+
+#include "daemons/head_service.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr size_t kEventBatchBytes = size_t{4} << 20;
+
+}  // namespace
+
+void HeadService::EmitLast(Job& job) {
+  if (!job.last_event) return;
+  for (const auto& [name, process] : processes_) {
+    if (process.job == job.spec.job && Now() < job.last_event_by) return;
+  }
+  JobEvent event = std::move(*job.last_event);
+  job.last_event.reset();
+  Emit(job, std::move(event));
+}
+
+void HeadService::EmitEpoch(Job& job, Duration pause) {
+  job.epoch_pending = false;
+  Emit(job,
+       EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
+}
+
+// What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
+void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+                             const std::string& state, const std::string& detail) {
+  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+  Emit(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
+}
+
+void HeadService::Emit(Job& job, JobEvent event) {
+  job.events.push_back(std::move(event));
+  if (job.events.size() > kJobEventsMax) {
+    job.events.pop_front();
+    ++job.first_event;
+  }
+  const auto peer = driver_peers_.find(job.record.driver);
+  if (peer != driver_peers_.end())
+    SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
+}
+
+void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t from_sequence) {
+  JobEvents batch{job.spec.job, log_id_, std::max(from_sequence, job.first_event), {}};
+  size_t bytes = 0;
+  for (uint64_t i = batch.first;
+       i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
+    batch.events.push_back(job.events[i - job.first_event]);
+    bytes += batch.events.back().json.size() + batch.events.back().payload.size();
+  }
+  if (!batch.events.empty()) (void)transport_->Send(to, wire::Encode(kFrameJobEvents, batch));
+}
+
+void HeadService::Save(const Job& job) {
+  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state",
+                           bytes = wire::Encode(kFrameJobCommand, job.record)] {
+    (void)store_->Put(key, bytes, options_.key_ttl);
+  });
+}
+
+void HeadService::SaveSpec(const Job& job) {
+  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/spec",
+                           bytes = wire::Encode(kFrameSubmitJob, job.spec)] {
+    (void)store_->Put(key, bytes, options_.key_ttl);
+  });
+}
+
+void HeadService::Forget(const Job& job) {
+  (void)store_lane_->Post([this, name = job.spec.job] {
+    (void)store_->DeletePrefix("job/" + name + "/");
+    (void)store_->DeletePrefix("group/" + name + "/");
+  });
+}
+
+// Four times in the lifetime of a key.
+void HeadService::RefreshKeys() {
+  if (Now() < refresh_at_) return;
+  refresh_at_ = Now() + options_.key_ttl / 4;
+  groups_.Refresh();
+  for (const auto& [name, job] : jobs_) {
+    if (job.done()) continue;
+    SaveSpec(job);
+    Save(job);
+  }
+}
+
+WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {
+  WorkerStatus status;
+  status.id = worker.member().ToString();
+  status.rank = worker.rank;
+  status.node = worker.node;
+  status.state = WorkerStateName(worker.status());
+  if (const auto it = processes_.find(worker.process); it != processes_.end()) {
+    status.pid = it->second.pid;
+    status.host = it->second.host;
+    status.address = it->second.address;
+  }
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
+    for (const groups::Report& r : group->members()) {
+      if (r.id != worker.member()) continue;
+      status.version = r.version;
+      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive)
+        status.state = "ready";
+    }
+  }
+  return status;
+}
+
+std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const {
+  std::map<std::string, WorkerStatus> map;
+  for (const JobWorker& worker : job.record.workers)
+    map[worker.member().ToString()] = StatusOf(job, worker);
+  return map;
+}
+
+JobStatus HeadService::StatusOf(const Job& job) const {
+  JobStatus status{job.spec.job,         job.spec.name,        job.state,
+                   job.reason,           job.view.epoch,       job.record.target,
+                   job.spec.min_workers, job.spec.max_workers, {}};
+  for (const JobWorker& worker : job.record.workers)
+    status.workers.push_back(StatusOf(job, worker));
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job);
+      group != nullptr && status.reason.empty()) {
+    status.reason = group->waiting_for();
+  }
+  return status;
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,200 @@
+#include "tests/unit/daemons/head_rig.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+
+#include "runtime/wire.h"
+
+namespace troupe::daemons::testing {
+namespace {
+
+using groups::MemberState;
+
+constexpr Duration kBeat = milliseconds(100);
+
+}  // namespace
+
+void ScriptedTransport::Post(std::function<void()> fn) {
+  std::lock_guard lock(mu_);
+  posted_.push_back(std::move(fn));
+}
+
+bool ScriptedTransport::RunPosted() {
+  std::deque<std::function<void()>> posted;
+  {
+    std::lock_guard lock(mu_);
+    posted.swap(posted_);
+  }
+  for (const auto& fn : posted) fn();
+  return !posted.empty();
+}
+
+bool ScriptedTransport::RunTimer(Time until) {
+  const Time due = timers_.NextDue();
+  const Time next = std::max(clock_->Now(), std::min(due, until));
+  clock_->Advance(next - clock_->Now());
+  if (due > until) return false;
+  timers_.RunDue(next);
+  return true;
+}
+
+HeadRig::HeadRig(HeadOptions options)
+    : transport_(&clock_), store_(&clock_), head_(&transport_, &lane_, &store_, options) {
+  EXPECT_TRUE(head_.Start().ok());
+  Settle();
+}
+
+HeadRig::~HeadRig() { lane_.Stop(); }
+
+void HeadRig::Settle() {
+  for (bool more = true; more;) {
+    std::mutex mu;
+    std::condition_variable cv;
+    bool done = false;
+    EXPECT_TRUE(lane_
+                    .Post([&] {
+                      std::lock_guard lock(mu);
+                      done = true;
+                      cv.notify_one();
+                    })
+                    .ok());
+    {
+      std::unique_lock lock(mu);
+      cv.wait(lock, [&] { return done; });
+    }
+    more = transport_.RunPosted();
+  }
+  Sort();
+}
+
+void HeadRig::Deliver(uint8_t, const std::string& from, const std::string& frame) {
+  transport_.Deliver(from, frame);
+  Settle();
+}
+
+void HeadRig::Pass(Duration d) {
+  const Time end = clock_.Now() + d;
+  while (clock_.Now() < end) {
+    const Time until = std::min(end, clock_.Now() + kBeat);
+    while (transport_.RunTimer(until)) {
+    }
+    Settle();
+    if (driver_beats_) Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
+    JoinNode();
+    for (auto& [worker, report] : reports_) {
+      if (greeted_[process(worker)]) Report(worker, report.state, report.epoch);
+    }
+  }
+}
+
+void HeadRig::JoinNode() {
+  NodeHello hello;
+  hello.node = "n";
+  hello.incarnation = 1;
+  hello.host = "h";
+  hello.resources = {{"CPU", 8}};
+  for (const auto& [process, greeted] : greeted_) {
+    if (greeted) hello.workers.push_back({process, 100});
+  }
+  Say(kFrameNodeHello, "node-n", hello);
+}
+
+void HeadRig::Submit(uint32_t workers, uint32_t min_workers) {
+  SubmitJob submit;
+  submit.request = 1;
+  submit.driver = "d";
+  submit.spec.job = "j";
+  submit.spec.name = "job";
+  submit.spec.workers = workers;
+  submit.spec.min_workers = min_workers;
+  submit.spec.max_workers = 8;
+  submit.spec.resources = {{"CPU", 1}};
+  submit.spec.spares = 0;
+  submit.spec.payload = "work";
+  Say(kFrameSubmitJob, "d", submit);
+}
+
+void HeadRig::Greet(size_t worker) {
+  WorkerHello hello;
+  hello.process = process(worker);
+  hello.node = "n";
+  hello.pid = 100;
+  hello.host = "h";
+  hello.job = "j";
+  hello.member = "w" + std::to_string(worker) + "#1";
+  greeted_[hello.process] = true;
+  Say(kFrameWorkerHello, hello.process, hello);
+}
+
+void HeadRig::Report(size_t worker, MemberState state, groups::Epoch epoch) {
+  groups::Report& report = reports_[worker];
+  report.id = {"w" + std::to_string(worker), 1};
+  report.host = "h";
+  report.state = state;
+  report.epoch = epoch;
+  ++report.sequence;
+  Say(kFrameGroupReport, process(worker), GroupFrame{"j", wire::Encode(kFrameGroupReport, report)});
+}
+
+void HeadRig::FormGroup(uint32_t workers) {
+  for (const MemberState state :
+       {MemberState::kReady, MemberState::kPrepared, MemberState::kLinked}) {
+    for (uint32_t i = 0; i < workers; ++i) Report(i, state, state == MemberState::kReady ? 0 : 1);
+  }
+}
+
+std::vector<std::string> HeadRig::Keys() {
+  std::vector<std::string> keys;
+  for (const char* prefix : {"job/", "group/"}) {
+    const auto listed = store_.List(prefix);
+    if (!listed.ok()) return {listed.error().message};
+    for (const auto& [key, value] : *listed) keys.push_back(key);
+  }
+  return keys;
+}
+
+// Takes what the head has sent to whom it concerns.
+void HeadRig::Sort() {
+  for (const auto& [to, frame] : transport_.TakeSent()) {
+    const uint8_t type = *wire::PeekType(frame);
+    if (type == kFrameStartWorker) {
+      started_.push_back(wire::Decode<StartWorker>(type, frame)->process);
+      greeted_[started_.back()] = false;
+    } else if (type == kFrameKillWorker) {
+      const KillWorker kill = *wire::Decode<KillWorker>(type, frame);
+      signals_[kill.process].push_back(kill.signal);
+    } else if (type == kFrameGroupCommand) {
+      const GroupFrame outer = *wire::Decode<GroupFrame>(type, frame);
+      commands_[to].push_back(*wire::Decode<groups::Command>(type, outer.body));
+    } else if (type == kFrameDriverReply) {
+      reply_code_ = wire::Decode<DriverReply>(type, frame)->code;
+    } else if (type == kFrameJobEvents) {
+      const JobEvents batch = *wire::Decode<JobEvents>(type, frame);
+      uint64_t sequence = batch.first;
+      for (const JobEvent& event : batch.events) {
+        if (sequence++ < next_event_) continue;
+        next_event_ = sequence;
+        const nlohmann::json json = nlohmann::json::parse(event.json);
+        events_.push_back(json);
+        if (event.kind == "worker")
+          told_.push_back(json.at("worker").get<std::string>() + " " +
+                          json.at("state").get<std::string>());
+        if (event.kind == "epoch") told_.push_back("epoch " + json.at("epoch").dump());
+        if (event.kind == "done") told_.push_back("done " + json.at("state").get<std::string>());
+      }
+    }
+  }
+}
+
+std::vector<int> HeadRig::signals(const std::string& process) const {
+  const auto it = signals_.find(process);
+  return it == signals_.end() ? std::vector<int>{} : it->second;
+}
+
+std::vector<groups::Command> HeadRig::commands(size_t worker) const {
+  const auto it = commands_.find(process(worker));
+  return it == commands_.end() ? std::vector<groups::Command>{} : it->second;
+}
+
+}  // namespace troupe::daemons::testing

@@ -1,0 +1,125 @@
+// A head on virtual time, with a store in memory and scripted nodes, workers and drivers: every
+// frame it gets and every order of events is chosen by the test.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "daemons/head_service.h"
+#include "runtime/timer_queue.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons::testing {
+
+// A transport whose frames go to the test and whose loop runs when the test says so. Post is safe
+// from the store's lane.
+class ScriptedTransport final : public Transport, private EventLoop {
+ public:
+  using Sent = std::pair<std::string, std::string>;  // To, frame.
+
+  [[nodiscard]] const std::string& self() const override { return name_; }
+  EventLoop& loop() override { return *this; }
+  void SetHandler(Handler handler) override { handler_ = std::move(handler); }
+  void SetDropHandler(DropHandler) override {}
+  Result<PeerAddress> Listen(const std::string& endpoint) override {
+    return PeerAddress{name_, endpoint, ""};
+  }
+  Status Connect(const PeerAddress&) override { return Status::Ok(); }
+  void Disconnect(const std::string&) override {}
+  Status Send(const std::string& to, std::string frame) override {
+    sent_.emplace_back(to, std::move(frame));
+    return Status::Ok();
+  }
+
+  void Deliver(const std::string& from, const std::string& frame) { handler_(from, frame); }
+  // Runs what was posted; false if there was nothing.
+  bool RunPosted();
+  // Moves to the next timer that is due up to `until` and runs it; false (at `until`) if none is.
+  bool RunTimer(Time until);
+  [[nodiscard]] Time Clock() const { return clock_->Now(); }
+  [[nodiscard]] const FakeClock* clock() const { return clock_; }
+  [[nodiscard]] std::vector<Sent> TakeSent() { return std::exchange(sent_, {}); }
+  explicit ScriptedTransport(FakeClock* clock) : clock_(clock) {}
+
+ private:
+  [[nodiscard]] Time Now() const override { return clock_->Now(); }
+  void Post(std::function<void()> fn) override;
+  TimerId CallAt(Time when, std::function<void()> fn) override {
+    return timers_.Schedule(when, std::move(fn));
+  }
+  void Cancel(TimerId timer) override { timers_.Cancel(timer); }
+  void WatchFd(int, std::function<void()>) override {}
+  void UnwatchFd(int) override {}
+
+  const std::string name_ = "head";
+  FakeClock* const clock_;
+  Handler handler_;
+  TimerQueue timers_;
+  std::vector<Sent> sent_;
+  std::mutex mu_;
+  std::deque<std::function<void()>> posted_;
+};
+
+class HeadRig {
+ public:
+  explicit HeadRig(HeadOptions options = {});
+  ~HeadRig();
+
+  // A node "n" with 8 CPUs, which says hello again as time passes.
+  void JoinNode();
+  // A job of `workers` workers on it; starts and greets for them until the group is active. Worker
+  // i is member "w<i>#1" in the process process(i).
+  void Submit(uint32_t workers, uint32_t min_workers = 1);
+  void FormGroup(uint32_t workers);
+  void Greet(size_t worker);  // The worker's first words: it has its assignment.
+  void Report(size_t worker, groups::MemberState state, groups::Epoch epoch);
+  void Deliver(uint8_t type, const std::string& from, const std::string& frame);
+  template <class T>
+  void Say(uint8_t type, const std::string& from, const T& message) {
+    Deliver(type, from, wire::Encode(type, message));
+  }
+  // Passes time; the node and the driver beat, and so do workers that have greeted.
+  void Pass(Duration d);
+  // Lets the store answer.
+  void Settle();
+
+  [[nodiscard]] const std::string& process(size_t worker) const { return started_.at(worker); }
+  [[nodiscard]] size_t started() const { return started_.size(); }
+  // Everything the driver was told, in order: "epoch 1", "w0#1 finished", "done succeeded".
+  [[nodiscard]] const std::vector<std::string>& told() const { return told_; }
+  [[nodiscard]] const std::vector<nlohmann::json>& events() const { return events_; }
+  // Signals sent to a process.
+  [[nodiscard]] std::vector<int> signals(const std::string& process) const;
+  [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
+  [[nodiscard]] int reply_code() const { return reply_code_; }
+  MemoryStore& store() { return store_; }
+  [[nodiscard]] std::vector<std::string> Keys();
+  // The driver is not heard any more.
+  void Silence() { driver_beats_ = false; }
+
+ private:
+  void Sort();
+
+  FakeClock clock_;
+  ScriptedTransport transport_;
+  MemoryStore store_;
+  BlockingLane lane_{"store"};
+  HeadService head_;
+  std::vector<std::string> started_;
+  std::map<std::string, bool> greeted_;
+  std::map<size_t, groups::Report> reports_;
+  std::map<std::string, std::vector<int>> signals_;
+  std::map<std::string, std::vector<groups::Command>> commands_;
+  std::vector<std::string> told_;
+  std::vector<nlohmann::json> events_;
+  uint64_t next_event_ = 0;
+  int reply_code_ = -1;
+  bool driver_beats_ = true;
+};
+
+}  // namespace troupe::daemons::testing

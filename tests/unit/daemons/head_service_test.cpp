@@ -1,0 +1,151 @@
+#include "daemons/head_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "runtime/wire.h"
+#include "tests/unit/daemons/head_rig.h"
+
+namespace troupe::daemons::testing {
+namespace {
+
+using groups::MemberState;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+
+WorkerResult Returned(const HeadRig& rig, size_t worker) {
+  return {rig.process(worker), "j", "w" + std::to_string(worker) + "#1", true, 0, "value"};
+}
+
+// The pause of an epoch is known when its last member has told it; a member may be done by then.
+TEST(HeadEvents, AnEpochComesBeforeTheEndOfItsMembers) {
+  HeadRig rig;
+  rig.JoinNode();
+  rig.Submit(2);
+  ASSERT_EQ(rig.started(), 2U);
+  rig.Greet(0);
+  rig.Greet(1);
+  rig.FormGroup(2);
+  rig.Say(kFrameWorkerResult, rig.process(0), Returned(rig, 0));
+  EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "w0#1 finished"));
+}
+
+class HeadDrain : public ::testing::Test {
+ protected:
+  // Two workers in epoch 1, the second of which may not have said hello yet.
+  void Start(bool both_greet) {
+    rig_.JoinNode();
+    rig_.Submit(2);
+    rig_.Greet(0);
+    if (both_greet) rig_.Greet(1);
+    rig_.FormGroup(2);
+    for (const size_t i : {0, 1}) rig_.Report(i, MemberState::kActive, 1);
+  }
+  void Drain(size_t worker, Duration limit) {
+    const auto ms = std::chrono::duration_cast<milliseconds>(limit).count();
+    rig_.Say(kFrameJobCommand, "d",
+             JobCommand{2, "j", "drain", 0, "w" + std::to_string(worker) + "#1",
+                        static_cast<uint64_t>(ms)});
+    EXPECT_EQ(rig_.reply_code(), 0);
+  }
+  [[nodiscard]] bool Told(size_t worker, groups::CommandKind kind) const {
+    for (const groups::Command& command : rig_.commands(worker)) {
+      if (command.kind == kind) return true;
+    }
+    return false;
+  }
+
+  HeadRig rig_;
+};
+
+TEST_F(HeadDrain, AfterItsDeadlineAWorkerIsEndedAndTheDriverTold) {
+  Start(true);
+  Drain(1, seconds(2));
+  rig_.Pass(milliseconds(1500));
+  EXPECT_TRUE(Told(1, groups::CommandKind::kPlan));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
+  rig_.Say(kFrameWorkerExited, "node-n",
+           WorkerExited{rig_.process(1), false, "its process ended", 0, {}});
+  ASSERT_EQ(rig_.told().back(), "w1#1 drained");
+  EXPECT_EQ(rig_.events().back().at("detail"),
+            "ended by force: it was still there 2 s after it was asked to leave");
+}
+
+TEST_F(HeadDrain, WithoutADeadlineNobodyIsEnded) {
+  Start(true);
+  Drain(1, Duration::zero());
+  rig_.Pass(seconds(60));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+}
+
+TEST_F(HeadDrain, ASecondDrainMayBringTheDeadlineNearer) {
+  Start(true);
+  Drain(1, seconds(50));
+  Drain(1, seconds(1));
+  Drain(1, seconds(90));
+  rig_.Pass(seconds(2));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
+}
+
+// Its first report may overtake its hello: it is a member and leaves like one, without a death.
+TEST_F(HeadDrain, AMemberThatHasNotSaidHelloIsNotKilled) {
+  Start(false);
+  Drain(1, seconds(30));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+  EXPECT_TRUE(Told(1, groups::CommandKind::kPlan));
+}
+
+// A drain that comes before the group knows the worker is not lost.
+TEST_F(HeadDrain, ReachesAWorkerThatTheGroupDoesNotKnowYet) {
+  rig_.JoinNode();
+  rig_.Submit(3);
+  for (const size_t i : {0, 1, 2}) rig_.Greet(i);
+  Drain(2, seconds(30));
+  rig_.Report(2, MemberState::kReady, 0);
+  rig_.Pass(milliseconds(500));
+  EXPECT_TRUE(Told(2, groups::CommandKind::kExpel));
+}
+
+HeadOptions ShortKeys() {
+  HeadOptions options;
+  options.key_ttl = seconds(20);
+  return options;
+}
+
+TEST(HeadStore, TheKeysOfARunningJobDoNotExpire) {
+  HeadRig rig(ShortKeys());
+  rig.JoinNode();
+  rig.Submit(1);
+  rig.Greet(0);
+  rig.FormGroup(1);
+  rig.Report(0, MemberState::kActive, 1);
+  rig.Pass(seconds(60));
+  EXPECT_THAT(rig.Keys(), IsSupersetOf({"job/j/spec", "job/j/state", "group/j/record"}));
+}
+
+TEST(HeadStore, NothingIsLeftOfAJobThatEndedEvenWhileTheStoreWasAway) {
+  HeadRig rig(ShortKeys());
+  rig.JoinNode();
+  rig.Submit(1);
+  rig.Greet(0);
+  rig.FormGroup(1);
+  rig.store().SetAvailable(false);
+  rig.Say(kFrameWorkerResult, rig.process(0), Returned(rig, 0));
+  rig.store().SetAvailable(true);
+  rig.Say(kFrameWorkerExited, "node-n", WorkerExited{rig.process(0), true, "exited", 0, {}});
+  ASSERT_EQ(rig.told().back(), "done succeeded");
+  EXPECT_THAT(rig.Keys(), Not(IsEmpty()));
+  rig.Silence();
+  rig.Pass(seconds(400));
+  EXPECT_THAT(rig.Keys(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace troupe::daemons::testing
