@@ -26,6 +26,7 @@ enum class MemberState : uint8_t {
   kFinished = 6,  // The user's function returned.
 };
 [[nodiscard]] const char* MemberStateName(MemberState state);
+constexpr MemberState LastValue(MemberState) { return MemberState::kFinished; }
 
 // An address at which one side of a link waits for the other; opaque to the protocol.
 struct LinkOffer {
@@ -84,8 +85,10 @@ enum class CommandKind : uint8_t {
   // Draining: leave `epoch` at `boundary`, then wait for kExpel.
   kLeave = 8,
 };
+constexpr CommandKind LastValue(CommandKind) { return CommandKind::kLeave; }
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };
+constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }
 
 struct Command {
   CommandKind kind = CommandKind::kPlan;

@@ -3,7 +3,7 @@
 // The real one is the io thread of a ZeroMQ transport; the simulated one runs on virtual time.
 // Services are written against this seam and keep all their state on the loop, so they need no
 // locks.
-// Thread: Post and CallAt from any thread; everything else on the loop.
+// Thread: Now and Post from any thread; everything else on the loop.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+#include <charconv>
 #include <mutex>
 
 #include "runtime/store.h"
@@ -79,13 +80,15 @@ Result<int64_t> MemoryStore::Increment(std::string_view key, int64_t by) {
   const Impl::Entry* entry = impl_->Find(key);
   int64_t current = 0;
   if (entry != nullptr) {
-    char* end = nullptr;
-    current = std::strtoll(entry->value.c_str(), &end, 10);
-    if (entry->value.empty() || *end != '\0') {
+    const char* const end = entry->value.data() + entry->value.size();
+    const auto [rest, problem] = std::from_chars(entry->value.data(), end, current);
+    if (problem != std::errc() || rest != end) {
       return Error{ErrorCode::kInvalidArgument, "the value is not an integer"};
     }
   }
-  current += by;
+  if (__builtin_add_overflow(current, by, &current)) {
+    return Error{ErrorCode::kInvalidArgument, "the value would leave 64 bits"};
+  }
   impl_->entries[std::string(key)].value = std::to_string(current);
   return current;
 }

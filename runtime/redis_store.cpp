@@ -6,6 +6,7 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
+#include <csignal>
 #include <vector>
 
 #include "runtime/store.h"
@@ -31,6 +32,32 @@ timeval ToTimeval(Duration d) {
   return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
 }
 
+// hiredis writes without MSG_NOSIGNAL, so a server that went away would end a process that does not
+// ignore SIGPIPE. The signal is for the writing thread; it is held back and taken out here.
+class HoldSigpipe {
+ public:
+  HoldSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    pending_before_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~HoldSigpipe() {
+    constexpr timespec kNoWait{};
+    if (!pending_before_) sigtimedwait(&pipe_, nullptr, &kNoWait);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  HoldSigpipe(const HoldSigpipe&) = delete;
+  HoldSigpipe& operator=(const HoldSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool pending_before_ = false;
+};
+
 struct FreeContext {
   void operator()(redisContext* c) const { redisFree(c); }
 };
@@ -44,6 +71,7 @@ class RedisStore final : public Store {
   explicit RedisStore(RedisOptions options) : options_(std::move(options)) {}
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
+    if (Status s = CheckSizes(key); !s.ok()) return s.error();
     Result<Reply> reply = Command({"GET", Full(key)});
     if (!reply.ok()) return reply.error();
     if ((*reply)->type == REDIS_REPLY_NIL) return std::optional<std::string>();
@@ -73,10 +101,14 @@ class RedisStore final : public Store {
   }
 
   Result<int64_t> Increment(std::string_view key, int64_t by) override {
+    if (Status s = CheckSizes(key); !s.ok()) return s.error();
     Result<Reply> reply = Command({"INCRBY", Full(key), std::to_string(by)});
     if (!reply.ok()) {
       if (reply.error().message.find("not an integer") != std::string::npos) {
         return Error{ErrorCode::kInvalidArgument, "the value is not an integer"};
+      }
+      if (reply.error().message.find("would overflow") != std::string::npos) {
+        return Error{ErrorCode::kInvalidArgument, "the value would leave 64 bits"};
       }
       return reply.error();
     }
@@ -84,11 +116,13 @@ class RedisStore final : public Store {
   }
 
   Status Delete(std::string_view key) override {
+    if (Status s = CheckSizes(key); !s.ok()) return s;
     Result<Reply> reply = Command({"DEL", Full(key)});
     return reply.ok() ? Status::Ok() : Status(reply.error());
   }
 
   Result<std::map<std::string, std::string>> List(std::string_view prefix) override {
+    if (Status s = CheckSizes(prefix); !s.ok()) return s.error();
     Result<std::vector<std::string>> keys = Scan(prefix);
     if (!keys.ok()) return keys.error();
     std::map<std::string, std::string> found;
@@ -109,6 +143,7 @@ class RedisStore final : public Store {
   }
 
   Result<size_t> DeletePrefix(std::string_view prefix) override {
+    if (Status s = CheckSizes(prefix); !s.ok()) return s.error();
     Result<std::vector<std::string>> keys = Scan(prefix);
     if (!keys.ok()) return keys.error();
     size_t deleted = 0;
@@ -132,7 +167,7 @@ class RedisStore final : public Store {
     return std::to_string(std::max<int64_t>(1, std::chrono::ceil<milliseconds>(ttl).count()));
   }
 
-  static Status CheckSizes(std::string_view key, std::string_view value) {
+  static Status CheckSizes(std::string_view key, std::string_view value = {}) {
     if (key.empty() || key.size() > kStoreKeyBytesMax || value.size() > kStoreValueBytesMax) {
       return Error{ErrorCode::kInvalidArgument, "store key or value over its size limit"};
     }
@@ -173,6 +208,7 @@ class RedisStore final : public Store {
   }
 
   Result<Reply> Send(const std::vector<std::string>& words) {
+    const HoldSigpipe hold;
     std::vector<const char*> argv;
     std::vector<size_t> lengths;
     for (const std::string& word : words) {

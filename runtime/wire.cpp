@@ -1,6 +1,8 @@
 // Adapter of msgpack-cxx: the only file that includes it.
 #include "runtime/wire.h"
 
+#include <bit>
+
 #define MSGPACK_NO_BOOST 1
 #include <msgpack.hpp>
 
@@ -18,7 +20,14 @@ void Writer::Map(size_t elements) { impl_->packer.pack_map(static_cast<uint32_t>
 void Writer::Bool(bool value) { value ? impl_->packer.pack_true() : impl_->packer.pack_false(); }
 void Writer::Int(int64_t value) { impl_->packer.pack_int64(value); }
 void Writer::Uint(uint64_t value) { impl_->packer.pack(value); }
-void Writer::Double(double value) { impl_->packer.pack_double(value); }
+void Writer::Double(double value) {
+  // Not pack_double: it packs whole numbers as integers, which loses the sign of zero.
+  constexpr char kFloat64 = '\xcb';
+  char bytes[9] = {kFloat64};
+  const auto bits = std::bit_cast<uint64_t>(value);
+  for (int i = 0; i < 8; ++i) bytes[1 + i] = static_cast<char>(bits >> (56 - 8 * i));
+  impl_->buffer.write(bytes, sizeof bytes);
+}
 void Writer::Bytes(std::string_view value) {
   impl_->packer.pack_bin(static_cast<uint32_t>(value.size()));
   impl_->packer.pack_bin_body(value.data(), static_cast<uint32_t>(value.size()));
@@ -43,8 +52,15 @@ struct Reader::Impl {
   std::string problem;
   bool root_taken = false;
 
+  // Keeps the first problem, with the place as indices from the outermost array inwards.
   void Fail(std::string_view why) {
-    if (problem.empty()) problem = std::string(why);
+    if (!problem.empty()) return;
+    problem = std::string(why);
+    std::string place;
+    for (const Level& level : levels) {
+      if (level.next > 0) place += "[" + std::to_string(level.next - 1) + "]";
+    }
+    if (!place.empty()) problem += " at " + place;
   }
 
   // The next value to read, or null after a failure.
@@ -161,7 +177,7 @@ double Reader::Double() {
   if (object == nullptr) return 0;
   if (object->type == msgpack::type::FLOAT64 || object->type == msgpack::type::FLOAT32)
     return object->via.f64;
-  // msgpack-cxx packs a double without a fraction as an integer.
+  // Other writers pack a number without a fraction as an integer.
   if (object->type == msgpack::type::POSITIVE_INTEGER) return static_cast<double>(object->via.u64);
   if (object->type == msgpack::type::NEGATIVE_INTEGER) return static_cast<double>(object->via.i64);
   Fail("expected a number");

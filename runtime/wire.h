@@ -3,20 +3,23 @@
 // A message is one MessagePack array [version, type, field...]. A struct takes part by a member
 // template
 //   template <class A> void Fields(A& a) { a(first, second, ...); }
-// that names its fields once for both directions. Field types: bool, integers, double, std::string
-// (binary safe), enums with a uint8_t base, structs with Fields, std::vector and
-// std::map<std::string, T> of those.
+// that names its fields once for both directions. Field types: bool, integers, floating point,
+// std::string (binary safe), enums with a uint8_t base, structs with Fields, std::vector and
+// std::map<std::string, T> of those. An enum E beside which `constexpr E LastValue(E)` stands
+// accepts no greater value.
 //
 // Decoding never trusts its input: a wrong type, a wrong arity, a value out of range, trailing
-// bytes, or anything over the limits below is Error{kCorrupt} and leaves the output unspecified but
-// destructible.
+// bytes, or anything over the limits below is Error{kCorrupt}, which names the message type, what
+// is wrong and where, as indices from the envelope inwards: "expected bytes at [2][0]".
 // Thread: a Writer or Reader belongs to one thread.
 // Limits: kWireFrameBytesMax, kWireElementsMax, kWireDepthMax.
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -159,10 +162,16 @@ void ReadValue(Reader& r, T& value) {
     value = r.Bool();
   } else if constexpr (std::is_enum_v<T>) {
     const uint64_t raw = r.Uint();
-    if (raw > 255) r.Fail("enum value over 255");
+    uint64_t last = 255;
+    if constexpr (requires { LastValue(T{}); }) last = static_cast<uint64_t>(LastValue(T{}));
+    if (raw > last) return r.Fail("enum value over " + std::to_string(last));
     value = static_cast<T>(raw);
   } else if constexpr (std::is_floating_point_v<T>) {
-    value = static_cast<T>(r.Double());
+    const double raw = r.Double();
+    if (std::abs(raw) > std::numeric_limits<T>::max() && !std::isinf(raw)) {
+      return r.Fail("number out of range");  // The cast would be undefined.
+    }
+    value = static_cast<T>(raw);
   } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
     const int64_t raw = r.Int();
     value = static_cast<T>(raw);
@@ -217,12 +226,15 @@ template <class T>
 [[nodiscard]] Result<T> Decode(uint8_t type, std::string_view bytes) {
   Reader r(bytes);
   if (r.Array() != 3) r.Fail("envelope is not [version, type, fields]");
-  if (r.Uint() != kWireVersion) r.Fail("unsupported wire version");
+  if (r.Uint() != kWireVersion)
+    r.Fail("unsupported wire version; use the same release on every machine");
   if (r.Uint() != type) r.Fail("unexpected message type");
   T message{};
   if (!r.failed()) internal::ReadValue(r, message);
   r.Leave();
-  if (Status status = r.Finish(); !status.ok()) return status.error();
+  if (Status status = r.Finish(); !status.ok()) {
+    return status.error().WithContext("message type " + std::to_string(type));
+  }
   return message;
 }
 

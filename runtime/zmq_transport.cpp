@@ -22,6 +22,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "runtime/log.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
 #include "runtime/wire.h"
@@ -34,12 +35,14 @@ constexpr int kHeartbeatTimeoutMs = 3000;
 constexpr int kHandshakeMs = 5000;
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
+constexpr size_t kRefusedKeysMax = 100;
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
 
 Error ZmqError(const char* what, const zmq::error_t& e) {
-  const ErrorCode code =
-      e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable;
+  const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists
+                         : e.num() == EINVAL   ? ErrorCode::kInvalidArgument
+                                               : ErrorCode::kUnavailable;
   return Error{code, std::string(what) + ": " + e.what()};
 }
 
@@ -288,12 +291,12 @@ class ZmqTransport final : public Transport, private EventLoop {
       more = part.more();
       parts.push_back(std::move(part));
     }
-    bool allowed = false;
+    char key[41] = {};
     if (parts.size() >= 7 && parts[5].to_string_view() == "CURVE" && parts[6].size() == 32) {
-      char key[41] = {};
       zmq_z85_encode(key, parts[6].data<uint8_t>(), 32);
-      allowed = allowed_.contains(key);
     }
+    const bool allowed = allowed_.contains(key);
+    if (!allowed) LogRefused(key, parts.size() > 3 ? parts[3].to_string() : "an unknown address");
     const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
     const std::string fields[] = {"1.0",
                                   request_id,
@@ -305,6 +308,13 @@ class ZmqTransport final : public Transport, private EventLoop {
       zap_->send(zmq::buffer(fields[i]),
                  i + 1 < std::size(fields) ? zmq::send_flags::sndmore : zmq::send_flags::none);
     }
+  }
+
+  // Once per key: a refused client tries again several times a second.
+  void LogRefused(const std::string& key, const std::string& address) {
+    if (refused_.size() >= kRefusedKeysMax || !refused_.insert(key).second) return;
+    LogWarning("refused a connection from ", address, ": its key ", key,
+               " is not allowed; give that machine the cluster's key file");
   }
 
   void ReceiveRouter(zmq::socket_t& router) {
@@ -443,6 +453,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   std::map<std::string, Dealer> dealers_;
   std::map<int, std::function<void()>> fds_;
   std::set<std::string> allowed_;
+  std::set<std::string> refused_;  // Keys that were logged, at most kRefusedKeysMax.
   TimerQueue timers_;
   Handler handler_;
   DropHandler drop_handler_;

@@ -1,0 +1,66 @@
+// Every message type of the wire, for what must hold for all of them.
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "actors/protocol.h"
+#include "collective_groups/messages.h"
+#include "runtime/wire.h"
+#include "scheduler/protocol.h"
+
+namespace troupe::fuzz {
+
+// Numbers for messages that travel inside another one or lie in the store.
+inline constexpr uint8_t kInnerType = 200;
+
+template <class T>
+struct MessageOf {
+  using Type = T;
+  const char* name;
+  uint8_t type;
+};
+
+// Calls `f(MessageOf<T>)` for every type.
+template <class F>
+void ForEachMessage(F&& f) {
+  f(MessageOf<NodeHello>{"NodeHello", kFrameNodeHello});
+  f(MessageOf<WorkerExited>{"WorkerExited", kFrameWorkerExited});
+  f(MessageOf<WorkerOutput>{"WorkerOutput", kFrameWorkerOutput});
+  f(MessageOf<StartWorker>{"StartWorker", kFrameStartWorker});
+  f(MessageOf<KillWorker>{"KillWorker", kFrameKillWorker});
+  f(MessageOf<StopNode>{"StopNode", kFrameStopNode});
+  f(MessageOf<WorkerHello>{"WorkerHello", kFrameWorkerHello});
+  f(MessageOf<Assignment>{"Assignment", kFrameAssignment});
+  f(MessageOf<WorkerResult>{"WorkerResult", kFrameWorkerResult});
+  f(MessageOf<WorkerNote>{"WorkerNote", kFrameWorkerNote});
+  f(MessageOf<ReleaseWorker>{"ReleaseWorker", kFrameReleaseWorker});
+  f(MessageOf<SubmitJob>{"SubmitJob", kFrameSubmitJob});
+  f(MessageOf<JobCommand>{"JobCommand", kFrameJobCommand});
+  f(MessageOf<DriverReply>{"DriverReply", kFrameDriverReply});
+  f(MessageOf<Subscribe>{"Subscribe", kFrameSubscribe});
+  f(MessageOf<JobEvents>{"JobEvents", kFrameJobEvents});
+  f(MessageOf<Query>{"Query", kFrameQuery});
+  f(MessageOf<GroupFrame>{"GroupFrame (report)", kFrameGroupReport});
+  f(MessageOf<GroupFrame>{"GroupFrame (command)", kFrameGroupCommand});
+  f(MessageOf<groups::Report>{"Report", kInnerType});
+  f(MessageOf<groups::Command>{"Command", kInnerType});
+  f(MessageOf<groups::EpochRecord>{"EpochRecord", kInnerType});
+  f(MessageOf<actors::ActorCall>{"ActorCall", actors::kFrameActorCall});
+  f(MessageOf<actors::ActorReply>{"ActorReply", actors::kFrameActorReply});
+  f(MessageOf<actors::ActorBlueprint>{"ActorBlueprint", actors::kActorBlueprint});
+}
+
+// Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same.
+template <class T>
+bool RefusedOrStable(uint8_t type, std::string_view frame) {
+  (void)wire::PeekType(frame);
+  const Result<T> first = wire::Decode<T>(type, frame);
+  if (!first.ok()) return first.error().code == ErrorCode::kCorrupt;
+  const std::string encoded = wire::Encode(type, *first);
+  const Result<T> second = wire::Decode<T>(type, encoded);
+  return second.ok() && wire::Encode(type, *second) == encoded;
+}
+
+}  // namespace troupe::fuzz
