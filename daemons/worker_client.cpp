@@ -167,9 +167,7 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
   waiting_.push_back(assignment);
   changed_.notify_all();
   // The head hears of it now and not with the next beat.
-  transport_->loop().Post([this, running = running_] {
-    if (running->load()) Hello(false);
-  });
+  transport_->loop().Post([this] { Hello(false); });
 }
 
 std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {
