@@ -31,6 +31,7 @@ class ScriptedTransport final : public Transport, private EventLoop {
   }
   Status Connect(const PeerAddress&) override { return Status::Ok(); }
   void Disconnect(const std::string&) override {}
+  void Stop() override {}
   Status Send(const std::string& to, std::string frame) override {
     sent_.emplace_back(to, std::move(frame));
     return Status::Ok();
