@@ -1,7 +1,7 @@
 // Recovery of C++ members on one host, through the real head, node and Redis.
 //
-//   kill   SIGKILL of a random member in mid-all-reduce -> the slowest survivor's first
-//          all-reduce of the new epoch
+//   kill   SIGKILL of a random member in mid-all-reduce of --bytes -> the slowest survivor's first
+//          all-reduce of the new epoch: of one float, and of --bytes once more
 //   leave  drain of a member                            -> the slowest survivor's pause
 //   join   a warm member joins                          -> the slowest old member's pause
 // Prints one JSON line per figure. The same binary is the member (--member).
@@ -20,6 +20,7 @@
 #include "benchmarks/recovery_member.h"
 #include "daemons/driver_client.h"
 #include "daemons/signals.h"
+#include "runtime/trace.h"
 
 namespace {
 
@@ -97,7 +98,7 @@ const EpochMarks* WaitEpoch(const Page& page, uint64_t from, int size, uint64_t*
     for (uint64_t e = from + 1; e <= page.newest_epoch.load(); ++e) {
       const EpochMarks& marks = page.epochs[e % benchmarks::kEpochsKept];
       bool complete = marks.size.load() == size;
-      for (int r = 0; r < size && complete; ++r) complete = marks.first_ns[r].load() != 0;
+      for (int r = 0; r < size && complete; ++r) complete = marks.whole_ns[r].load() != 0;
       if (!complete) continue;
       *epoch = e;
       return &marks;
@@ -153,6 +154,7 @@ int Drive(const Settings& s, const std::string& self) {
   if (!job.ok()) return Fail(job.error().ToString());
   Tracker tracker{client->get(), *job, {}, 0, ""};
   Figure kill{"kill_to_first_allreduce", {}};
+  Figure again{"kill_to_allreduce_redone", {}};
   Figure join{"join_pause", {}};
   Figure leave{"leave_pause", {}};
   Figure replace{"kill_to_full_size", {}};
@@ -164,6 +166,11 @@ int Drive(const Settings& s, const std::string& self) {
     for (int r = 0; r < ranks; ++r) worst = std::max(worst, marks.pause_ns[r].load());
     return static_cast<double>(worst) / 1e6;
   };
+  const auto slowest = [](const std::atomic<int64_t>* ns, int ranks) {
+    int64_t last = 0;
+    for (int r = 0; r < ranks; ++r) last = std::max(last, ns[r].load());
+    return Time{last};
+  };
   for (int trial = 0; trial < s.trials; ++trial) {
     if (!tracker.WaitSize(n, seconds(30)))
       return Fail("the group did not reach its size: " + tracker.problem);
@@ -173,23 +180,21 @@ int Drive(const Settings& s, const std::string& self) {
     const Worker victim = tracker.members[random() % n];
     const Time killed = Now();
     ::kill(victim.pid, SIGKILL);
+    trace::Instant("kill");
     uint64_t epoch = 0;
     const EpochMarks* marks = WaitEpoch(*page, before, s.members - 1, &epoch, seconds(10));
     if (marks == nullptr) {
       ++hangs;
       continue;
     }
-    int64_t last = 0;
-    for (int r = 0; r < s.members - 1; ++r) last = std::max(last, marks->first_ns[r].load());
-    kill.ms.push_back(ToMilliseconds(Time{last} - killed));
+    kill.ms.push_back(ToMilliseconds(slowest(marks->first_ns, s.members - 1) - killed));
+    again.ms.push_back(ToMilliseconds(slowest(marks->whole_ns, s.members - 1) - killed));
     // join: the replacement
     uint64_t joined = 0;
     marks = WaitEpoch(*page, epoch, s.members, &joined, seconds(20));
     if (marks == nullptr) return Fail("no replacement joined");
     join.ms.push_back(slowest_pause(*marks, s.members - 1));
-    last = 0;
-    for (int r = 0; r < s.members; ++r) last = std::max(last, marks->first_ns[r].load());
-    replace.ms.push_back(ToMilliseconds(Time{last} - killed));
+    replace.ms.push_back(ToMilliseconds(slowest(marks->first_ns, s.members) - killed));
     // leave: shrink by one, then grow again
     while (tracker.epoch < joined && tracker.Next(seconds(5))) {
     }
@@ -207,6 +212,7 @@ int Drive(const Settings& s, const std::string& self) {
   }
   page->stop.store(true);
   Print(kill, s.members, s);
+  Print(again, s.members, s);
   Print(leave, s.members, s);
   Print(join, s.members, s);
   Print(replace, s.members, s);

@@ -54,20 +54,27 @@ int RunMember() {
     }
     const groups::Topology& t = view->topology;
     EpochMarks& marks = page->epochs[view->view.epoch % kEpochsKept];
+    const auto reduce = [&](float* values, size_t count) {
+      std::fill_n(values, count, 1.0F);
+      const auto handle = group.AllReduce({{values, count}}, groups::DataType::kFloat32,
+                                          groups::ReduceOp::kSum, 1, 1);
+      return group.Wait(handle, seconds(60)).ok();
+    };
+    float one = 0;
+    if (!reduce(&one, 1)) continue;
+    marks.size.store(t.size);
+    marks.pause_ns[t.rank].store(view->pause.count() + 1);
+    marks.first_ns[t.rank].store(clock.Now().ns);
     bool first = true;
     for (;;) {
-      std::fill(data.begin(), data.end(), 1.0F);
-      const auto handle = group.AllReduce({{data.data(), data.size()}}, groups::DataType::kFloat32,
-                                          groups::ReduceOp::kSum, 1, 1);
-      if (!group.Wait(handle, seconds(60)).ok()) break;
+      if (!reduce(data.data(), data.size())) break;
       if (first) {
-        marks.size.store(t.size);
-        marks.pause_ns[t.rank].store(view->pause.count() + 1);
-        marks.first_ns[t.rank].store(clock.Now().ns);
+        marks.whole_ns[t.rank].store(clock.Now().ns);
         page->newest_epoch.store(view->view.epoch);
         first = false;
       }
-      if (data.front() != static_cast<float>(t.size) || data.back() != static_cast<float>(t.size))
+      if (one != static_cast<float>(t.size) || data.front() != static_cast<float>(t.size) ||
+          data.back() != static_cast<float>(t.size))
         ++page->wrong_sums;
       group.SetVersion(++version);
       Result<bool> stop = group.Boundary();

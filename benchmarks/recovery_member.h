@@ -1,5 +1,5 @@
 // The page that members and the driver of the recovery benchmark share: when each rank of each
-// epoch had its first all-reduce, and whether any sum was ever wrong.
+// epoch had its first all-reduces, and whether any sum was ever wrong.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,8 @@ inline constexpr int kEpochsKept = 8192;
 inline constexpr int kRanksMax = 64;
 
 struct EpochMarks {
-  std::atomic<int64_t> first_ns[kRanksMax];  // CLOCK_MONOTONIC; 0: not yet.
+  std::atomic<int64_t> first_ns[kRanksMax];  // First all-reduce, one float; CLOCK_MONOTONIC.
+  std::atomic<int64_t> whole_ns[kRanksMax];  // First all-reduce of the full size; 0: not yet.
   std::atomic<int64_t> pause_ns[kRanksMax];  // How long the member stood still for this epoch.
   std::atomic<int> size;
 };

@@ -147,7 +147,7 @@ void HeadService::OnQuery(const std::string& from, const Query& query) {
 // ---- workers of a job ----
 
 void HeadService::Fill(Job& job) {
-  if (job.done() || job.confirm_by != Time::Never()) return;
+  if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.status() == WorkerState::kFinished) return;  // It is ending: nobody joins any more.
@@ -223,6 +223,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
 // A warm process per job, so that a replacement starts with its imports done.
 void HeadService::EnsureSpare(Job& job) {
   if (job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
+  if (Now() < job.quiet_until) return;
   for (const auto& [name, process] : processes_) {
     if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
   }
@@ -279,6 +280,12 @@ void HeadService::OpenGroup(Job& job) {
       j.epoch_pending = true;
       j.state = "running";
       j.reason.clear();
+      if (j.quiet_until > Now()) {
+        j.quiet_until = Now() + kReformSettle;
+        transport_->loop().CallAfter(kReformSettle, [this, with_job, alive = alive_] {
+          if (*alive) with_job([&](Job& quiet) { Fill(quiet); });
+        });
+      }
       for (JobWorker& worker : j.record.workers) worker.rank = RankOf(j.view, worker.member());
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
@@ -346,7 +353,19 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
     return;
   }
   FinishIfDone(job);
-  if (!job.done()) Fill(job);
+  if (job.done()) return;
+  // The survivors get the machine to themselves first: the replacement can only join when they are
+  // active again, and its start would slow that down.
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  const groups::GroupPhase phase = group == nullptr ? groups::GroupPhase::kForming : group->phase();
+  if (phase == groups::GroupPhase::kPersisting || phase == groups::GroupPhase::kPreparing ||
+      phase == groups::GroupPhase::kLinking) {
+    job.quiet_until = Now() + kReformQuiet;
+    transport_->loop().CallAfter(kReformQuiet, [this, name = job.spec.job, alive = alive_] {
+      if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
+    });
+  }
+  Fill(job);
 }
 
 void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
