@@ -24,11 +24,13 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
 
 #include "collective_groups/communicator.h"
+#include "runtime/thread.h"
 
 namespace troupe::groups {
 namespace {
@@ -165,7 +167,11 @@ class GlooCommunicator final : public Communicator {
   explicit GlooCommunicator(const GlooOptions& options) {
     gt::tcp::attr attr;
     attr.hostname = options.bind_address;
-    device_ = gt::tcp::CreateDevice(attr);
+    // By a thread of its own: Gloo's event loop inherits how it is scheduled, the caller keeps his.
+    device_ = std::async(std::launch::async, [&] {
+                PreferLowLatency();
+                return gt::tcp::CreateDevice(attr);
+              }).get();
     tick_.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     TROUPE_ASSERT(tick_.fd >= 0, "timerfd_create");
     TcpDevice().registerDescriptor(tick_.fd, EPOLLIN, &tick_);

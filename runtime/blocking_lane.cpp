@@ -1,6 +1,6 @@
 #include "runtime/blocking_lane.h"
 
-#include <pthread.h>
+#include "runtime/thread.h"
 
 namespace troupe {
 
@@ -39,7 +39,8 @@ void BlockingLane::Stop() {
 }
 
 void BlockingLane::Run() {
-  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  NameThisThread(name_);
+  PreferLowLatency();
   for (;;) {
     std::function<void()> fn;
     {

@@ -23,6 +23,7 @@
 #include <zmq.hpp>
 
 #include "runtime/log.h"
+#include "runtime/thread.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
 #include "runtime/wire.h"
@@ -375,6 +376,8 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   void Run() {
     loop_id_.store(std::this_thread::get_id());
+    NameThisThread("transport");
+    PreferLowLatency();  // ZeroMQ's own threads are started from here and inherit it.
     while (!Close()) {
       try {
         Turn();
