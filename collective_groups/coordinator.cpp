@@ -104,6 +104,10 @@ void Coordinator::OnReport(const Report& report) {
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
   last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
+  const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
+  const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
+  const bool late = report.state == MemberState::kReady && !MayEnter(peer) && outside;
+  if (late && !peer.draining && finished_.empty()) SendBuildFirst(report.id);
   if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before)
     ForwardPrelinks(report.id);
 }
@@ -365,25 +369,21 @@ void Coordinator::ReconsiderActive() {
     return;
   }
   if (!finished_.empty()) {
-    for (const MemberId& id : Joiners()) Expel(id, ExpelKind::kEnded, "the group is finishing");
+    for (const MemberId& id : ReadyOutside())
+      Expel(id, ExpelKind::kEnded, "the group is finishing");
     return;
   }
-  std::vector<MemberId> leaving_joiners;
+  for (const MemberId& id : ReadyOutside()) {
+    if (IsDraining(id)) Expel(id, ExpelKind::kDrained, "drained before it joined");
+  }
   bool all_warm = true;
   const std::vector<MemberId> joiners = Joiners();
   for (const MemberId& id : joiners) {
     Peer& joiner = peers_.at(id);
-    if (joiner.draining) {
-      leaving_joiners.push_back(id);
-      continue;
-    }
     if (joiner.prelink_attempt == 0) Prelink(id, joiner);
     if (!IsWarm(joiner) && now_ < joiner.prelink_deadline) all_warm = false;
   }
-  for (const MemberId& id : leaving_joiners)
-    Expel(id, ExpelKind::kDrained, "drained before it joined");
-  const bool join = joiners.size() > leaving_joiners.size() && all_warm &&
-                    current_.members.size() < kGroupMembersMax;
+  const bool join = !joiners.empty() && all_warm && current_.members.size() < kGroupMembersMax;
   if ((!join && !drain) || !settled) return;
   NoteCause(drain ? "drain" : "join of " + Join(joiners));
   BeginPlanning(cause_);

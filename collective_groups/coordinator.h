@@ -199,11 +199,16 @@ class Coordinator {
   void SendActivate(const MemberId& to);
   void SendPlan(const MemberId& to);
   void SendLeave(const MemberId& to);
+  void SendBuildFirst(const MemberId& to);
   void RepeatOutstanding();
   [[nodiscard]] std::vector<MemberId> Survivors()
       const;  // Live, unfinished members of the current and next view.
-  [[nodiscard]] std::vector<MemberId> Joiners() const;     // Ready, outside the current view.
-  [[nodiscard]] std::vector<MemberId> Candidates() const;  // Everybody ready.
+  [[nodiscard]] std::vector<MemberId> ReadyOutside() const;
+  // Ready to take part, if need be with what is built already: a founder only before the first
+  // epoch.
+  [[nodiscard]] bool MayEnter(const Peer& peer) const;
+  [[nodiscard]] std::vector<MemberId> Joiners() const;     // May enter, outside the current view.
+  [[nodiscard]] std::vector<MemberId> Candidates() const;  // All that may enter.
   [[nodiscard]] std::vector<MemberId> MissingFrom(MemberState wanted) const;
   [[nodiscard]] bool IsPrelinked(const Peer& a, const Peer& b) const;
   [[nodiscard]] bool IsWarm(const Peer& joiner) const;
