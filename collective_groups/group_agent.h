@@ -48,7 +48,8 @@ class GroupAgent {
   // ---- membership ----
   // A founder has built nothing yet: it is taken into the group's first epoch only.
   void Ready(uint64_t version, bool has_state, bool founder = false);
-  // kDeadlineExceeded, also for a founder that came too late (Running is true then); kDrained or kFenced when this member must end; kCancelled after Stop.
+  // kDeadlineExceeded, also for a founder that came too late (Running is true then); kDrained or
+  // kFenced when this member must end; kCancelled after Stop.
   Result<ActiveView> WaitActive(Duration limit);
   // True: leave the epoch here (planned change or broken): unwind, Ready, WaitActive.
   Result<bool> Boundary();

@@ -16,6 +16,7 @@
 #include "autoscaler/process_provider.h"
 #include "daemons/autoscaler_service.h"
 #include "daemons/driver_client.h"
+#include "daemons/session.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
 
@@ -25,7 +26,7 @@ using namespace troupe;
 namespace fs = std::filesystem;
 
 constexpr Duration kClusterLimit = seconds(2);
-constexpr Duration kTrainingGrace = seconds(5);
+constexpr Duration kTrainingGrace = daemons::kSessionGrace + daemons::kSessionKillLimit;
 constexpr Duration kNodesGrace = seconds(3);
 
 // Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
@@ -169,7 +170,7 @@ int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
   ChildProcess training;
   const SpawnOptions command = TrainingCommand(config, client.address());
   if (!command.argv.empty()) {
-    Result<ChildProcess> started = Spawn(command);
+    Result<ChildProcess> started = Spawn(daemons::InSession(command));
     if (!started.ok()) {
       std::cerr << "troupe-autoscaler: training: " << started.error().message << "\n";
       return 1;
@@ -202,6 +203,8 @@ int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
 
 int main(int argc, char** argv) {
   daemons::PrepareSignals();
+  if (argc > 2 && std::string(argv[1]) == daemons::kSessionFlag)
+    return daemons::RunSession({argv + 2, argv + argc});
   CLI::App app{"Runs the training of a cluster file on the nodes that it asks for."};
   std::string file;
   daemons::DriverOptions options;
