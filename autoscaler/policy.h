@@ -7,19 +7,18 @@
 // prefix.
 //
 // Order of work: end what is overdue -> drain what has notice -> return from a fallback -> fill up
-// to the target -> drain what is idle. Fill order: pool minima, on-demand base and share, then the cheapest pool (recently
-// preempted ones last, ties by fewest nodes). If no spot pool can serve for `fallback_after`,
-// on-demand serves instead. When spot can serve again, one node at a
-// time is launched there and then an on-demand node beyond its share is drained; where `max_workers`
-// or the budget leave no room for both, the drain comes first, unless that would leave fewer than
+// to the target -> drain what is idle. Fill order: pool minima, on-demand base and share, then the
+// cheapest pool (recently preempted ones last, ties by fewest nodes). If no spot pool can serve for
+// `fallback_after`, on-demand serves instead. When spot can serve again, one node at a time is
+// launched there and then an on-demand node beyond its share is drained; where `max_workers` or the
+// budget leave no room for both, the drain comes first, unless that would leave fewer than
 // `min_workers` up.
 // Thread: one.
 // Invariants: AP-1 pending, launching, up and draining nodes together never exceed `max_nodes`, and
 // those that count as capacity never hold more than `max_workers`, by a launch of this policy. AP-2
 // a pool whose launch failed gets no launch before its cool-down is over. AP-3 only a node that is
-// idle for `idle_timeout`, has a notice, is overdue, or is on-demand beyond its share while the fleet
-// is whole is drained or ended. AP-4 no token is used
-// twice.
+// idle for `idle_timeout`, has a notice, is overdue, or is on-demand beyond its share while the
+// fleet is whole is drained or ended. AP-4 no token is used twice.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 
 namespace troupe::groups {
@@ -341,7 +342,12 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
   for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
   return Submit("state transfer", total,
                 [chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
-                  return c.Transfer(chain, buffers);
+                  Result<uint64_t> sent = c.Transfer(chain, buffers);
+                  if (sent.ok() && *sent > 0) {
+                    metrics::Add(metrics::Id::kStateTransfers);
+                    metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
+                  }
+                  return sent;
                 });
 }
 

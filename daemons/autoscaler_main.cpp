@@ -19,6 +19,7 @@
 #include "daemons/session.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 
 namespace {
 
@@ -215,8 +216,20 @@ int main(int argc, char** argv) {
   app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
   app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
   app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
+  metrics::Endpoint metrics_at;
+  app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
+  app.add_option("--metrics-token-file", metrics_at.token_file,
+                 "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
   InitLogging("autoscaler", "");
+  if (!metrics_at.address.empty()) {
+    const Result<std::string> served = metrics::Serve(metrics_at);
+    if (!served.ok()) {
+      std::cerr << "troupe-autoscaler: " << served.error().message << "\n";
+      return 2;
+    }
+    Say("metrics at " + *served);
+  }
   const Result<ClusterConfig> config = ReadClusterConfig(file);
   if (!config.ok()) {
     std::cerr << config.error().message << "\n";

@@ -1,8 +1,9 @@
-// Session: a process between a command and whoever started it, which outlives the command by as long
-// as it takes to end everything that the command has started and left behind.
+// Session: a process between a command and whoever started it, which outlives the command by as
+// long as it takes to end everything that the command has started and left behind.
 //
 // Whatever becomes an orphan below it is handed to it by the kernel (it is a child subreaper), also
-// if it made a session or process group of its own, so nothing escapes by detaching. Thread: main.
+// if it made a session or process group of its own, so nothing escapes by detaching.
+// Thread: main.
 // Limits: kSessionGrace for the command after SIGTERM, kSessionKillLimit for the rest.
 #pragma once
 

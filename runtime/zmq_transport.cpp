@@ -22,6 +22,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "runtime/metrics.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
 #include "runtime/wire.h"
@@ -225,6 +226,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void SendOnLoop(const std::string& to, std::string frame) {
+    metrics::Add(metrics::Id::kSentFrames);
+    metrics::Add(metrics::Id::kSentBytes, static_cast<double>(frame.size()));
     try {
       if (const auto it = dealers_.find(to); it != dealers_.end()) {
         if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait))
@@ -249,6 +252,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Dropped(const std::string& to) {
+    metrics::Add(metrics::Id::kDroppedFrames);
     if (drop_handler_) drop_handler_(to);
   }
 
@@ -277,6 +281,7 @@ class ZmqTransport final : public Transport, private EventLoop {
       zmq_z85_encode(key, parts[6].data<uint8_t>(), 32);
       allowed = allowed_.contains(key);
     }
+    if (!allowed) metrics::Add(metrics::Id::kRefusedKeys);
     const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
     const std::string fields[] = {"1.0",
                                   request_id,
@@ -317,6 +322,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Deliver(const std::string& from, const zmq::message_t& body) {
+    metrics::Add(metrics::Id::kReceivedFrames);
+    metrics::Add(metrics::Id::kReceivedBytes, static_cast<double>(body.size()));
     if (handler_) handler_(from, std::string(body.data<char>(), body.size()));
   }
 
