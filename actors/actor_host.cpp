@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 
 namespace troupe::actors {
@@ -28,12 +29,14 @@ void ActorHost::OnFrame(const std::string& from, const std::string& frame) {
   {
     std::lock_guard lock(mu_);
     if (stopping_ || mailbox_.size() >= mailbox_depth_) {
+      metrics::Add(metrics::Id::kMailboxRejects);
       const Error refusal = stopping_ ? Error{ErrorCode::kPeerGone, "the actor is stopping"}
                                       : Error{ErrorCode::kBackpressure,
                                               "the actor's mailbox is full; call it again later"};
       return Answer(from, call->id, refusal);
     }
     mailbox_.push_back({from, std::move(*call)});
+    metrics::Add(metrics::Id::kMailboxDepth);
     start = running_ < max_concurrency_;
     if (start) ++running_;
   }
@@ -52,6 +55,8 @@ void ActorHost::Drain() {
       }
       next = std::move(mailbox_.front());
       mailbox_.pop_front();
+      metrics::Add(metrics::Id::kMailboxDepth, -1);
+      metrics::Add(metrics::Id::kActorCalls);
     }
     // Calls on several fibers overlap, so they are told apart by where their `next` lies.
     const auto id = reinterpret_cast<uint64_t>(&next);

@@ -230,10 +230,7 @@ std::optional<std::string> AutoscalerPolicy::ObstacleOf(Time now, const PoolLimi
 const PoolLimits* AutoscalerPolicy::Choose(Time now, int target, const Tally& tally,
                                            std::string& why, std::vector<std::string>& obstacles,
                                            Decision& decision) const {
-  const int above_base = std::max(0, target - limits_.on_demand_base);
-  const int on_demand_wanted = std::min(target, limits_.on_demand_base) +
-                               above_base * limits_.on_demand_percent_above_base / 100;
-  const bool needs_on_demand = tally.on_demand_capacity < on_demand_wanted;
+  const bool needs_on_demand = tally.on_demand_capacity < OnDemandWanted(target);
   using Rank = std::tuple<int, int, int, double, int>;
   const PoolLimits* best = nullptr;
   const PoolLimits* fallback = nullptr;
@@ -282,6 +279,92 @@ const PoolLimits* AutoscalerPolicy::Choose(Time now, int target, const Tally& ta
   return fallback;
 }
 
+void AutoscalerPolicy::StartLaunch(Time now, const PoolLimits& pool, const std::string& why,
+                                   Tally& tally, Decision& decision) {
+  const std::string token = token_prefix_ + "-" + std::to_string(next_token_++);
+  pending_[token] = Pending{pool.name, now};
+  decision.next_wake = std::min(decision.next_wake, now + limits_.launch_timeout);
+  tally.Add(pool, true);
+  ++tally.launching;
+  decision.actions.push_back({Launch{token, pool.name}, why});
+}
+
+int AutoscalerPolicy::OnDemandWanted(int target) const {
+  const int above_base = std::max(0, target - limits_.on_demand_base);
+  return std::min(target, limits_.on_demand_base) +
+         above_base * limits_.on_demand_percent_above_base / 100;
+}
+
+// The dearest on-demand node that the share can do without, or null.
+const FleetNode* AutoscalerPolicy::BeyondShare(int target, const std::vector<FleetNode>& fleet,
+                                               const Tally& tally) const {
+  const FleetNode* dearest = nullptr;
+  double highest = -1;
+  for (const FleetNode& node : fleet) {
+    const PoolLimits* pool = PoolOf(node.pool);
+    if (pool == nullptr || pool->market != Market::kOnDemand) continue;
+    if (node.phase != NodePhase::kUp || !Stays(node)) continue;
+    const int holds = pool->workers_per_node;
+    if (tally.on_demand_capacity - holds < OnDemandWanted(target)) continue;
+    if (tally.pools.at(pool->name).capacity - holds < pool->min_workers) continue;
+    const double cost = pool->price_per_hour / holds;
+    if (cost <= highest) continue;
+    highest = cost;
+    dearest = &node;
+  }
+  return dearest;
+}
+
+bool AutoscalerPolicy::ReturnToSpot(Time now, int target, const std::vector<FleetNode>& fleet,
+                                    Tally& tally, Decision& decision) {
+  const FleetNode* surplus = BeyondShare(target, fleet, tally);
+  if (surplus == nullptr) return false;
+  int up = 0;
+  for (const FleetNode& node : fleet) {
+    const PoolLimits* pool = PoolOf(node.pool);
+    if (pool != nullptr && node.phase == NodePhase::kUp && Stays(node))
+      up += pool->workers_per_node;
+  }
+  const PoolLimits& from = *PoolOf(surplus->pool);
+  const auto drain = [&](const std::string& why) {
+    decision.actions.push_back({Drain{surplus->id, now + limits_.drain_timeout}, why});
+    known_.erase(surplus->id);
+    tally.AddCapacity(from, -from.workers_per_node);
+  };
+  const bool has_spot =
+      std::any_of(limits_.pools.begin(), limits_.pools.end(),
+                  [](const PoolLimits& pool) { return pool.market == Market::kSpot; });
+  if (!has_spot || up < target) return false;  // A fleet that is not whole has other cares.
+  if (up - from.workers_per_node >= target) {
+    drain("spot serves in its place");
+    return false;
+  }
+  if (tally.launching > 0) return true;
+  Tally without = tally;
+  without.AddCapacity(from, -from.workers_per_node);
+  without.price_per_hour -= from.price_per_hour;
+  const PoolLimits* beside = nullptr;  // Can take a node now...
+  bool instead = false;                // ...or when the surplus node is gone.
+  for (const PoolLimits& pool : limits_.pools) {
+    const PoolState& state = pools_.at(pool.name);
+    if (pool.market != Market::kSpot) continue;
+    if (state.preempted && now - state.preempted_at < limits_.cooldown) {
+      decision.next_wake = std::min(decision.next_wake, state.preempted_at + limits_.cooldown);
+      continue;
+    }
+    const bool fits = tally.nodes < limits_.max_nodes && !ObstacleOf(now, pool, tally, decision);
+    const auto cost = [](const PoolLimits& p) { return p.price_per_hour / p.workers_per_node; };
+    if (fits && (beside == nullptr || cost(pool) < cost(*beside))) beside = &pool;
+    instead = instead || !ObstacleOf(now, pool, without, decision);
+  }
+  if (beside != nullptr) {
+    StartLaunch(now, *beside, "to return from the fallback to spot", tally, decision);
+  } else if (instead && up - from.workers_per_node >= limits_.min_workers) {
+    drain("makes room to return from the fallback to spot");
+  }
+  return beside != nullptr;
+}
+
 void AutoscalerPolicy::Fill(Time now, int target, Tally& tally, Decision& decision) {
   std::vector<std::string> obstacles;
   bool short_of_pools = false;
@@ -309,12 +392,7 @@ void AutoscalerPolicy::Fill(Time now, int target, Tally& tally, Decision& decisi
       break;
     }
     obstacles.clear();
-    const std::string token = token_prefix_ + "-" + std::to_string(next_token_++);
-    pending_[token] = Pending{pool->name, now};
-    decision.next_wake = std::min(decision.next_wake, now + limits_.launch_timeout);
-    tally.Add(*pool, true);
-    ++tally.launching;
-    decision.actions.push_back({Launch{token, pool->name}, why});
+    StartLaunch(now, *pool, why, tally, decision);
   }
   if (!short_of_pools) {
     short_since_.reset();
@@ -374,8 +452,10 @@ Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
                     " nodes still starting";
   EndOverdue(now, fleet, tally, decision);
   DrainNoticed(now, fleet, decision);
+  const bool returning = ReturnToSpot(now, target, fleet, tally, decision);
   Fill(now, target, tally, decision);
-  DrainIdle(now, target, fleet, tally, decision);
+  // A node that is launched ahead is no reason to let another one go.
+  if (!returning) DrainIdle(now, target, fleet, tally, decision);
   return decision;
 }
 

@@ -6,16 +6,19 @@
 // or overdue. A restarted policy adopts what the provider lists; its tokens start with a new
 // prefix.
 //
-// Order of work: end what is overdue -> drain what has notice -> fill up to the target -> drain
-// what is idle. Fill order: pool minima, on-demand base and share, then the cheapest pool (recently
-// preempted ones last, ties by fewest nodes). If no spot pool can serve for `fallback_after`,
-// on-demand serves instead.
+// Order of work: end what is overdue -> drain what has notice -> return from a fallback -> fill up
+// to the target -> drain what is idle. Fill order: pool minima, on-demand base and share, then the
+// cheapest pool (recently preempted ones last, ties by fewest nodes). If no spot pool can serve for
+// `fallback_after`, on-demand serves instead. When spot can serve again, one node at a time is
+// launched there and then an on-demand node beyond its share is drained; where `max_workers` or the
+// budget leave no room for both, the drain comes first, unless that would leave fewer than
+// `min_workers` up.
 // Thread: one.
 // Invariants: AP-1 pending, launching, up and draining nodes together never exceed `max_nodes`, and
 // those that count as capacity never hold more than `max_workers`, by a launch of this policy. AP-2
 // a pool whose launch failed gets no launch before its cool-down is over. AP-3 only a node that is
-// idle for `idle_timeout`, has a notice, or is overdue is drained or ended. AP-4 no token is used
-// twice.
+// idle for `idle_timeout`, has a notice, is overdue, or is on-demand beyond its share while the
+// fleet is whole is drained or ended. AP-4 no token is used twice.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +65,14 @@ class AutoscalerPolicy {
   void CoolDown(Time now, const std::string& pool, const std::string& why, bool retriable);
   void EndOverdue(Time now, const std::vector<FleetNode>& fleet, Tally& tally, Decision& decision);
   void DrainNoticed(Time now, const std::vector<FleetNode>& fleet, Decision& decision);
+  // True while a spot node is launched ahead of the on-demand node that it will replace.
+  bool ReturnToSpot(Time now, int target, const std::vector<FleetNode>& fleet, Tally& tally,
+                    Decision& decision);
+  void StartLaunch(Time now, const PoolLimits& pool, const std::string& why, Tally& tally,
+                   Decision& decision);
+  [[nodiscard]] int OnDemandWanted(int target) const;
+  [[nodiscard]] const FleetNode* BeyondShare(int target, const std::vector<FleetNode>& fleet,
+                                             const Tally& tally) const;
   void Fill(Time now, int target, Tally& tally, Decision& decision);
   void DrainIdle(Time now, int target, const std::vector<FleetNode>& fleet, Tally& tally,
                  Decision& decision);

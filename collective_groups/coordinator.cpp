@@ -20,6 +20,12 @@ const char* GroupPhaseName(GroupPhase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
+const char* EpochCauseName(EpochCause cause) {
+  static constexpr const char* kNames[] = {"formed",    "resumed", "death", "silence", "deadline",
+                                           "lost_peer", "finish",  "join",  "drain",   "restart"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
 Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> record, Time now)
     : options_(std::move(options)), now_(now) {
   next_repeat_ = now + options_.repeat;
@@ -44,7 +50,7 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
   if (const auto* e = std::get_if<ReportReceived>(&event)) {
     OnReport(e->report);
   } else if (const auto* e = std::get_if<MemberDied>(&event)) {
-    PutAside(e->id, e->id.ToString() + " died: " + e->reason);
+    PutAside(e->id, EpochCause::kDeath, e->id.ToString() + " died: " + e->reason);
   } else if (const auto* e = std::get_if<DrainRequested>(&event)) {
     if (const auto it = peers_.find(e->id); it != peers_.end()) it->second.draining = true;
   } else if (const auto* e = std::get_if<LimitsChanged>(&event)) {
@@ -104,6 +110,10 @@ void Coordinator::OnReport(const Report& report) {
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
   last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
+  const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
+  const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
+  const bool late = report.state == MemberState::kReady && !MayEnter(peer) && outside;
+  if (late && !peer.draining && finished_.empty()) SendBuildFirst(report.id);
   if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before)
     ForwardPrelinks(report.id);
 }
@@ -163,7 +173,7 @@ void Coordinator::OnTick() {
       const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
       const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
       out_.actions.emplace_back(FenceMember{id, reason});
-      PutAside(id, reason);
+      PutAside(id, EpochCause::kSilence, reason);
     }
   }
   if (next_repeat_ <= now_) {
@@ -173,13 +183,13 @@ void Coordinator::OnTick() {
 }
 
 // Removes an incarnation for good and starts a new epoch if it mattered.
-void Coordinator::PutAside(const MemberId& id, const std::string& reason) {
+void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::string& reason) {
   if (!gone_.insert(id).second) return;
   const bool known = peers_.erase(id) > 0;
   if (finished_.contains(id)) return;
   const bool matters = known && (InCurrent(id) || InNext(id));
   if (!matters) return;
-  NoteCause(reason);
+  NoteCause(cause, reason);
   switch (phase_) {
     case GroupPhase::kActive:
     case GroupPhase::kPlanning:
@@ -196,8 +206,13 @@ void Coordinator::PutAside(const MemberId& id, const std::string& reason) {
   }
 }
 
-void Coordinator::NoteCause(const std::string& reason) {
-  if (cause_at_ != Time::Never()) return;
+void Coordinator::NoteCause(EpochCause cause, const std::string& reason) {
+  if (cause_at_ != Time::Never()) {
+    // A peer that is lost is often the first sign of a death.
+    if (cause == EpochCause::kDeath && cause_kind_ == EpochCause::kLostPeer) cause_kind_ = cause;
+    return;
+  }
+  cause_kind_ = cause;
   cause_at_ = now_;
   cause_ = reason;
 }
@@ -244,7 +259,7 @@ void Coordinator::ReconsiderForming() {
                       (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
   if (enough && !ready.empty()) {
     const std::string reason = parked ? "enough members again" : "group formed";
-    NoteCause(reason);
+    NoteCause(parked ? EpochCause::kResumed : EpochCause::kFormed, reason);
     Propose(reason, false, ready);
     return;
   }
@@ -292,7 +307,7 @@ void Coordinator::ReconsiderRecovering() {
   if (heard < view.members.size() && now_ < phase_deadline_) return;
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;
-  NoteCause("coordinator restarted in mid-change");
+  NoteCause(EpochCause::kRestart, "coordinator restarted in mid-change");
   Propose(cause_, false, Survivors());
 }
 
@@ -305,6 +320,7 @@ void Coordinator::ReconsiderProgress() {
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
     if (r.state == MemberState::kFinished) {
+      NoteCause(EpochCause::kFinish, m.id.ToString() + " finished");
       if (!EndIfFinished()) Propose(m.id.ToString() + " finished", false, Survivors());
       return;
     }
@@ -339,6 +355,7 @@ void Coordinator::ReconsiderProgress() {
     peers_.erase(id);
     out_.reason = reason;
   }
+  NoteCause(EpochCause::kDeadline, out_.reason);
   Propose(out_.reason, false, Survivors());
 }
 
@@ -356,7 +373,7 @@ void Coordinator::ReconsiderActive() {
     if (r.epoch != current_.epoch) continue;
     if (r.broken || r.state == MemberState::kReady || r.state == MemberState::kLeaving) {
       broken = true;
-      NoteCause(m.id.ToString() + " lost a peer: " + r.problem);
+      NoteCause(EpochCause::kLostPeer, m.id.ToString() + " lost a peer: " + r.problem);
     }
   }
   if (broken) {
@@ -365,27 +382,24 @@ void Coordinator::ReconsiderActive() {
     return;
   }
   if (!finished_.empty()) {
-    for (const MemberId& id : Joiners()) Expel(id, ExpelKind::kEnded, "the group is finishing");
+    for (const MemberId& id : ReadyOutside())
+      Expel(id, ExpelKind::kEnded, "the group is finishing");
     return;
   }
-  std::vector<MemberId> leaving_joiners;
+  for (const MemberId& id : ReadyOutside()) {
+    if (IsDraining(id)) Expel(id, ExpelKind::kDrained, "drained before it joined");
+  }
   bool all_warm = true;
   const std::vector<MemberId> joiners = Joiners();
   for (const MemberId& id : joiners) {
     Peer& joiner = peers_.at(id);
-    if (joiner.draining) {
-      leaving_joiners.push_back(id);
-      continue;
-    }
     if (joiner.prelink_attempt == 0) Prelink(id, joiner);
     if (!IsWarm(joiner) && now_ < joiner.prelink_deadline) all_warm = false;
   }
-  for (const MemberId& id : leaving_joiners)
-    Expel(id, ExpelKind::kDrained, "drained before it joined");
-  const bool join = joiners.size() > leaving_joiners.size() && all_warm &&
-                    current_.members.size() < kGroupMembersMax;
+  const bool join = !joiners.empty() && all_warm && current_.members.size() < kGroupMembersMax;
   if ((!join && !drain) || !settled) return;
-  NoteCause(drain ? "drain" : "join of " + Join(joiners));
+  NoteCause(drain ? EpochCause::kDrain : EpochCause::kJoin,
+            drain ? "drain" : "join of " + Join(joiners));
   BeginPlanning(cause_);
 }
 

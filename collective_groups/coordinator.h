@@ -95,8 +95,23 @@ struct FenceMember {
   MemberId id;
   std::string reason;
 };  // The node must end this incarnation.
+// Why an epoch came, for those who count.
+enum class EpochCause : uint8_t {
+  kFormed,
+  kResumed,
+  kDeath,
+  kSilence,
+  kDeadline,
+  kLostPeer,
+  kFinish,
+  kJoin,
+  kDrain,
+  kRestart
+};
+[[nodiscard]] const char* EpochCauseName(EpochCause cause);
 struct EpochActivated {
   View view;
+  EpochCause cause = EpochCause::kFormed;
   int old_size = 0;
   Duration took{};  // From the cause to Activate.
   bool planned = false;
@@ -176,6 +191,7 @@ class Coordinator {
   void ReconsiderActive();
   void ReconsiderPlanning();
 
+  // Its cause has been noted.
   void Propose(const std::string& reason, bool planned, std::vector<MemberId> members);
   void Persist();
   void PersistEnd();
@@ -199,11 +215,16 @@ class Coordinator {
   void SendActivate(const MemberId& to);
   void SendPlan(const MemberId& to);
   void SendLeave(const MemberId& to);
+  void SendBuildFirst(const MemberId& to);
   void RepeatOutstanding();
   [[nodiscard]] std::vector<MemberId> Survivors()
       const;  // Live, unfinished members of the current and next view.
-  [[nodiscard]] std::vector<MemberId> Joiners() const;     // Ready, outside the current view.
-  [[nodiscard]] std::vector<MemberId> Candidates() const;  // Everybody ready.
+  [[nodiscard]] std::vector<MemberId> ReadyOutside() const;
+  // Ready to take part, if need be with what is built already: a founder only before the first
+  // epoch.
+  [[nodiscard]] bool MayEnter(const Peer& peer) const;
+  [[nodiscard]] std::vector<MemberId> Joiners() const;     // May enter, outside the current view.
+  [[nodiscard]] std::vector<MemberId> Candidates() const;  // All that may enter.
   [[nodiscard]] std::vector<MemberId> MissingFrom(MemberState wanted) const;
   [[nodiscard]] bool IsPrelinked(const Peer& a, const Peer& b) const;
   [[nodiscard]] bool IsWarm(const Peer& joiner) const;
@@ -211,8 +232,8 @@ class Coordinator {
   [[nodiscard]] bool InNext(const MemberId& id) const { return RankOf(next_, id) >= 0; }
   [[nodiscard]] bool EndIfFinished();
   [[nodiscard]] uint32_t MinMembers() const;
-  void PutAside(const MemberId& id, const std::string& reason);
-  void NoteCause(const std::string& reason);
+  void PutAside(const MemberId& id, EpochCause cause, const std::string& reason);
+  void NoteCause(EpochCause cause, const std::string& reason);
   void AssignSlot(Peer& peer);
   static Link MakeLink(uint32_t a, uint32_t b) { return a < b ? Link{a, b} : Link{b, a}; }
 
@@ -245,6 +266,7 @@ class Coordinator {
   uint64_t prelink_attempt_ = 0;
   Time cause_at_ = Time::Never();  // When the reason for the coming epoch was first seen.
   std::string cause_;
+  EpochCause cause_kind_ = EpochCause::kFormed;
   Time parked_since_ = Time::Never();
   std::string waiting_for_;
   CoordinatorDecision out_;

@@ -133,6 +133,13 @@ void Coordinator::SendLeave(const MemberId& to) {
   Send(to, std::move(command));
 }
 
+void Coordinator::SendBuildFirst(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kBuildFirst;
+  command.epoch = current_.epoch;
+  Send(to, std::move(command));
+}
+
 void Coordinator::RepeatOutstanding() {
   switch (phase_) {
     case GroupPhase::kPreparing:
@@ -170,6 +177,7 @@ void Coordinator::RepeatOutstanding() {
         }
       }
       break;
+    case GroupPhase::kForming:  // Who is in an epoch of an earlier coordinator must come out of it.
     case GroupPhase::kParked:
       for (const auto& [id, peer] : peers_) {
         const MemberState s = peer.report.state;
@@ -210,7 +218,12 @@ std::vector<MemberId> Coordinator::Survivors() const {
   return ids;
 }
 
-std::vector<MemberId> Coordinator::Joiners() const {
+bool Coordinator::MayEnter(const Peer& peer) const {
+  const bool late = peer.report.founder && current_.epoch > 0;
+  return peer.report.state == MemberState::kReady && !late;
+}
+
+std::vector<MemberId> Coordinator::ReadyOutside() const {
   std::vector<MemberId> ids;
   for (const auto& [id, peer] : peers_) {
     if (!InCurrent(id) && peer.report.state == MemberState::kReady) ids.push_back(id);
@@ -218,10 +231,16 @@ std::vector<MemberId> Coordinator::Joiners() const {
   return ids;
 }
 
+std::vector<MemberId> Coordinator::Joiners() const {
+  std::vector<MemberId> ids = ReadyOutside();
+  std::erase_if(ids, [this](const MemberId& id) { return !MayEnter(peers_.at(id)); });
+  return ids;
+}
+
 std::vector<MemberId> Coordinator::Candidates() const {
   std::vector<MemberId> ids;
   for (const auto& [id, peer] : peers_) {
-    if (peer.report.state == MemberState::kReady && !peer.draining) ids.push_back(id);
+    if (MayEnter(peer) && !peer.draining) ids.push_back(id);
   }
   return ids;
 }

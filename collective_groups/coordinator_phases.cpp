@@ -18,7 +18,6 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
          std::to_string(options_.min_members));
     return;
   }
-  NoteCause(reason);
   std::sort(members.begin(), members.end(), [&](const MemberId& a, const MemberId& b) {
     const Peer& pa = peers_.at(a);
     const Peer& pb = peers_.at(b);
@@ -98,8 +97,8 @@ void Coordinator::BeginActive() {
   }
   for (const ViewMember& m : current_.members) SendActivate(m.id);
   out_.actions.emplace_back(EpochActivated{
-      current_, old_size, cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_,
-      next_planned_});
+      current_, cause_kind_, old_size,
+      cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_, next_planned_});
   cause_at_ = Time::Never();
   broken_since_ = Time::Never();
   parked_since_ = Time::Never();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 
 namespace troupe::groups {
@@ -128,6 +129,9 @@ void GroupAgent::Act(const MemberAction& action) {
     in_epoch_ = true;
     activated_at_ = clock_.Now();
     changed_.notify_all();
+  } else if (std::holds_alternative<TooLateToFound>(action)) {
+    too_late_ = true;
+    changed_.notify_all();
   } else if (const auto* a = std::get_if<BoundaryAnswer>(&action)) {
     boundary_answered_ = true;
     boundary_stop_ = a->stop;
@@ -157,20 +161,24 @@ void GroupAgent::DoLink(const LinkEpoch& link) {
 
 // ---- membership ----
 
-void GroupAgent::Ready(uint64_t version, bool has_state) {
+void GroupAgent::Ready(uint64_t version, bool has_state, bool founder) {
   std::lock_guard lock(mu_);
+  too_late_ = false;
   in_epoch_ = false;
   active_fresh_ = false;
-  FeedLocked(UserReady{version, has_state});
+  FeedLocked(UserReady{version, has_state, founder});
 }
 
 Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
   const trace::Span span("wait for a view");
   std::unique_lock lock(mu_);
-  const bool woke = changed_.wait_for(
-      lock, limit, [this] { return active_fresh_ || stopped_ || expelled_ != ExpelKind::kNone; });
+  const bool woke = changed_.wait_for(lock, limit, [this] {
+    return active_fresh_ || too_late_ || stopped_ || expelled_ != ExpelKind::kNone;
+  });
   if (expelled_ != ExpelKind::kNone) return ExpelError(expelled_, expel_reason_);
   if (stopped_) return Error{ErrorCode::kCancelled, "the group agent stopped"};
+  if (too_late_)
+    return Error{ErrorCode::kDeadlineExceeded, "the group trains already; build first"};
   if (!woke) return Error{ErrorCode::kDeadlineExceeded, "the group did not become active in time"};
   active_fresh_ = false;
   return active_;
@@ -194,6 +202,11 @@ void GroupAgent::Finish() {
   std::lock_guard lock(mu_);
   in_epoch_ = false;
   FeedLocked(UserFinished{});
+}
+
+bool GroupAgent::Running() const {
+  std::lock_guard lock(mu_);
+  return too_late_;
 }
 
 ActiveView GroupAgent::Current() const {
@@ -329,7 +342,12 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
   for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
   return Submit("state transfer", total,
                 [chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
-                  return c.Transfer(chain, buffers);
+                  Result<uint64_t> sent = c.Transfer(chain, buffers);
+                  if (sent.ok() && *sent > 0) {
+                    metrics::Add(metrics::Id::kStateTransfers);
+                    metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
+                  }
+                  return sent;
                 });
 }
 

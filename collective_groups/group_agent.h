@@ -46,13 +46,17 @@ class GroupAgent {
   void Stop();
 
   // ---- membership ----
-  void Ready(uint64_t version, bool has_state);
-  // kDeadlineExceeded; kDrained or kFenced when this member must end; kCancelled after Stop.
+  // A founder has built nothing yet: it is taken into the group's first epoch only.
+  void Ready(uint64_t version, bool has_state, bool founder = false);
+  // kDeadlineExceeded, also for a founder that came too late (Running is true then); kDrained or
+  // kFenced when this member must end; kCancelled after Stop.
   Result<ActiveView> WaitActive(Duration limit);
   // True: leave the epoch here (planned change or broken): unwind, Ready, WaitActive.
   Result<bool> Boundary();
   void SetVersion(uint64_t version);
   void Finish();
+  // A founder learned that the group trains already: build first, then Ready.
+  [[nodiscard]] bool Running() const;
   // The view the user's thread is in; epoch 0 outside.
   [[nodiscard]] ActiveView Current() const;
   [[nodiscard]] MemberState state() const;
@@ -109,6 +113,7 @@ class GroupAgent {
   ActiveView active_;                  // Of the epoch the user's thread is in.
   Time activated_at_ = Time::Never();  // Never: a collective of the epoch has ended since.
   bool in_epoch_ = false;
+  bool too_late_ = false;
   bool boundary_answered_ = false;
   bool boundary_stop_ = false;
   ExpelKind expelled_ = ExpelKind::kNone;

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
 
@@ -40,6 +41,7 @@ struct GroupService::Entry {
   std::unique_ptr<Coordinator> coordinator;  // Null until the store answered.
   std::deque<CoordinatorEvent> early;
   TimerId timer = kNoTimer;
+  bool planned = false;
   bool unsettled = false;  // The active epoch's pauses are not all known yet.
 };
 
@@ -106,6 +108,8 @@ void GroupService::Close(const std::string& group) {
   if (it == groups_.end()) return;
   loop_->Cancel(it->second->timer);
   groups_.erase(it);
+  metrics::Remove(metrics::Id::kGroupMembers, group);
+  CountParked();
   (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
 }
 
@@ -118,6 +122,14 @@ void GroupService::Refresh() {
           (void)store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
         });
   }
+}
+
+void GroupService::CountParked() const {
+  metrics::Set(metrics::Id::kGroupsParked,
+               static_cast<double>(std::count_if(groups_.begin(), groups_.end(), [](const auto& g) {
+                 const Coordinator* c = g.second->coordinator.get();
+                 return c != nullptr && c->phase() == GroupPhase::kParked;
+               })));
 }
 
 void GroupService::OnReport(const std::string& group, const Report& report) {
@@ -155,6 +167,7 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
                  {{"why", decision.reason}});
   }
   if (!decision.reason.empty()) LogInfo("group ", group, ": ", decision.reason);
+  if (entry.coordinator->phase() != before) CountParked();
   for (const CoordinatorAction& action : decision.actions) Act(entry, action);
   if (!groups_.contains(group)) return;  // An action's callback closed it.
   if (entry.unsettled) CheckSettled(entry);
@@ -176,6 +189,12 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
           {{"reason", a->view.reason}, {"size", static_cast<int64_t>(a->view.members.size())}},
           "epochs of " + entry.name);
     }
+    const char* cause = EpochCauseName(a->cause);
+    metrics::Add(metrics::Id::kGroupEpochs, 1, cause);
+    metrics::Observe(metrics::Id::kGroupRecovery, a->took, cause);
+    metrics::Set(metrics::Id::kGroupMembers, static_cast<double>(a->view.members.size()),
+                 entry.name);
+    entry.planned = a->planned;
     entry.callbacks.activated(*a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
     EpochAddresses addresses{a->view, entry.coordinator->members()};
@@ -228,6 +247,7 @@ void GroupService::CheckSettled(Entry& entry) {
   }
   if (known < view.members.size() && entry.coordinator->phase() == GroupPhase::kActive) return;
   entry.unsettled = false;
+  metrics::Observe(metrics::Id::kGroupPause, microseconds(longest), entry.planned ? "yes" : "no");
   entry.callbacks.settled(view, microseconds(longest));
 }
 

@@ -62,6 +62,7 @@ class GroupService {
   void Act(Entry& entry, const CoordinatorAction& action);
   void Persist(Entry& entry, const PersistRecord& request);
   void CheckSettled(Entry& entry);
+  void CountParked() const;
   void Arm(Entry& entry);
 
   EventLoop* const loop_;

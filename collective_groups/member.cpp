@@ -85,6 +85,7 @@ Time Member::NextDeadline() const {
 void Member::OnUserReady(const UserReady& e) {
   version_ = e.version;
   has_state_ = e.has_state;
+  founder_ = e.founder;
   if (expelled_ || state_ == MemberState::kFinished) return;
   if (state_ ==
       MemberState::kActive) {  // The user's code gave the epoch up on its own: free the others too.
@@ -151,6 +152,7 @@ void Member::OnCommand(const Command& command) {
       if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) break;
       state_ = MemberState::kActive;
       parked_ = false;
+      founder_ = false;
       boundary_ = 0;
       plan_accepted_ = false;
       stop_confirmed_ = false;
@@ -173,6 +175,9 @@ void Member::OnCommand(const Command& command) {
       break;
     case CommandKind::kLeave:
       OnLeave(command);
+      break;
+    case CommandKind::kBuildFirst:
+      OnBuildFirst();
       break;
   }
 }
@@ -255,6 +260,15 @@ void Member::OnPrelink(const Command& command) {
   }
 }
 
+void Member::OnBuildFirst() {
+  if (state_ != MemberState::kReady || !founder_ || !parked_ || prepare_) return;
+  state_ = MemberState::kIdle;
+  parked_ = false;
+  founder_ = false;
+  out_.emplace_back(TooLateToFound{});
+  SendNow();
+}
+
 void Member::OnExpel(const Command& command) {
   if (expelled_) return;
   expelled_ = true;
@@ -315,6 +329,7 @@ void Member::SendNow() {
   r.epoch = epoch_;
   r.version = version_;
   r.has_state = has_state_;
+  r.founder = founder_;
   r.broken = broken_;
   r.problem = problem_;
   r.boundary = boundary_;

@@ -39,6 +39,8 @@ struct MemberOptions {
 struct UserReady {
   uint64_t version = 0;
   bool has_state = false;
+  // It has nothing built yet: for the group's first epoch only.
+  bool founder = false;
 };                       // The user's thread parks.
 struct UserBoundary {};  // Answered by BoundaryAnswer.
 struct UserVersion {
@@ -105,7 +107,8 @@ struct LinkAhead {
 struct Activated {
   View view;
   Duration pause{};
-};  // The user's thread goes on in this epoch.
+};                         // The user's thread goes on in this epoch.
+struct TooLateToFound {};  // Answers a founder's UserReady: unpark, build, be ready again.
 struct BoundaryAnswer {
   bool stop = false;
 };
@@ -114,7 +117,7 @@ struct Expelled {
   std::string reason;
 };
 using MemberAction = std::variant<SendReport, AbortEpoch, MakeOffers, LinkEpoch, MakePrelink,
-                                  LinkAhead, Activated, BoundaryAnswer, Expelled>;
+                                  LinkAhead, Activated, TooLateToFound, BoundaryAnswer, Expelled>;
 
 class Member {
  public:
@@ -146,6 +149,7 @@ class Member {
   void OnLeave(const Command& command);
   void OnPrelink(const Command& command);
   void OnExpel(const Command& command);
+  void OnBuildFirst();
   void OnTick();
   void LeaveAtOnce();
   void StopAtBoundary();
@@ -162,6 +166,7 @@ class Member {
   View view_;
   uint64_t version_ = 0;
   bool has_state_ = false;
+  bool founder_ = false;
   bool broken_ = false;
   std::string problem_;
   uint64_t boundary_ = 0;

@@ -50,6 +50,7 @@ struct Report {
       0;  // The epoch the state refers to (kPrepared and later), or the last one taken part in.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
+  bool founder = false;   // kReady: only for the first epoch of the group; see kBuildFirst.
   bool broken = false;    // kActive or kPrepared: a link of this epoch failed.
   std::string problem;    // Why it is broken.
   uint64_t boundary = 0;  // Step boundaries passed in this epoch.
@@ -62,8 +63,8 @@ struct Report {
 
   template <class A>
   void Fields(A& a) {
-    a(id, sequence, host, state, epoch, version, has_state, broken, problem, boundary, plan,
-      plan_accepted, pause_us, offers, prelinks, linked);
+    a(id, sequence, host, state, epoch, version, has_state, founder, broken, problem, boundary,
+      plan, plan_accepted, pause_us, offers, prelinks, linked);
   }
 };
 
@@ -84,6 +85,9 @@ enum class CommandKind : uint8_t {
   kPrelink = 7,
   // Draining: leave `epoch` at `boundary`, then wait for kExpel.
   kLeave = 8,
+  // A founder came too late: the group trains. Build the model first, so that nobody waits for it,
+  // and be ready again.
+  kBuildFirst = 9,
 };
 constexpr CommandKind LastValue(CommandKind) { return CommandKind::kLeave; }
 

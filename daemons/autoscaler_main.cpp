@@ -16,8 +16,10 @@
 #include "autoscaler/process_provider.h"
 #include "daemons/autoscaler_service.h"
 #include "daemons/driver_client.h"
+#include "daemons/session.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 
 namespace {
 
@@ -25,7 +27,7 @@ using namespace troupe;
 namespace fs = std::filesystem;
 
 constexpr Duration kClusterLimit = seconds(2);
-constexpr Duration kTrainingGrace = seconds(5);
+constexpr Duration kTrainingGrace = daemons::kSessionGrace + daemons::kSessionKillLimit;
 constexpr Duration kNodesGrace = seconds(3);
 
 // Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
@@ -169,7 +171,7 @@ int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
   ChildProcess training;
   const SpawnOptions command = TrainingCommand(config, client.address());
   if (!command.argv.empty()) {
-    Result<ChildProcess> started = Spawn(command);
+    Result<ChildProcess> started = Spawn(daemons::InSession(command));
     if (!started.ok()) {
       std::cerr << "troupe-autoscaler: training: " << started.error().message << "\n";
       return 1;
@@ -202,6 +204,8 @@ int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
 
 int main(int argc, char** argv) {
   daemons::PrepareSignals();
+  if (argc > 2 && std::string(argv[1]) == daemons::kSessionFlag)
+    return daemons::RunSession({argv + 2, argv + argc});
   CLI::App app{"Runs the training of a cluster file on the nodes that it asks for."};
   std::string file;
   daemons::DriverOptions options;
@@ -212,8 +216,20 @@ int main(int argc, char** argv) {
   app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
   app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
   app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
+  metrics::Endpoint metrics_at;
+  app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
+  app.add_option("--metrics-token-file", metrics_at.token_file,
+                 "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
   InitLogging("autoscaler", "");
+  if (!metrics_at.address.empty()) {
+    const Result<std::string> served = metrics::Serve(metrics_at);
+    if (!served.ok()) {
+      std::cerr << "troupe-autoscaler: " << served.error().message << "\n";
+      return 2;
+    }
+    Say("metrics at " + *served);
+  }
   const Result<ClusterConfig> config = ReadClusterConfig(file);
   if (!config.ok()) {
     std::cerr << config.error().message << "\n";

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/metrics.h"
+
 namespace troupe::daemons {
 namespace {
 
@@ -30,11 +32,13 @@ Time AutoscalerService::Step(Time now) {
     seams_.say(reason_);
   }
   for (const Action& action : decision.actions) Act(now, action);
+  metrics::Set(metrics::Id::kAutoscalerWorkersWanted, demand_.workers);
   return std::min(decision.next_wake, now + tick_);
 }
 
 void AutoscalerService::TakeNotices(Time now) {
   for (const Notice& notice : seams_.notices->Poll(now)) {
+    metrics::Add(metrics::Id::kPreemptionNotices);
     seams_.say("notice: node " + notice.node + " is taken back in " +
                Seconds(notice.deadline - now) + " (" + notice.source + ")");
     fleet_.Noticed(notice.node, notice.deadline);
@@ -64,13 +68,19 @@ void AutoscalerService::Observe(Time now) {
 }
 
 void AutoscalerService::SayChanges() {
+  static constexpr const char* kPhases[] = {"launching", "up", "draining", "terminating"};
   std::map<std::string, NodePhase> phases;
+  std::map<std::string, double> counts;
+  for (const char* phase : kPhases) counts[phase] = 0;
   for (const FleetNode& node : fleet_.nodes()) {
     phases[node.id] = node.phase;
+    ++counts[kPhases[static_cast<size_t>(node.phase)]];
     const auto before = said_.find(node.id);
     const bool was_up = before != said_.end() && before->second >= NodePhase::kUp;
     if (node.phase == NodePhase::kUp && !was_up) seams_.say("node " + node.id + " is up");
   }
+  for (const auto& [phase, count] : counts)
+    metrics::Set(metrics::Id::kAutoscalerNodes, count, phase);
   for (const auto& [id, phase] : said_) {
     if (phases.contains(id)) continue;
     seams_.say("node " + id + " is gone");
@@ -81,17 +91,21 @@ void AutoscalerService::SayChanges() {
 
 void AutoscalerService::Act(Time now, const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action.what)) {
+    metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
     const Result<std::string> id = seams_.provider->Launch(launch->token, launch->pool);
     if (id.ok()) return seams_.say("launch " + *id + ": " + action.reason);
     const Error& error = id.error();
+    metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, launch->pool);
     policy_.LaunchFailed(now, launch->token, error.message, LaunchIsRetriable(error.code));
     seams_.say("launch in pool " + launch->pool + " failed: " + error.message);
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
+    metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
     const Status status = seams_.drain(drain->node, action.reason, drain->deadline - now);
     if (!status.ok()) return seams_.say("drain " + drain->node + ": " + status.error().message);
     fleet_.Draining(now, drain->node);
     seams_.say("drain " + drain->node + ": " + action.reason);
   } else if (const auto* terminate = std::get_if<Terminate>(&action.what)) {
+    metrics::Add(metrics::Id::kAutoscalerActions, 1, "terminate");
     const Status status = seams_.provider->Terminate(terminate->node);
     if (!status.ok())
       return seams_.say("terminate " + terminate->node + ": " + status.error().message);

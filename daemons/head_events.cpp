@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "daemons/head_service.h"
+#include "runtime/metrics.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -31,6 +32,7 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
 void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                              const std::string& state, const std::string& detail) {
   if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+  metrics::Add(metrics::Id::kWorkerEvents, 1, state);
   Emit(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
 }
 
@@ -75,6 +77,53 @@ void HeadService::Forget(const Job& job) {
     (void)store_->DeletePrefix("job/" + name + "/");
     (void)store_->DeletePrefix("group/" + name + "/");
   });
+}
+
+// What the head holds, as of now.
+void HeadService::Measure() const {
+  if (!metrics::On()) return;
+  std::map<std::string, double> jobs;
+  for (const char* state : {"pending", "running", "parked", "succeeded", "failed", "cancelled"})
+    jobs[state] = 0;
+  for (const auto& [name, job] : jobs_) ++jobs[job.state];
+  for (const auto& [state, count] : jobs) metrics::Set(metrics::Id::kJobs, count, state);
+  std::map<NodeState, double> nodes{{NodeState::kAlive, 0},
+                                    {NodeState::kSuspect, 0},
+                                    {NodeState::kDead, 0},
+                                    {NodeState::kLeft, 0}};
+  for (const auto& [id, record] : nodes_.nodes()) ++nodes[record.state];
+  for (const auto& [state, count] : nodes)
+    metrics::Set(metrics::Id::kNodes, count, NodeStateName(state));
+  std::map<std::string, double> capacity;
+  std::map<std::string, double> used;
+  for (const auto& [id, node] : cluster_.nodes()) {
+    if (!node.alive) continue;
+    for (const auto& [name, amount] : node.total.ToMap()) capacity[name] += amount;
+    for (const auto& [name, amount] : node.used.ToMap()) used[name] += amount;
+  }
+  for (const auto& [name, amount] : capacity) {
+    metrics::Set(metrics::Id::kResourceCapacity, amount, name);
+    metrics::Set(metrics::Id::kResourceUsed, used[name], name);
+  }
+  const auto spares = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
+    return entry.second.hello && !entry.second.exited && entry.second.member.empty();
+  });
+  metrics::Set(metrics::Id::kSpares, static_cast<double>(spares));
+}
+
+// Counts what a worker has counted since its last word: calls and collectives do not pass the head.
+void HeadService::TakeCounts(Process& process, const WorkerCounts& counts) {
+  const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
+    const uint64_t before = process.counts.*count;
+    metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
+  };
+  add(metrics::Id::kActorCalls, &WorkerCounts::calls);
+  add(metrics::Id::kMailboxRejects, &WorkerCounts::rejects);
+  add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
+  add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
+  metrics::Add(metrics::Id::kMailboxDepth,
+               static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting));
+  process.counts = counts;
 }
 
 // Four times in the lifetime of a key.

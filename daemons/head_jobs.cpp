@@ -7,6 +7,7 @@
 #include "collective_groups/messages.h"
 #include "daemons/head_service.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/wire.h"
 
@@ -216,6 +217,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   process.job = job.spec.job;
   process.started = Now();
   StartWorker start{name, job.spec.worker_argv, job.spec.env};
+  if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   (void)transport_->Send(node_peers_[node], wire::Encode(kFrameStartWorker, start));
   return name;
 }

@@ -8,6 +8,7 @@
 #include "daemons/head_service.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/trace.h"
 
@@ -32,11 +33,24 @@ int main(int argc, char** argv) {
   app.add_option("--redis-prefix", redis.key_prefix, "Put before every key");
   app.add_flag("--embedded", options.embedded, "This machine is all there will ever be");
   app.add_option("--log-file", log_file);
+  metrics::Endpoint metrics_at;
+  app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
+  app.add_option("--metrics-token-file", metrics_at.token_file,
+                 "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
   InitLogging("head", log_file);
   trace::Start("head");
   if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);
 
+  std::string metrics_url;
+  if (!metrics_at.address.empty()) {
+    const Result<std::string> served = metrics::Serve(metrics_at);
+    if (!served.ok()) {
+      std::cerr << "troupe-head: " << served.error().message << "\n";
+      return 1;
+    }
+    metrics_url = *served;
+  }
   ZmqTransportOptions transport_options;
   transport_options.name = kHeadName;
   if (!key_file.empty()) {
@@ -68,6 +82,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::cout << address->endpoint << " " << address->public_key << std::endl;
+  if (!metrics_url.empty()) std::cout << "metrics " << metrics_url << std::endl;
   daemons::WaitForStop(-1, nullptr, seconds(1));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();

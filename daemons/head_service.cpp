@@ -7,6 +7,7 @@
 
 #include "collective_groups/messages.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
@@ -56,6 +57,7 @@ Status HeadService::Start() {
       job.confirm_by = Now() + options_.confirm_grace;
       const std::string name = spec->job;
       Job& stored = jobs_[name] = std::move(job);
+      metrics::Add(metrics::Id::kJobsRecovered);
       LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
       if (stored.spec.kind == "group") OpenGroup(stored);
     }
@@ -205,6 +207,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   process.host = hello.host;
   process.preloaded = hello.preloaded;
   process.address = hello.address;
+  TakeCounts(process, hello.counts);
   if (process.started == Time{}) process.started = Now();
   if (!hello.job.empty() && process.job.empty()) {  // We started after it was assigned.
     process.job = hello.job;
@@ -262,6 +265,9 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
     job->last_lines[worker->member().ToString()] = exited.last_lines;
   if (!process.exited) {
     process.exited = true;
+    WorkerCounts last = process.counts;
+    last.waiting = 0;
+    TakeCounts(process, last);
     if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
@@ -380,6 +386,7 @@ void HeadService::OnTick() {
     jobs_.erase(name);
   }
   RefreshKeys();
+  Measure();
   transport_->loop().CallAfter(kTick, [this, alive = alive_] {
     if (*alive) OnTick();
   });

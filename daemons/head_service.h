@@ -53,6 +53,7 @@ class HeadService {
     bool counted = false;  // Its resources are booked.
     Time started{};
     PeerAddress address;
+    WorkerCounts counts;  // The last it told.
   };
 
   void OnFrame(const std::string& from, const std::string& frame);
@@ -97,6 +98,8 @@ class HeadService {
   void SaveSpec(const Job& job);
   void Forget(const Job& job);
   void RefreshKeys();
+  void Measure() const;
+  static void TakeCounts(Process& process, const WorkerCounts& counts);
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");

@@ -9,6 +9,7 @@
 #include "daemons/node_service.h"
 #include "daemons/signals.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 
 // Long because it is a list of options.
@@ -41,6 +42,10 @@ int main(int argc, char** argv) {
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
+  metrics::Endpoint metrics_at;
+  app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
+  app.add_option("--metrics-token-file", metrics_at.token_file,
+                 "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
   InitLogging("node", log_file);
   trace::Start("node");
@@ -48,6 +53,11 @@ int main(int argc, char** argv) {
     std::cerr << "troupe-node: " << why << "\n";
     return 1;
   };
+  if (!metrics_at.address.empty()) {
+    const Result<std::string> served = metrics::Serve(metrics_at);
+    if (!served.ok()) return fail(served.error().message);
+    std::cout << "metrics " << *served << std::endl;
+  }
   const auto split = [](const std::string& text) {
     const size_t mark = text.find('=');
     return std::pair(text.substr(0, mark), mark == std::string::npos ? "" : text.substr(mark + 1));

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
 
@@ -55,6 +56,7 @@ void NodeService::Hello() {
       if (file >> left_s && left_s >= 0 && left_s < 1e6)
         left = Duration(static_cast<int64_t>(left_s * 1e9));
       notice_until_ = transport_->loop().Now() + left;
+      metrics::Add(metrics::Id::kPreemptionNotices);
     }
   }
   NodeHello hello;
@@ -89,6 +91,7 @@ void NodeService::Notice(const std::string& reason, Duration left) {
   transport_->loop().Post([this, alive = alive_, reason, left] {
     if (!*alive || !notice_.empty()) return;
     notice_ = reason;
+    metrics::Add(metrics::Id::kPreemptionNotices);
     notice_until_ = transport_->loop().Now() + left;
   });
 }
@@ -143,6 +146,7 @@ void NodeService::OnStart(const StartWorker& start) {
   Result<ChildProcess> child = Spawn(spawn);
   if (!child.ok()) return refuse(child.error().message);
   Worker& worker = workers_[start.process];
+  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(*child);
   worker.slot = slot;
   worker.out = {worker.child.stdout_fd(), false, ""};
@@ -192,6 +196,11 @@ void NodeService::OnExit(const std::string& process) {
                       info->code,
                       {worker.last_lines.begin(), worker.last_lines.end()}};
   workers_.erase(it);
+  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
+  metrics::Add(metrics::Id::kNodeWorkerExits, 1,
+               info->signal != 0 ? "signal"
+               : info->code == 0 ? "ok"
+                                 : "error");
   Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
 }
 
@@ -237,6 +246,7 @@ void NodeService::ReadOutput(const std::string& process, Stream& stream, bool to
 void NodeService::SendOutput(const std::string& process, Stream& stream,
                              std::vector<std::string> lines, uint64_t dropped) {
   if (lines.empty() && dropped == 0) return;
+  metrics::Add(metrics::Id::kNodeDroppedLines, static_cast<double>(dropped));
   if (stream.is_stderr) {
     Worker& worker = workers_.at(process);
     for (const std::string& line : lines) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
@@ -35,6 +36,7 @@ Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment(Communicator
 Status WorkerClient::Start() {
   std::signal(SIGPIPE, SIG_IGN);
   trace::Start("worker");
+  if (!Env("TROUPE_METRICS").empty()) metrics::Enable();
   process_ = Env("TROUPE_WORKER_PROCESS");
   node_ = Env("TROUPE_WORKER_NODE");
   data_address_ = Env("TROUPE_WORKER_DATA_ADDRESS");
@@ -96,6 +98,10 @@ void WorkerClient::Hello(bool again) {
   hello.pid = ::getpid();
   hello.host = host_;
   hello.preloaded = preloaded_.load();
+  const auto count = [](metrics::Id id) { return static_cast<uint64_t>(metrics::Value(id)); };
+  hello.counts = {count(metrics::Id::kActorCalls), count(metrics::Id::kMailboxRejects),
+                  count(metrics::Id::kMailboxDepth), count(metrics::Id::kStateTransfers),
+                  count(metrics::Id::kStateBytes)};
   {
     std::lock_guard lock(mu_);
     hello.job = assignment_.job;
@@ -182,6 +188,7 @@ std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {
 void WorkerClient::Preloaded() { preloaded_.store(true); }
 
 void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
+  Hello(false);  // With the last counts.
   WorkerResult result;
   result.process = process_;
   result.ok = ok;

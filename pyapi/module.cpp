@@ -240,19 +240,21 @@ class PyGroup {
  public:
   explicit PyGroup(WorkerClient* client) : client_(client) {}
 
-  void Ready(uint64_t version, bool has_state) {
+  void Ready(uint64_t version, bool has_state, bool founder) {
     py::gil_scoped_release release;
-    Agent().Ready(version, has_state);
+    Agent().Ready(version, has_state, founder);
   }
   py::object WaitActive(double timeout_s) {
     auto result = WaitInSlices(
         timeout_s, [&](Duration slice) { return Agent().WaitActive(slice); },
-        [](const auto& r) { return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded; });
+        [this](const auto& r) {
+          return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded || Agent().Running();
+        });
     if (!result.ok() && result.error().code == ErrorCode::kDeadlineExceeded) return py::none();
     return ViewDict(Unwrap(std::move(result)), client_->assignment().max_workers);
   }
   py::object View() { return ViewDict(Agent().Current(), client_->assignment().max_workers); }
-  bool Running() { return client_->assignment().group_running; }
+  bool Running() { return client_->assignment().group_running || Agent().Running(); }
   bool Boundary() {
     auto result = [&] {
       py::gil_scoped_release release;
@@ -417,7 +419,8 @@ void BindDriver(py::module_& m) {
 
 void BindWorker(py::module_& m) {
   py::class_<PyGroup>(m, "Group")
-      .def("ready", &PyGroup::Ready, py::arg("version"), py::arg("has_state"))
+      .def("ready", &PyGroup::Ready, py::arg("version"), py::arg("has_state"),
+           py::arg("founder") = false)
       .def("wait_active", &PyGroup::WaitActive, py::arg("timeout_s"))
       .def("view", &PyGroup::View)
       .def("running", &PyGroup::Running)

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <vector>
 
+#include "runtime/metrics.h"
 #include "runtime/store.h"
 
 namespace troupe {
@@ -201,10 +202,12 @@ class RedisStore final : public Store {
   }
 
   Result<Reply> Command(const std::vector<std::string>& words) {
-    if (context_ == nullptr) {
-      if (Status s = Connect(); !s.ok()) return s.error();
-    }
-    return Send(words);
+    const Time begin = SteadyClock().Now();
+    const Status connected = context_ == nullptr ? Connect() : Status::Ok();
+    Result<Reply> reply = connected.ok() ? Send(words) : Result<Reply>(connected.error());
+    metrics::Observe(metrics::Id::kStoreCalls, SteadyClock().Now() - begin);
+    if (!reply.ok()) metrics::Add(metrics::Id::kStoreErrors, 1, ErrorCodeName(reply.error().code));
+    return reply;
   }
 
   Result<Reply> Send(const std::vector<std::string>& words) {

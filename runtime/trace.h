@@ -3,9 +3,10 @@
 // With TROUPE_TRACE_DIR=DIR every process writes DIR/<role>-<pid>.trace.json, one write per event,
 // so that the file of a killed process holds all but the event it was killed in; `troupe trace DIR`
 // merges them. Times are CLOCK_MONOTONIC in microseconds; the first event tells how that clock
-// relates to the others'. Thread: any. Limits: kTraceBytesMax per process, then nothing more is
-// written; kTracksMax tracks. Cost when off: one relaxed load. Arguments that allocate are for
-// callers that asked On() before.
+// relates to the others'. Cost when off: one relaxed load. Arguments that allocate are for callers
+// that asked On() before.
+// Thread: any.
+// Limits: kTraceBytesMax per process, then nothing more is written; kTracksMax tracks.
 #pragma once
 
 #include <atomic>

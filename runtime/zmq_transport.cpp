@@ -23,6 +23,7 @@
 #include <zmq.hpp>
 
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/thread.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
@@ -246,6 +247,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void SendOnLoop(const std::string& to, std::string frame) {
+    metrics::Add(metrics::Id::kSentFrames);
+    metrics::Add(metrics::Id::kSentBytes, static_cast<double>(frame.size()));
     try {
       if (const auto it = dealers_.find(to); it != dealers_.end()) {
         if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait))
@@ -270,6 +273,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Dropped(const std::string& to) {
+    metrics::Add(metrics::Id::kDroppedFrames);
     if (drop_handler_) drop_handler_(to);
   }
 
@@ -297,7 +301,10 @@ class ZmqTransport final : public Transport, private EventLoop {
       zmq_z85_encode(key, parts[6].data<uint8_t>(), 32);
     }
     const bool allowed = allowed_.contains(key);
-    if (!allowed) LogRefused(key, parts.size() > 3 ? parts[3].to_string() : "an unknown address");
+    if (!allowed) {
+      metrics::Add(metrics::Id::kRefusedKeys);
+      LogRefused(key, parts.size() > 3 ? parts[3].to_string() : "an unknown address");
+    }
     const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
     const std::string fields[] = {"1.0",
                                   request_id,
@@ -345,6 +352,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Deliver(const std::string& from, const zmq::message_t& body) {
+    metrics::Add(metrics::Id::kReceivedFrames);
+    metrics::Add(metrics::Id::kReceivedBytes, static_cast<double>(body.size()));
     if (handler_) handler_(from, std::string(body.data<char>(), body.size()));
   }
 

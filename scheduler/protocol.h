@@ -120,6 +120,18 @@ struct WorkerOutput {
 
 // ---- worker <-> head ----
 
+struct WorkerCounts {  // Since the process began; kept only where metrics are on.
+  uint64_t calls = 0;
+  uint64_t rejects = 0;
+  uint64_t waiting = 0;  // Now, in the mailbox.
+  uint64_t transfers = 0;
+  uint64_t state_bytes = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(calls, rejects, waiting, transfers, state_bytes);
+  }
+};
+
 struct WorkerHello {
   std::string process;
   std::string node;
@@ -129,9 +141,10 @@ struct WorkerHello {
   std::string member;  // MemberId::ToString of the assignment.
   bool preloaded = false;
   PeerAddress address;  // Where other workers can call it.
+  WorkerCounts counts;
   template <class A>
   void Fields(A& a) {
-    a(process, node, pid, host, job, member, preloaded, address);
+    a(process, node, pid, host, job, member, preloaded, address, counts);
   }
 };
 

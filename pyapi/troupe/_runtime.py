@@ -44,6 +44,18 @@ class WorkerRuntime:
         self.own_process = own_process
         self._pause = threading.Event()
 
+    def first_view(self) -> dict[str, Any]:
+        """The view to begin with: that of the group that forms, else a provisional one.
+
+        A joiner first builds its model while the others train; elastic.run offers it to the group
+        when it is ready. Who was to found the group and comes too late becomes a joiner.
+        """
+        view = None if self.group.running() else self._await_view(0, False, True)
+        if view is None:
+            view = self.provisional_view()
+            self.export_view(view)
+        return view
+
     def await_view(self, version: int, has_state: bool) -> dict[str, Any]:
         """Offers this member to the group and waits until a view with it is active.
 
@@ -51,6 +63,14 @@ class WorkerRuntime:
             DrainedError: the member was asked to leave.
             TroupeError: no view within the elastic timeout, or this member was shut out.
         """
+        view = self._await_view(version, has_state, False)
+        assert view is not None  # only founders come too late
+        return view
+
+    def _await_view(
+        self, version: int, has_state: bool, founder: bool
+    ) -> Optional[dict[str, Any]]:
+        """As await_view; None for a founder if the group trains already."""
         deadline = time.monotonic() + self.elastic_timeout_s
         problem = "too few workers are ready"
         offered = False
@@ -58,7 +78,7 @@ class WorkerRuntime:
             try:
                 with _native.collective_errors("joining the group"):
                     if not offered:
-                        self.group.ready(version, has_state)
+                        self.group.ready(version, has_state, founder)
                         offered = True
                     view = self.group.wait_active(_WAIT_SLICE_S)
             except HorovodInternalError as error:
@@ -68,6 +88,8 @@ class WorkerRuntime:
             if view is not None:
                 self.export_view(view)
                 return dict(view)
+            if founder and self.group.running():
+                return None
             if self.worker.should_exit():
                 raise DrainedError("this worker was asked to end while it waited for a view")
             if time.monotonic() > deadline:

@@ -97,11 +97,7 @@ def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
         task = _payload.load_task(envelope)
     except Exception as error:
         raise load_failure(error, envelope["name"], worker.host) from error
-    if worker.group.running():
-        # A joiner first builds its model; elastic.run offers it to the group when it is ready.
-        runtime.export_view(runtime.provisional_view())
-    else:
-        runtime.await_view(0, False)
+    runtime.first_view()
     return task.fn(*task.args, **task.kwargs)
 
 

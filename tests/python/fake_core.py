@@ -259,8 +259,11 @@ class FakeGroup:
 
     # -- views ----------------------------------------------------------------------------------
 
-    def ready(self, version: int, has_state: bool) -> None:
+    def ready(self, version: int, has_state: bool, founder: bool = False) -> None:
         with self.cluster.cond:
+            if founder and self.cluster.epoch is not None:
+                self.joiner = True  # too late to found the group
+                return
             if not self.alive:
                 raise CoreError("fenced", f"{self.name} was shut out")
             self.offer = (version, has_state)

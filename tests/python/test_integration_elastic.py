@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,58 @@ def test_user_errors_fail_the_run_under_elastic_too(executor: troupe.Executor) -
 
     with pytest.raises(troupe.WorkerError, match="ZeroDivisionError on rank 2"):
         executor.run(fn)
+
+
+class _Slow:
+    """Unpickles at once in the first worker, in others only when the first one trains."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return _first_or_late, (self.folder,)
+
+
+def _first_or_late(folder: Path) -> Path:
+    try:
+        (folder / "first").touch(exist_ok=False)
+    except FileExistsError:
+        _await_steps(folder, 3)
+    return folder
+
+
+def _await_steps(folder: Path, steps: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(list(folder.glob("step-*"))) < steps:
+        assert time.monotonic() < deadline, "the first worker stands still"
+        threading.Event().wait(0.01)
+
+
+def test_a_founder_that_comes_late_does_not_stall_the_group(tmp_path: Path) -> None:
+    folder = _Slow(tmp_path)
+
+    def grow() -> list[int]:
+        import troupe.torch as hvd
+
+        hvd.init()
+        seen = len(list(folder.glob("step-*")))
+        if seen:  # The late one builds its model, while the first goes on.
+            _await_steps(folder, seen + 5)
+        state = hvd.elastic.ObjectState(step=0, sizes=[])
+
+        @hvd.elastic.run
+        def loop(state: Any) -> list[int]:
+            while hvd.size() < 2 or state.sizes.count(2) < 3:
+                state.sizes = [*state.sizes, hvd.size()]
+                state.step += 1
+                (folder / f"step-{state.step}").touch()
+                state.commit()
+                threading.Event().wait(0.02)  # a step's work
+            return state.sizes
+
+        return loop(state)
+
+    with troupe.Executor(min_workers=1, max_workers=2, cpus_per_worker=0.1, num_cpus=2,
+                         start_timeout=1, progress="off") as executor:
+        results = executor.run(grow)
+    assert results[0][0] == 1 and results[0][-1] == 2

@@ -126,11 +126,34 @@ def test_an_entrypoint_runs_on_as_many_workers_as_the_file_says(
     assert list(temp.glob("troupe-*")) == []
 
 
+def test_what_the_training_left_running_is_ended(temp: Path, mark: str, tmp_path: Path) -> None:
+    file = waiting_cluster(tmp_path)
+    left = "setsid sleep 600 & sleep 600 & setsid -f sh -c 'sleep 600 & sleep 600'; exit 7"
+    file.write_text(file.read_text().replace("[sleep, '600']", f'[sh, -c, "{left}"]'))
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 7, out
+    assert "training exited with code 7" in out
+    assert_nothing_left(mark)
+
+
+def test_a_training_that_a_signal_ended_is_told_so(temp: Path, mark: str, tmp_path: Path) -> None:
+    file = waiting_cluster(tmp_path)
+    file.write_text(file.read_text().replace("[sleep, '600']", "[sh, -c, 'kill -SEGV $$']"))
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 128 + signal.SIGSEGV, out
+    assert "training killed by signal 11" in out
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_after_a_signal(
     temp: Path, mark: str, tmp_path: Path, how: signal.Signals
 ) -> None:
-    with Up(waiting_cluster(tmp_path), temp, mark) as up:
+    file = waiting_cluster(tmp_path)
+    command = '[sh, -c, "setsid -f sleep 600; sleep 600"]'
+    file.write_text(file.read_text().replace("[sleep, '600']", command))
+    with Up(file, temp, mark) as up:
         up.read_until("node base-1 is up")
         assert len(marked(mark)) >= 5  # autoscaler, redis, head, node, training, local
         up.process.send_signal(how)

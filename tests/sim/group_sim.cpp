@@ -131,6 +131,10 @@ class World {
   void ToHead(const std::string& from, const std::string& frame);
   void Fence(const MemberId& id);
   void EnterStep(SimMember& member, Epoch epoch, const View& view, uint64_t step);
+  // Who has aborted an epoch completes nothing in it any more, and nobody with it.
+  void LeaveSteps(const SimMember& member, Epoch epoch) {
+    collectives_.entered[epoch].erase(member.id());
+  }
   void Sync(SimMember& member, const View& view);
   [[nodiscard]] SimMember* Find(const MemberId& id) {
     const auto it = members_.find(id);
@@ -212,7 +216,7 @@ SimMember::SimMember(World* world, const MemberId& id)
       [this](const std::string&, std::string frame) { Receive(std::move(frame)); });
   Feed(MemberTick{});
   Later(world_->Between(microseconds(100), milliseconds(30)), [this] {
-    Feed(UserReady{version_, has_state_});
+    Feed(UserReady{version_, has_state_, world_->Uniform() < 0.5});
   });
 }
 
@@ -294,6 +298,10 @@ void SimMember::Handle(const MemberAction& action) {
     world_->CheckActivated(*this, a->view);
     last_activated_ = a->view.epoch;
     StartEpoch(a->view);
+  } else if (std::holds_alternative<TooLateToFound>(action)) {
+    Later(world_->Between(milliseconds(1), milliseconds(100)), [this] {
+      Feed(UserReady{version_, has_state_, false});
+    });
   } else if (const auto* a = std::get_if<BoundaryAnswer>(&action)) {
     Later(microseconds(10), [this, stop = a->stop, g = generation_] {
       if (!in_epoch_ || g != generation_) return;
@@ -303,6 +311,7 @@ void SimMember::Handle(const MemberAction& action) {
     (void)a;
     expelled_ = true;
     in_epoch_ = false;
+    world_->LeaveSteps(*this, epoch_);
   }
 }
 
@@ -347,6 +356,7 @@ void SimMember::CompleteStep(Epoch epoch, uint64_t step) {
 
 void SimMember::Unwind() {
   in_epoch_ = false;
+  world_->LeaveSteps(*this, epoch_);
   ++generation_;
   Later(world_->Between(microseconds(10), microseconds(300)), [this] {
     if (!finished_) Feed(UserReady{version_, has_state_});

@@ -95,10 +95,7 @@ class Context:
         """First view: the active one if there is one, a provisional one for a joiner."""
         view = self.group.view()
         if view is None:
-            if self.group.running():
-                view = self.runtime.provisional_view()
-            else:
-                view = self.runtime.await_view(0, False)
+            view = self.runtime.first_view()
         self.adopt(view)
 
     def rejoin(self, version: int, has_state: bool) -> None:

@@ -18,7 +18,7 @@ class SoloGroup:
                          "has_state": False}],
         }
 
-    def ready(self, version: int, has_state: bool) -> None:
+    def ready(self, version: int, has_state: bool, founder: bool = False) -> None:
         """A lone member always stands in the next view."""
         self._view["epoch"] += 1
         self._view["members"][0].update(version=version, has_state=has_state)

@@ -91,7 +91,12 @@ class World {
   void ExpectConverged() const {
     const int target = std::clamp(demand_, limits_.min_workers, limits_.max_workers);
     int up = 0;
-    for (const auto& [id, node] : provider_.nodes) up += node.up && !node.terminating ? 1 : 0;
+    int on_demand = 0;
+    for (const auto& [id, node] : provider_.nodes) {
+      const bool serves = node.up && !node.terminating;
+      up += serves ? 1 : 0;
+      on_demand += serves && MarketOf(node.pool) == Market::kOnDemand ? 1 : 0;
+    }
     int minima = 0;
     for (const PoolLimits& pool : limits_.pools) minima += pool.min_workers;
     // Pool minima can hold more than the target, and which pools the target fell into depends on
@@ -99,11 +104,26 @@ class World {
     EXPECT_GE(up, target) << last_reason_;
     EXPECT_LE(up, std::min(target + minima, limits_.max_workers)) << last_reason_;
     EXPECT_GT(launches_, 0u);
+    // Where there is room to change a node without going below the minimum, on-demand is back at
+    // its share.
+    const bool can_return = HasSpot() && limits_.max_workers > limits_.min_workers;
+    if (can_return) {
+      EXPECT_LE(on_demand, std::min(target, limits_.on_demand_base) + minima) << last_reason_;
+    }
   }
 
   [[nodiscard]] size_t failures() const { return failures_; }
 
  private:
+  [[nodiscard]] Market MarketOf(const std::string& name) const {
+    const auto found = std::find_if(limits_.pools.begin(), limits_.pools.end(),
+                                    [&](const PoolLimits& pool) { return pool.name == name; });
+    return found->market;
+  }
+  [[nodiscard]] bool HasSpot() const {
+    return std::any_of(limits_.pools.begin(), limits_.pools.end(),
+                       [](const PoolLimits& pool) { return pool.market == Market::kSpot; });
+  }
   int Up(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
 
   FleetLimits DrawLimits() {
@@ -162,11 +182,15 @@ class World {
     last_reason_ = decision.reason;
     int launches = 0;
     int staying = 0;
+    int up = 0;
     std::map<std::string, FleetNode> by_id;
     for (const FleetNode& node : before) {
       by_id[node.id] = node;
+      up += node.phase == NodePhase::kUp && node.notice_deadline == Time::Never() ? 1 : 0;
       staying += node.phase <= NodePhase::kUp && node.notice_deadline == Time::Never() ? 1 : 0;
     }
+    const bool whole = up >= std::clamp(demand_, limits_.min_workers, limits_.max_workers);
+    const bool has_spot = HasSpot();
     for (const Action& action : decision.actions) {
       ASSERT_FALSE(action.reason.empty());
       if (const auto* launch = std::get_if<Launch>(&action.what)) {
@@ -176,7 +200,9 @@ class World {
         const FleetNode& node = by_id.at(drain->node);
         const bool idle = node.idle_since != Time::Never() &&
                           provider_.now - node.idle_since >= limits_.idle_timeout;
-        ASSERT_TRUE(idle || node.notice_deadline != Time::Never()) << "AP-3";
+        const bool surplus = MarketOf(node.pool) == Market::kOnDemand && has_spot && whole;
+        ASSERT_TRUE(idle || node.notice_deadline != Time::Never() || surplus) << "AP-3";
+        staying -= node.notice_deadline == Time::Never() ? 1 : 0;  // Its place is free at once.
         drained_.insert(drain->node);
         fleet_.Draining(provider_.now, drain->node);
       } else {

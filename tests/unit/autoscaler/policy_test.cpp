@@ -211,15 +211,15 @@ TEST(PolicyTest, ANodeThatEndsBeforeItCameUpCoolsItsPool) {
 }
 
 TEST(PolicyTest, IdleNodesGoTheDearestFirstAndNeverBelowTheTarget) {
-  FleetLimits limits = Limits({Spot("spot", 0.3), OnDemand("base", 1.0)}, 1, 4);
+  FleetLimits limits = Limits({Spot("spot", 0.3), Spot("dear", 1.0)}, 1, 4);
   limits.idle_timeout = seconds(60);
   AutoscalerPolicy policy(limits, "t");
-  std::vector<FleetNode> fleet = {Node("base-1", "base"), Node("spot-1", "spot"),
+  std::vector<FleetNode> fleet = {Node("dear-1", "dear"), Node("spot-1", "spot"),
                                   Node("spot-2", "spot")};
   for (FleetNode& node : fleet) node.idle_since = kStart;
   EXPECT_EQ(policy.Decide(kStart, {0}, fleet).next_wake, kStart + seconds(60));
   EXPECT_THAT(Verbs(policy.Decide(kStart + seconds(60), {0}, fleet)),
-              ElementsAre("drain base-1", "drain spot-1"));
+              ElementsAre("drain dear-1", "drain spot-1"));
   EXPECT_THAT(Verbs(policy.Decide(kStart + seconds(60), {3}, fleet)), IsEmpty());
 }
 
@@ -269,6 +269,47 @@ TEST(PolicyTest, NodesOfAPoolThatIsNotConfiguredAnyMoreAreDrainedWhenIdle) {
   FleetNode old = Node("old-1", "old");
   old.idle_since = kStart;
   EXPECT_THAT(Verbs(policy.Decide(kStart + seconds(60), {0}, {old})), ElementsAre("drain old-1"));
+}
+
+TEST(PolicyTest, ReturnsFromTheFallbackOnceASpotNodeIsUp) {
+  AutoscalerPolicy policy(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 4), "t");
+  FleetNode base = Node("base-1", "base");
+  const Decision ahead = policy.Decide(kStart, {1}, {base});
+  EXPECT_THAT(Verbs(ahead), ElementsAre("launch spot"));
+  EXPECT_THAT(ahead.actions[0].reason, HasSubstr("return from the fallback"));
+  FleetNode spot = Node("spot-1", "spot", NodePhase::kLaunching);
+  spot.token = TokenOf(ahead, 0);
+  EXPECT_THAT(Verbs(policy.Decide(kStart + seconds(1), {1}, {base, spot})), IsEmpty());
+  spot.phase = NodePhase::kUp;
+  EXPECT_THAT(Verbs(policy.Decide(kStart + seconds(2), {1}, {base, spot})),
+              ElementsAre("drain base-1"));
+}
+
+TEST(PolicyTest, ReturnsOneNodeAtATimeAndOnlyToSpotThatServes) {
+  AutoscalerPolicy policy(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 8), "t");
+  const std::vector<FleetNode> fleet{Node("base-1", "base"), Node("base-2", "base")};
+  const Decision first = policy.Decide(kStart, {2}, fleet);
+  EXPECT_THAT(Verbs(first), ElementsAre("launch spot"));
+  policy.LaunchFailed(kStart, TokenOf(first, 0), "no capacity", true);
+  const Decision cooling = policy.Decide(kStart + seconds(1), {2}, fleet);
+  EXPECT_THAT(Verbs(cooling), IsEmpty());
+  EXPECT_EQ(cooling.next_wake, kStart + policy.limits().cooldown);
+  EXPECT_THAT(Verbs(policy.Decide(cooling.next_wake, {2}, fleet)), ElementsAre("launch spot"));
+}
+
+TEST(PolicyTest, WithoutRoomForBothTheOnDemandNodeMakesRoomUnlessTooFewWouldBeLeft) {
+  const std::vector<FleetNode> fleet{Node("base-1", "base"), Node("base-2", "base")};
+  AutoscalerPolicy full(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 2), "t");
+  EXPECT_THAT(Verbs(full.Decide(kStart, {2}, fleet)), ElementsAre("drain base-1", "launch spot"));
+  AutoscalerPolicy tight(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 2, 2), "t");
+  EXPECT_THAT(Verbs(tight.Decide(kStart, {2}, fleet)), IsEmpty());
+}
+
+TEST(PolicyTest, TheOnDemandShareStays) {
+  FleetLimits limits = Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 8);
+  limits.on_demand_base = 1;
+  AutoscalerPolicy policy(limits, "t");
+  EXPECT_THAT(Verbs(policy.Decide(kStart, {1}, {Node("base-1", "base")})), IsEmpty());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 namespace troupe::groups {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -369,6 +370,59 @@ TEST_F(CoordinatorTest, AMemberDrainedBeforeTheGroupFormedIsNotWaitedFor) {
   ASSERT_EQ(All<PersistRecord>().size(), 1U);
   EXPECT_THAT(Names(All<PersistRecord>()[0].record.view), ElementsAre("w0", "w1"));
   EXPECT_THAT(To(CommandKind::kExpel), ElementsAre("w2"));
+}
+
+// A founder has nothing built yet: members would wait for it in the first step of the new epoch.
+TEST_F(CoordinatorTest, AFounderThatComesLateBuildsFirst) {
+  FormActive(1, 2);
+  Of(2).founder = true;
+  Ready(2);
+  EXPECT_THAT(To(CommandKind::kBuildFirst), ElementsAre("w2"));
+  EXPECT_THAT(To(CommandKind::kPrelink), IsEmpty());
+  Say(2, MemberState::kIdle, 0);
+  EXPECT_THAT(To(CommandKind::kBuildFirst), IsEmpty());
+  Of(2).founder = false;
+  Ready(2);
+  EXPECT_THAT(To(CommandKind::kBuildFirst), IsEmpty());
+  EXPECT_THAT(To(CommandKind::kPrelink), Contains("w2"));
+}
+
+TEST_F(CoordinatorTest, FoundersFormTheFirstEpochAndGoOnInASecond) {
+  Start(1, 2);
+  for (const int n : {0, 1}) {
+    Of(n).founder = true;
+    Ready(n);
+  }
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  EXPECT_THAT(To(CommandKind::kPrepare), ElementsAre("w0", "w1"));
+  Feed(MemberDied{Id(0), "killed"});  // Nobody trains yet: the other one may still found it.
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w1"));
+}
+
+TEST_F(CoordinatorTest, AParkedGroupDoesNotResumeWithAFounder) {
+  FormActive(2, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  Ready(0);
+  Of(2).founder = true;
+  Ready(2);
+  EXPECT_EQ(core_->phase(), GroupPhase::kParked);
+  EXPECT_THAT(To(CommandKind::kBuildFirst), ElementsAre("w2"));
+  Say(2, MemberState::kIdle, 0);
+  Of(2).founder = false;
+  Ready(2);
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w2"));
+}
+
+// A head that starts without the record, which an older one stores just then.
+TEST_F(CoordinatorTest, AFormingGroupCallsMembersOutOfAnEpochItDoesNotKnow) {
+  Start(1, 2);
+  Say(0, MemberState::kPrepared, 1);
+  Ready(1);
+  now_ = now_ + options_.repeat;
+  Feed(Tick{});
+  EXPECT_THAT(To(CommandKind::kHalt), ElementsAre("w0"));
+  Ready(0);
+  EXPECT_EQ(Persisted().record.view.epoch, 2U);  // GM-1
 }
 
 }  // namespace

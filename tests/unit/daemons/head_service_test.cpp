@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "runtime/metrics.h"
 #include "runtime/wire.h"
 #include "tests/unit/daemons/head_rig.h"
 
@@ -145,6 +146,29 @@ TEST(HeadStore, NothingIsLeftOfAJobThatEndedEvenWhileTheStoreWasAway) {
   rig.Silence();
   rig.Pass(seconds(400));
   EXPECT_THAT(rig.Keys(), IsEmpty());
+}
+
+// Workers count calls and state themselves and tell their totals; the head adds what is new.
+TEST(HeadMetrics, TheCountsOfWorkersAddUp) {
+  metrics::Enable();
+  const double calls = metrics::Value(metrics::Id::kActorCalls);
+  HeadRig rig;
+  rig.JoinNode();
+  rig.Submit(1);
+  WorkerHello hello;
+  hello.process = rig.process(0);
+  hello.node = "n";
+  hello.counts = {5, 1, 3, 0, 0};
+  rig.Say(kFrameWorkerHello, hello.process, hello);
+  EXPECT_EQ(metrics::Value(metrics::Id::kMailboxDepth), 3);
+  hello.counts = {7, 1, 2, 0, 0};
+  rig.Say(kFrameWorkerHello, hello.process, hello);
+  rig.Say(kFrameWorkerHello, hello.process, hello);
+  EXPECT_EQ(metrics::Value(metrics::Id::kActorCalls) - calls, 7);
+  EXPECT_EQ(metrics::Value(metrics::Id::kMailboxDepth), 2);
+  rig.Say(kFrameWorkerExited, "node-n", WorkerExited{rig.process(0), false, "killed", 0, {}});
+  EXPECT_EQ(metrics::Value(metrics::Id::kMailboxDepth), 0);
+  EXPECT_EQ(metrics::Value(metrics::Id::kActorCalls) - calls, 7);
 }
 
 }  // namespace
