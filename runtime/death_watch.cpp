@@ -143,6 +143,8 @@ Status DeathWatch::Hold(uint32_t slot) {
   bool taken = false;
   int rc = 0;
   std::unique_lock lock(impl_->mu);
+  if (impl_->holder.joinable())
+    return Error{ErrorCode::kAlreadyExists, "this object holds a death-watch slot already"};
   impl_->holder = std::thread([this, slot, &taken, &rc] {
     Slot& mine = impl_->page->slots[slot];
     std::unique_lock inner(impl_->mu);
@@ -155,9 +157,10 @@ Status DeathWatch::Hold(uint32_t slot) {
     pthread_mutex_unlock(&mine.mutex);
   });
   impl_->release.wait(lock, [&] { return taken; });
-  if (rc != 0)
-    return Error{ErrorCode::kAlreadyExists, "death-watch slot is held by another process"};
-  return Status::Ok();
+  if (rc == 0) return Status::Ok();
+  lock.unlock();
+  impl_->holder.join();
+  return Error{ErrorCode::kAlreadyExists, "death-watch slot is held by another process"};
 }
 
 void DeathWatch::Reset(uint32_t slot) {

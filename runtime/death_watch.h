@@ -30,14 +30,14 @@ class DeathWatch {
   ~DeathWatch();
 
   // Worker side: takes the slot on a thread of its own and holds it until this object or the
-  // process ends.
+  // process ends. kAlreadyExists if it is held, or this object holds one.
   Status Hold(uint32_t slot);
 
   // Node side: resets a slot for a new worker. REQUIRES: nobody holds or watches it.
   void Reset(uint32_t slot);
   // Node side: calls `on_death` once, from a thread of this object, when the holder of the slot is
-  // gone. A worker that has not taken its slot yet is waited for; Unwatch ends the watch without a
-  // call.
+  // gone, killed or in good order. A worker that has not taken its slot yet is waited for; Unwatch
+  // ends the watch without a call. REQUIRES: `on_death` does not call Unwatch.
   void Watch(uint32_t slot, std::function<void()> on_death);
   void Unwatch(uint32_t slot);
 

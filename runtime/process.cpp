@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -75,6 +76,11 @@ struct Pipe {
 Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   std::vector<std::string> argv = options.argv;
   if (options.parent_death_signal != 0) {
+    // setpriv would start and then fail by itself, with no more than an exit code.
+    const auto path = options.env.find("PATH");
+    const Result<std::string> program =
+        FindProgram(argv[0], path == options.env.end() ? "" : path->second);
+    if (!program.ok()) return program.error().WithContext("cannot start " + argv[0]);
     // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package)
     // sets it and execs. It takes the signal by name only.
     const std::vector<std::string> prefix{"setpriv", "--pdeathsig",
@@ -224,8 +230,13 @@ Result<ChildProcess> Spawn(const SpawnOptions& options) {
 }
 
 Result<std::string> FindProgram(const std::string& name, const std::string& extra_dir) {
+  const auto is_program = [](const std::string& path) {
+    struct stat info {};
+    return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+           ::access(path.c_str(), X_OK) == 0;
+  };
   if (name.find('/') != std::string::npos) {
-    if (::access(name.c_str(), X_OK) == 0) return name;
+    if (is_program(name)) return name;
     return Error{ErrorCode::kNotFound, "no executable at " + name};
   }
   std::string path = extra_dir.empty() ? "" : extra_dir + ":";
@@ -233,7 +244,7 @@ Result<std::string> FindProgram(const std::string& name, const std::string& extr
   std::istringstream dirs(path);
   for (std::string dir; std::getline(dirs, dir, ':');) {
     const std::string candidate = dir + "/" + name;
-    if (!dir.empty() && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (!dir.empty() && is_program(candidate)) return candidate;
   }
   return Error{ErrorCode::kNotFound, name + " was not found on PATH"};
 }
