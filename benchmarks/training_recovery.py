@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import _trainee
 
@@ -30,20 +30,16 @@ LIMIT_S = 60.0
 Event = dict[str, Any]
 
 
-def wait_for(folder: str, done: Callable[[list[Event]], bool], limit: float = LIMIT_S) -> bool:
-    """Reads the log until ``done`` says so; False if that was not within the limit."""
-    deadline = time.monotonic() + limit
-    while not done(_trainee.read_log(folder)):
-        if time.monotonic() > deadline:
-            return False
+def wait_ranks(folder: str, size: int, after: float = 0.0, generation: int = 0) -> bool:
+    """Waits until every rank of a group of ``size`` has completed a step since ``after``."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        ranks = {e["rank"] for e in _trainee.read_log(folder)
+                 if e["t"] > after and e["size"] == size and e["generation"] >= generation}
+        if len(ranks) == size:
+            return True
         time.sleep(0.05)
-    return True
-
-
-def ranks_done(events: list[Event], size: int, after: float = 0.0, generation: int = 0) -> bool:
-    """Whether every rank of a group of ``size`` has completed a step since ``after``."""
-    return len({e["rank"] for e in events if e["t"] > after and e["size"] == size
-                and e["generation"] >= generation}) == size
+    return False
 
 
 def summary(figure: str, trials: list[float], **more: Any) -> None:
@@ -86,23 +82,21 @@ def bench_troupe(size: int, kills: int, model: str) -> None:
         preload=["numpy", "torch", "troupe.torch", "troupe.torch.elastic"],
     ) as executor:
         handle = executor.submit(_trainee.train_on_troupe, (folder, model, 10**9))
-        times, lost, full = [], 0, []
+        times, lost, full, killed = [], 0, [], 0.0
         for _ in range(kills):
-            if not wait_for(folder, lambda events: ranks_done(
-                    events, size, max((k[0] for k in killed_at), default=0.0))):
+            if not wait_ranks(folder, size, killed):
                 raise RuntimeError("the group does not reach its size")
             settle()
             pids = {e["rank"]: e["pid"] for e in _trainee.read_log(folder) if e["size"] == size}
             victim = pids[random.randrange(size)]
             killed = time.monotonic()
             os.kill(victim, signal.SIGKILL)
-            killed_at.append((killed, victim))
-            if not wait_for(folder, lambda events, t=killed: ranks_done(events, size - 1, t)):
+            if not wait_ranks(folder, size - 1, killed):
                 raise RuntimeError("the survivors do not go on")
             ms, again = after_kill(_trainee.read_log(folder), killed, victim, size)
             times.append(ms)
             lost += again
-            if wait_for(folder, lambda events, t=killed: ranks_done(events, size, t)):
+            if wait_ranks(folder, size, killed + ms / 1e3):
                 first = [e["t"] for e in _trainee.read_log(folder)
                          if e["size"] == size and e["t"] > killed + ms / 1e3]
                 full.append((min(first) - killed) * 1e3)
@@ -112,9 +106,6 @@ def bench_troupe(size: int, kills: int, model: str) -> None:
         summary("troupe_kill_to_next_step", times, n=size, model=model, steps_lost=lost,
                 step_ms=round(step_ms, 2))
         summary("troupe_kill_to_full_size", full, n=size, model=model)
-
-
-killed_at: list[tuple[float, int]] = []
 
 
 def settle() -> None:
@@ -147,16 +138,14 @@ def bench_torchelastic(size: int, kills: int, model: str, interval: Optional[flo
         try:
             times, lost = [], 0
             for generation in range(kills):
-                if not wait_for(folder, lambda events, g=generation: ranks_done(
-                        events, size, generation=g)):
+                if not wait_ranks(folder, size, generation=generation):
                     raise RuntimeError(Path(folder, "agent.out").read_text()[:6000])
                 settle()
                 events = _trainee.read_log(folder)
                 pids = {e["rank"]: e["pid"] for e in events if e["generation"] == generation}
                 killed = time.monotonic()
                 os.kill(pids[random.randrange(size)], signal.SIGKILL)
-                if not wait_for(folder, lambda events, g=generation + 1: ranks_done(
-                        events, size, generation=g)):
+                if not wait_ranks(folder, size, generation=generation + 1):
                     raise RuntimeError(Path(folder, "agent.out").read_text()[:6000])
                 first: dict[int, Event] = {}
                 events = _trainee.read_log(folder)
@@ -191,7 +180,6 @@ def main() -> int:
     options = parser.parse_args()
     random.seed(options.seed)
     for model in options.models:
-        killed_at.clear()
         bench_troupe(options.workers, options.kills, model)
         if not options.no_reference:
             for interval in (0.1, None):

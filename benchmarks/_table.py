@@ -1,0 +1,174 @@
+"""Runs every benchmark and prints one table: our figure, the reference of the same run, the goal.
+
+Started by scripts/bench.sh. Every benchmark prints JSON lines; they are kept in ``--results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+LIMIT_S = 900.0
+SMALL = 65536
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of ours, by the fields of its JSON line, with what it is held against."""
+
+    title: str
+    ours: Line
+    reference: Optional[Line] = None
+    reach: str = ""
+    most: Optional[float] = None  # p50 may be at most this
+    least: Optional[float] = None  # or must be at least this
+    ratio: Optional[float] = None  # p50 may be at most this many times the reference's
+
+
+def recovery_rows() -> list[Row]:
+    """What happens to those that stay when a member dies, leaves or joins."""
+    rows = []
+    large = {"bytes": 4 << 20, "heap_mib": 0}
+    for n, limit in ((2, None), (4, 5.0), (8, 15.0)):
+        rows.append(Row(
+            f"kill to first all-reduce, N={n}",
+            {"bench": "kill_to_first_allreduce", "n": n, **large},
+            {"bench": "naive_gloo_kill_to_first_allreduce", "n": n} if n > 2 else None,
+            f"<= {limit:g} ms" if limit else "", limit))
+        rows.append(Row(f"kill to the 4 MB all-reduce done again, N={n}",
+                        {"bench": "kill_to_allreduce_redone", "n": n, **large}))
+    rows += [
+        Row("kill to first all-reduce, N=4, 1 GiB heap each",
+            {"bench": "kill_to_first_allreduce", "n": 4, "heap_mib": 1024},
+            {"bench": "kill_to_first_allreduce", "n": 4, **large}, "<= 2 x small heap",
+            ratio=2.0),
+        Row("planned leave, pause, N=8", {"bench": "leave_pause", "n": 8, **large}, None,
+            "<= 2 ms", 2.0),
+        Row("join, pause, N=4", {"bench": "join_pause", "n": 4, **large}, None, "<= 3 ms", 3.0),
+        Row("kill to full size, C++, N=4", {"bench": "kill_to_full_size", "n": 4, **large}, None,
+            "<= 300 ms", 300.0),
+    ]
+    small: Line = {"bench": "kill_to_first_allreduce", "bytes": SMALL, "heap_mib": 0}
+    for n in (8, 16, 32):
+        rows.append(Row(f"kill in a 64 KB all-reduce to the first one, N={n}", {**small, "n": n},
+                        {**small, "n": n // 2}, "<= 2 x N/2", ratio=2.0))
+    for model, title in (("mlp", "MLP"), ("resnet50", "ResNet-50-shaped")):
+        rows.append(Row(f"kill to next step, PyTorch {title}, N=4",
+                        {"bench": "troupe_kill_to_next_step", "model": model},
+                        {"bench": "torchelastic_kill_to_next_step", "model": model},
+                        "<= 20 ms + a step"))
+    return rows
+
+
+ROWS = [
+    *recovery_rows(),
+    Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
+        "<= 1.5 x", ratio=1.5),
+    Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
+        ">= 300 k/s", least=300e3),
+]
+
+
+def find(lines: Sequence[Line], wanted: Line) -> Optional[Line]:
+    """The first line that has all these fields."""
+    return next((line for line in lines
+                 if "p50" in line and all(line.get(k) == v for k, v in wanted.items())), None)
+
+
+def verdict(row: Row, ours: Line, reference: Optional[Line]) -> str:
+    """Whether a goal is reached; empty if there is none, or nothing to hold it against."""
+    figure = float(ours["p50"])
+    if "step_ms" in ours and row.reach:
+        return "yes" if figure <= 20 + float(ours["step_ms"]) else "NO"
+    if row.most is not None:
+        return "yes" if figure <= row.most else "NO"
+    if row.least is not None:
+        return "yes" if figure >= row.least else "NO"
+    if row.ratio is not None and reference is not None:
+        return "yes" if figure <= row.ratio * float(reference["p50"]) else "NO"
+    return ""
+
+
+def number(line: Optional[Line], field: str) -> str:
+    """A figure with its unit, as a person reads it."""
+    if line is None or field not in line:
+        return "-"
+    value, unit = float(line[field]), line.get("unit", "")
+    return f"{value / 1e3:,.0f} k/s" if unit == "calls/s" else f"{value:,.1f} {unit}"
+
+
+def table(lines: Sequence[Line]) -> str:
+    """The table as Markdown."""
+    out = ["| figure | p50 | max | reference p50 | goal | reached |",
+           "| --- | --- | --- | --- | --- | --- |"]
+    for row in ROWS:
+        ours = find(lines, row.ours)
+        if ours is None:
+            continue
+        reference = find(lines, row.reference) if row.reference else None
+        out.append(f"| {row.title} | {number(ours, 'p50')} | {number(ours, 'max')} | "
+                   f"{number(reference, 'p50')} | {row.reach} | "
+                   f"{verdict(row, ours, reference)} |")
+    return "\n".join(out)
+
+
+def plan(bin_dir: str, trials: int) -> list[list[str]]:
+    """The commands, ours and their references side by side."""
+    def program(name: str, *options: object) -> list[str]:
+        return [os.path.join(bin_dir, f"troupe-bench-{name}"), *map(str, options)]
+
+    commands = []
+    for n in (2, 4, 8):
+        commands.append(program("recovery", "--members", n, "--trials", trials))
+        if n > 2:  # plain Gloo has no group of one
+            commands.append(program("naive-gloo", "--members", n, "--trials", trials // 2))
+    commands.append(program("recovery", "--members", 4, "--trials", 10, "--heap-mib", 1024))
+    for n in (4, 8, 16, 32):
+        commands.append(program("recovery", "--members", n, "--trials", 10, "--bytes", SMALL))
+    commands.append([sys.executable, str(Path(__file__).with_name("training_recovery.py"))])
+    commands.append(program("actor-calls"))
+    return commands
+
+
+def main() -> int:
+    """Runs all; fails if a benchmark does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin-dir", required=True)
+    parser.add_argument("--results", required=True, type=Path)
+    parser.add_argument("--trials", type=int, default=40)
+    options = parser.parse_args()
+    lines: list[Line] = []
+    failed = []
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    with options.results.open("w") as results:
+        for command in plan(options.bin_dir, options.trials):
+            name = " ".join([os.path.basename(command[0]), *command[1:]])
+            print(f"==> {name}", flush=True)
+            try:
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                failed.append(f"{name}: not done after {LIMIT_S:g} s")
+                continue
+            if done.returncode != 0:
+                failed.append(f"{name}: exit status {done.returncode}")
+            for text in done.stdout.splitlines():
+                print(text, flush=True)
+                if text.startswith("{"):
+                    results.write(text + "\n")
+                    lines.append(json.loads(text))
+    print("\n" + table(lines))
+    for problem in failed:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
