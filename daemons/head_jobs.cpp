@@ -207,6 +207,7 @@ void HeadService::StartWorkerOn(Job& job, const std::string& node) {
   std::erase_if(job.record.workers,
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
+  job.joined_by = Now() + kJoinTime;
   Assign(worker.process);
 }
 
@@ -226,6 +227,11 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
 void HeadService::EnsureSpare(Job& job) {
   if (job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
   if (Now() < job.quiet_until) return;
+  // Not beside a joiner that still prepares: the two would share the CPU that it needs.
+  const auto joining = [&](const JobWorker& worker) {
+    return worker.alive() && RankOf(job.view, worker.member()) < 0;
+  };
+  if (Now() < job.joined_by && std::ranges::any_of(job.record.workers, joining)) return;
   for (const auto& [name, process] : processes_) {
     if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
   }

@@ -15,7 +15,8 @@
 
 namespace troupe::daemons {
 
-inline constexpr size_t kJobEventsMax = 50'000;             // Kept for a driver that reconnects.
+inline constexpr size_t kJobEventsMax = 50'000;  // Kept for a driver that reconnects.
+inline constexpr Duration kJoinTime = seconds(10);
 inline constexpr Duration kReformQuiet = milliseconds(50);  // At most, from a death to active.
 inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: the first collective.
 inline constexpr int kStartFailuresMax = 3;  // Workers in a row that died before they were ready.
@@ -70,6 +71,7 @@ struct Job {
   Time confirm_by =
       Time::Never();    // After a head restart: unconfirmed workers are dead from then on.
   bool opened = false;  // The group exists.
+  Time joined_by{};     // A new worker is given until then before the next spare is started.
   Time quiet_until{};   // No process is started before: a group is being re-formed.
   int start_failures = 0;
   std::map<std::string, std::string> results;  // By member.

@@ -25,14 +25,11 @@ struct Child {
   SpawnOptions options;
   ChildProcess process;
 
-  bool Run() {
+  Status Run() {
     Result<ChildProcess> started = Spawn(options);
-    if (!started.ok()) {
-      std::cerr << "troupe-local: " << started.error().message << std::endl;
-      return false;
-    }
+    if (!started.ok()) return started.error().WithContext(std::string("cannot start ") + name);
     process = std::move(*started);
-    return true;
+    return Status::Ok();
   }
 };
 
@@ -42,6 +39,16 @@ SpawnOptions Daemon(std::vector<std::string> argv, const std::string& output, in
   options.output_path = output;
   options.parent_death_signal = death_signal;
   return options;
+}
+
+Status MakeLogDir(const std::string& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (!error && ::access(dir.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (!error) return Status::Ok();
+  return Error{ErrorCode::kUnavailable, "cannot write logs into " + dir + ": " + error.message() +
+                                            "; choose another log directory"};
 }
 
 bool WriteFile(const std::string& path, const std::string& text) {
@@ -72,7 +79,6 @@ int main(int argc, char** argv) {
   app.add_option("--node-arg", node_args, "Passed on to troupe-node")->allow_extra_args(false);
   CLI11_PARSE(app, argc, argv);
   const std::string logs = log_dir.empty() ? run_dir : log_dir;
-  InitLogging("local", logs + "/local.log");
   const auto fail = [&](const std::string& why) {
     std::cout << "error " << why << std::endl;
     std::error_code ignored;
@@ -80,6 +86,8 @@ int main(int argc, char** argv) {
     return 1;
   };
 
+  if (const Status made = MakeLogDir(logs); !made.ok()) return fail(made.error().message);
+  InitLogging("local", logs + "/local.log");
   Result<std::string> redis = FindProgram(redis_server);
   if (!redis.ok())
     return fail(redis.error().message + "; install it with: apt-get install redis-server");
@@ -124,7 +132,7 @@ int main(int argc, char** argv) {
   if (!no_node)
     children.push_back({"troupe-node", Daemon(node_argv, logs + "/node.out", SIGTERM), {}});
   for (Child& child : children) {
-    if (!child.Run()) return fail(std::string("cannot start ") + child.name);
+    if (const Status s = child.Run(); !s.ok()) return fail(s.error().message);
   }
   std::cout << "ready " << head_endpoint;
   for (const Child& child : children) std::cout << " " << child.process.pid();
@@ -133,7 +141,7 @@ int main(int argc, char** argv) {
     for (Child& child : children) {
       if (const auto info = child.process.TryReap()) {
         LogWarning(child.name, " ", info->ToString(), "; starting it again");
-        (void)child.Run();
+        if (const Status s = child.Run(); !s.ok()) LogError(s.error().message);
       }
     }
     return false;

@@ -154,6 +154,21 @@ def test_impossible_resources(executor: troupe.Executor) -> None:
             other.run(os.getpid)
 
 
+def test_a_full_disk_for_logs_stops_nothing(tmp_path: Path) -> None:
+    for name in ("local.log", "head.log", "head.out", "node.log", "node.out", "redis.log"):
+        (tmp_path / name).symlink_to("/dev/full")  # every write there fails with ENOSPC
+    with troupe.Executor(2, cpus_per_worker=0.1, num_cpus=2, progress="off",
+                         log_dir=str(tmp_path)) as executor:
+        assert executor.run(lambda: 5) == [5, 5]
+
+
+def test_an_unwritable_log_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    executor = troupe.Executor(1, progress="off", log_dir=str(tmp_path / "file" / "logs"))
+    with pytest.raises(troupe.TroupeError, match=r"cannot write logs into .*file/logs: Not a dir"):
+        executor.start()
+
+
 def test_a_second_executor_and_other_threads(executor: troupe.Executor) -> None:
     results: dict[str, Any] = {}
 
