@@ -129,10 +129,10 @@ int Fail(const std::string& why) {
 // One trial after the other, read from top to bottom.
 // NOLINTNEXTLINE(readability-function-size)
 int Drive(const Settings& s, const std::string& self) {
-  char path[] = "/dev/shm/troupe-bench-XXXXXX";
-  const int fd = ::mkstemp(path);
-  if (fd < 0 || ::ftruncate(fd, sizeof(Page)) != 0)
-    return Fail("cannot create a shared page in /dev/shm");
+  // Nameless, so that nothing is left however this process ends; members open it through /proc.
+  const int fd = ::memfd_create("troupe-bench", MFD_CLOEXEC);
+  if (fd < 0 || ::ftruncate(fd, sizeof(Page)) != 0) return Fail("cannot create a shared page");
+  const std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
   auto* page =
       static_cast<Page*>(::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
   daemons::DriverOptions options;
@@ -219,7 +219,6 @@ int Drive(const Settings& s, const std::string& self) {
   std::printf("{\"bench\": \"recovery_faults\", \"n\": %d, \"hangs\": %d, \"wrong_sums\": %llu}\n",
               s.members, hangs, static_cast<unsigned long long>(page->wrong_sums.load()));
   (*client)->Shutdown();
-  ::unlink(path);
   ::close(fd);
   return hangs == 0 && page->wrong_sums.load() == 0 ? 0 : 1;
 }
