@@ -89,7 +89,7 @@ enum class CommandKind : uint8_t {
   // and be ready again.
   kBuildFirst = 9,
 };
-constexpr CommandKind LastValue(CommandKind) { return CommandKind::kLeave; }
+constexpr CommandKind LastValue(CommandKind) { return CommandKind::kBuildFirst; }
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };
 constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }

@@ -12,6 +12,8 @@
 #include "runtime/process.h"
 #include "runtime/trace.h"
 
+// Long because it is a list of options.
+// NOLINTNEXTLINE(readability-function-size)
 int main(int argc, char** argv) {
   using namespace troupe;
   daemons::PrepareSignals();

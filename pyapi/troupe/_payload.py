@@ -152,6 +152,17 @@ def callable_name(fn: Any) -> str:
     return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type_name(fn)
 
 
+def mentions(fn: Any, module: str) -> bool:
+    """Whether the function's own code names a module, or one of its parts or of Troupe's for it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    if code is None:
+        return False
+    starts = (f"{module}.", f"troupe.{module}")
+    return any(n == module or n.startswith(starts) for n in _global_names(code))
+
+
 def find_culprit(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[str]:
     """Names the first thing reachable from the call that cannot be pickled, None if none is."""
     seen: set[int] = set()

@@ -42,7 +42,7 @@ class Executor:
         reset_limit: fail after this many membership changes; None: no limit.
         env: environment variables of the workers.
         preload: modules that spare workers import ahead of time; default: numpy and torch if this
-            process has imported torch.
+            process has imported torch, or the function does.
         log_to_driver: show the workers' output here, each line as ``[rank host] line``.
         progress: "auto" (live on a terminal or in a notebook, else lines on stderr), "rich",
             "plain", "notebook" or "off".
@@ -249,7 +249,7 @@ class Executor:
         name = settings.name or _payload.callable_name(fn)
         with _native.deferred_interrupt():  # what is submitted must be known, to be cancelled
             with _native.driver_errors(f"submitting {name!r}"):
-                job_id = driver.submit(self._spec(name, payload))
+                job_id = driver.submit(self._spec(name, payload, fn))
             handle = RunHandle(
                 driver, job_id, name, self._pid, on_event, callbacks or (), settings.log_to_driver
             )
@@ -264,12 +264,13 @@ class Executor:
             handle.start_pump()
         return handle
 
-    def _spec(self, name: str, payload: bytes) -> dict[str, Any]:
+    def _spec(self, name: str, payload: bytes, fn: Callable[..., Any]) -> dict[str, Any]:
         settings = self._settings
         least, start, most = settings.sizes()
         preload = settings.preload
         if preload is None:
-            preload = list(_HEAVY_MODULES) if "torch" in sys.modules else []
+            uses_torch = "torch" in sys.modules or _payload.mentions(fn, "torch")
+            preload = list(_HEAVY_MODULES) if uses_torch else []
         return {
             "name": name,
             "min_workers": least,

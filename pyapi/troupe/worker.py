@@ -6,6 +6,7 @@ One process runs one assignment. A spare starts early, imports what the run will
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import pickle
@@ -19,6 +20,10 @@ from troupe.errors import DrainedError, SerializationError
 
 _log = logging.getLogger("troupe.worker")
 _WAIT_SLICE_S = 5.0
+# What torch 2 imports at the first use of an optimizer, in parts of at most about 0.3 s; an older
+# torch has no torch._dynamo and imports nothing late.
+_TORCH_LATE_MODULES = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp",
+                       "torch._dynamo")
 
 
 def main() -> int:
@@ -36,16 +41,31 @@ def main() -> int:
 
 
 def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
-    """Waits for work, importing modules named ahead of it; None when asked to exit."""
+    """Waits for work, importing modules named ahead of it; None when asked to exit.
+
+    A spare goes on to what would be imported in the first step, one module at a time, and looks for
+    work in between.
+    """
+    late: list[str] = []
     while not worker.should_exit():
-        assignment = worker.wait_assignment(_WAIT_SLICE_S)
+        assignment = worker.wait_assignment(0.0 if late else _WAIT_SLICE_S)
         if assignment is None:
+            if late:
+                preload([late.pop(0)])
             continue
         os.environ.update({str(k): str(v) for k, v in (assignment.get("env") or {}).items()})
         preload(assignment.get("preload") or ())
         if assignment["payload"]:
             return assignment
+        late = late_modules()
     return None
+
+
+def late_modules() -> list[str]:
+    """Modules that torch, if it is imported, would import in the middle of a first step."""
+    if "torch" not in sys.modules or importlib.util.find_spec("torch._dynamo") is None:
+        return []
+    return [name for name in _TORCH_LATE_MODULES if name not in sys.modules]
 
 
 def preload(modules: Any) -> None:
