@@ -137,7 +137,7 @@ class ActorCallTest : public ::testing::Test {
     while (!done()) {
       if (SteadyClock().Now() > deadline) return false;
       host_transport_->Flush();
-      network_.RunFor(microseconds(1));
+      network_.RunFor(microseconds(5));
       std::this_thread::yield();
     }
     return true;
