@@ -1,5 +1,5 @@
-// The communicator over Gloo, with each rank on a thread of this process: exact results, aborts that
-// release whoever is blocked, epochs with lost and new members, nothing left behind.
+// The communicator over Gloo, with each rank on a thread of this process: exact results, aborts
+// that release whoever is blocked, epochs with lost and new members, nothing left behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
