@@ -37,7 +37,7 @@ void ActorClient::Call(const std::string& actor, const std::string& method, std:
       refusal = Error{ErrorCode::kBackpressure, "too many calls in flight"};
     } else {
       id = next_id_++;
-      pending_.emplace(id, Pending{actor, done, SteadyClock().Now() + timeout});
+      pending_.emplace(id, Pending{actor, done, transport_->loop().Now() + timeout});
     }
   }
   if (refusal) return done(*refusal);

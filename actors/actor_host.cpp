@@ -7,6 +7,11 @@
 #include "runtime/trace.h"
 
 namespace troupe::actors {
+namespace {
+
+Error Stopping() { return Error{ErrorCode::kPeerGone, "the actor is stopping"}; }
+
+}  // namespace
 
 ActorHost::ActorHost(Transport* transport, std::unique_ptr<Instance> instance,
                      const ActorBlueprint& blueprint)
@@ -30,7 +35,7 @@ void ActorHost::OnFrame(const std::string& from, const std::string& frame) {
     std::lock_guard lock(mu_);
     if (stopping_ || mailbox_.size() >= mailbox_depth_) {
       metrics::Add(metrics::Id::kMailboxRejects);
-      const Error refusal = stopping_ ? Error{ErrorCode::kPeerGone, "the actor is stopping"}
+      const Error refusal = stopping_ ? Stopping()
                                       : Error{ErrorCode::kBackpressure,
                                               "the actor's mailbox is full; call it again later"};
       return Answer(from, call->id, refusal);
@@ -79,11 +84,13 @@ void ActorHost::Answer(const std::string& to, uint64_t id, const Result<std::str
 }
 
 Status ActorHost::Stop(Duration limit) {
+  std::deque<Waiting> left;
   {
     std::lock_guard lock(mu_);
     stopping_ = true;
-    mailbox_.clear();
+    left.swap(mailbox_);
   }
+  for (const Waiting& waiting : left) Answer(waiting.from, waiting.call.id, Stopping());
   return executor_.Stop(limit);
 }
 

@@ -27,7 +27,7 @@ class ActorHost {
   ~ActorHost();
 
   void OnFrame(const std::string& from, const std::string& frame);
-  // Refuses new calls and waits up to `limit` for the running ones.
+  // Refuses new and waiting calls with kPeerGone and waits up to `limit` for the running ones.
   Status Stop(Duration limit);
 
  private:

@@ -1,4 +1,8 @@
 // Adapter of Boost.Fiber: the only file that includes it.
+//
+// Waking a waiter touches the scheduler of its thread, which ends with that thread. So whoever
+// wakes holds the mutex meanwhile: the waiter needs it to return from its wait, and Boost's unlock
+// keeps it out until it has let go of the scheduler itself.
 #include "runtime/executor.h"
 
 #include <atomic>
@@ -85,8 +89,8 @@ Executor::~Executor() {
     {
       std::unique_lock lock(worker->mu);
       worker->stopping = true;
+      worker->wake.notify_all();
     }
-    worker->wake.notify_all();
     if (worker->thread.joinable()) worker->thread.join();
   }
 }
@@ -99,10 +103,8 @@ Status Executor::Spawn(size_t thread, std::function<void()> fn) {
     ++impl_->running;
   }
   Impl::Worker& worker = *impl_->workers[thread % impl_->workers.size()];
-  {
-    std::unique_lock lock(worker.mu);
-    worker.incoming.push_back(std::move(fn));
-  }
+  std::unique_lock lock(worker.mu);
+  worker.incoming.push_back(std::move(fn));
   worker.wake.notify_one();
   return Status::Ok();
 }
@@ -131,10 +133,8 @@ FiberEvent::~FiberEvent() = default;
 
 void FiberEvent::Set() {
   const auto impl = impl_;  // The waiter may destroy this object as soon as it sees the flag.
-  {
-    std::unique_lock lock(impl->mu);
-    impl->set = true;
-  }
+  std::unique_lock lock(impl->mu);
+  impl->set = true;
   impl->wake.notify_all();
 }
 

@@ -402,7 +402,8 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   void Turn() {
     std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
-    if (zap_) items.push_back({zap_->handle(), 0, ZMQ_POLLIN, 0});
+    const bool zap_polled = zap_.has_value();  // What is posted may start it below.
+    if (zap_polled) items.push_back({zap_->handle(), 0, ZMQ_POLLIN, 0});
     const size_t first_router = items.size();
     for (zmq::socket_t& router : routers_) items.push_back({router.handle(), 0, ZMQ_POLLIN, 0});
     const size_t first_dealer = items.size();
@@ -419,7 +420,7 @@ class ZmqTransport final : public Transport, private EventLoop {
     }
     zmq::poll(items, PollTimeout());
     RunPosted();
-    if (zap_ && (items[1].revents & ZMQ_POLLIN) != 0) AnswerZap();
+    if (zap_polled && (items[1].revents & ZMQ_POLLIN) != 0) AnswerZap();
     for (size_t i = first_router; i < first_dealer; ++i) {
       if ((items[i].revents & ZMQ_POLLIN) != 0) ReceiveRouter(routers_[i - first_router]);
     }

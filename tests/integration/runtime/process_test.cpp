@@ -146,7 +146,8 @@ TEST(ProcessTest, AChildGetsNoOtherDescriptorAndNoBlockedSignal) {
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &term, &before);
-  ChildProcess child = Start(Shell("ls /proc/$$/fd | tr '\\n' ' '; grep SigBlk /proc/$$/status"));
+  ChildProcess child =
+      Start(Shell("ls /proc/$$/fd | tr '\\n' ' '; exec grep SigBlk /proc/self/status"));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   EXPECT_EQ(ReadLine(child.stdout_fd()), "0 1 2 SigBlk:\t0000000000000000");
   EXPECT_TRUE(child.WaitFor(kSoon).ok());

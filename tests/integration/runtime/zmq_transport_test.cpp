@@ -103,7 +103,7 @@ class ZmqTransportTest : public ::testing::TestWithParam<bool> {
     const Time deadline = SteadyClock().Now() + kSoon;
     while (inbox.Count() == before) {
       ASSERT_LT(SteadyClock().Now(), deadline);
-      ASSERT_TRUE(from.transport->Send(to, "knock").ok());
+      (void)from.transport->Send(to, "knock");  // The queue may be full of earlier ones.
       std::this_thread::yield();
     }
   }

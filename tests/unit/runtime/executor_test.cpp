@@ -132,6 +132,23 @@ TEST(FiberEventTest, MayBeDestroyedByItsWaiter) {
   }
 }
 
+// A thread's fiber scheduler ends with the thread, while whoever woke it may still be waking it.
+TEST(FiberEventTest, TheWaitingThreadMayEndAtOnce) {
+  for (int i = 0; i < 1000; ++i) {
+    FiberEvent event;
+    std::thread waiter([&] { EXPECT_TRUE(event.WaitFor(kSoon)); });
+    event.Set();
+    waiter.join();
+  }
+}
+
+TEST(ExecutorTest, ThreadsMayEndWhileTheyAreWoken) {
+  for (int i = 0; i < 300; ++i) {
+    Executor executor({"test", 2, nullptr});
+    ASSERT_TRUE(executor.Spawn(0, [] {}).ok());
+  }
+}
+
 TEST(FiberEventTest, WakesEveryWaiterOnThreadsAndFibers) {
   Executor executor({"test", 1, nullptr});
   FiberEvent event;

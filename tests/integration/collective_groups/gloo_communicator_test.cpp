@@ -1,0 +1,485 @@
+// The communicator over Gloo, with each rank on a thread of this process: exact results, aborts
+// that release whoever is blocked, epochs with lost and new members, nothing left behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "collective_groups/communicator.h"
+#include "tests/integration/runtime/resources.h"
+
+// Gloo loses an addrinfo when it cannot bind; the leak checker of a sanitizer build asks for this.
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
+  return "leak:gloo::transport::tcp::CreateDeviceAttr";
+}
+
+namespace troupe::groups {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An abort takes 0.3 ms; this is for a busy machine, and far from kCollectiveTimeout.
+constexpr Duration kAbortLimit = seconds(2);
+
+struct Rank {
+  uint32_t slot = 0;
+  std::unique_ptr<Communicator> communicator;
+};
+
+// Ranks of one group; each runs its part on a thread of its own.
+class World {
+ public:
+  explicit World(size_t size) {
+    for (size_t i = 0; i < size; ++i) Join();
+    Begin();
+  }
+
+  // A new youngest member, linked to everybody.
+  void Join() {
+    Rank rank{next_slot_++, MakeGlooCommunicator({}).value()};
+    for (Rank& other : ranks_) LinkPair(rank, other);
+    ranks_.push_back(std::move(rank));
+  }
+  // The member's process "ends".
+  void Lose(size_t rank) { ranks_.erase(ranks_.begin() + static_cast<ptrdiff_t>(rank)); }
+  void Relink() {
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      for (size_t j = i + 1; j < ranks_.size(); ++j) LinkPair(ranks_[i], ranks_[j]);
+    }
+  }
+  // Everybody enters the next epoch.
+  void Begin() {
+    ++view_.epoch;
+    view_.members.clear();
+    for (const Rank& rank : ranks_) {
+      ViewMember member;
+      member.id = {"w" + std::to_string(rank.slot), 1};
+      member.slot = rank.slot;
+      view_.members.push_back(member);
+    }
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      const Status status = ranks_[i].communicator->Begin(view_, static_cast<int>(i));
+      EXPECT_TRUE(status.ok()) << status.error().message;
+    }
+  }
+  void Abort() {
+    for (Rank& rank : ranks_) rank.communicator->Abort(view_.epoch);
+  }
+  // Runs `body(rank, communicator)` on all ranks at once.
+  void OnAll(const std::function<void(int, Communicator&)>& body) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      threads.emplace_back([&, i] { body(static_cast<int>(i), *ranks_[i].communicator); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  // An all-reduce of distinct powers of two is exact, and shows who took part.
+  void ExpectSums(size_t count = 1000) {
+    OnAll([&](int rank, Communicator& communicator) {
+      std::vector<float> data(count, static_cast<float>(1 << rank));
+      const Status status =
+          communicator.AllReduce(data.data(), count, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      EXPECT_EQ(data, std::vector<float>(count, static_cast<float>((1 << size()) - 1)));
+    });
+  }
+
+  [[nodiscard]] size_t size() const { return ranks_.size(); }
+  [[nodiscard]] Epoch epoch() const { return view_.epoch; }
+  Communicator& operator[](size_t rank) { return *ranks_[rank].communicator; }
+
+ private:
+  static void LinkPair(Rank& a, Rank& b) {
+    const Result<std::string> from_a = a.communicator->Offer(a.slot, b.slot);
+    const Result<std::string> from_b = b.communicator->Offer(b.slot, a.slot);
+    ASSERT_TRUE(from_a.ok() && from_b.ok());
+    Status linked_a;
+    std::thread other([&] { linked_a = a.communicator->Link(b.slot, *from_b); });
+    const Status linked_b = b.communicator->Link(a.slot, *from_a);
+    other.join();
+    EXPECT_TRUE(linked_a.ok()) << linked_a.error().message;
+    EXPECT_TRUE(linked_b.ok()) << linked_b.error().message;
+  }
+
+  std::vector<Rank> ranks_;
+  View view_;
+  uint32_t next_slot_ = 0;
+};
+
+class GlooTest : public ::testing::TestWithParam<int> {
+ protected:
+  static size_t Size() { return static_cast<size_t>(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, GlooTest, ::testing::Values(1, 2, 3, 4));
+
+// The bytes of a small whole number.
+std::string Element(DataType type, int value) {
+  const auto bytes = [](auto typed) {
+    return std::string(reinterpret_cast<const char*>(&typed), sizeof typed);
+  };
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  switch (type) {
+    case DataType::kUint8:
+      return bytes(static_cast<uint8_t>(value));
+    case DataType::kInt8:
+      return bytes(static_cast<int8_t>(value));
+    case DataType::kInt16:
+      return bytes(static_cast<int16_t>(value));
+    case DataType::kInt32:
+      return bytes(static_cast<int32_t>(value));
+    case DataType::kInt64:
+      return bytes(static_cast<int64_t>(value));
+    case DataType::kFloat16:  // Normal numbers: the exponent's bias is 15, not 127.
+      return bytes(static_cast<uint16_t>((bits >> 13) - ((127U - 15U) << 10)));
+    case DataType::kBfloat16:
+      return bytes(static_cast<uint16_t>(bits >> 16));
+    case DataType::kFloat32:
+      return bytes(static_cast<float>(value));
+    default:
+      return bytes(static_cast<double>(value));
+  }
+}
+
+std::string Repeat(const std::string& element, size_t count) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) all += element;
+  return all;
+}
+
+TEST_P(GlooTest, AllReduceIsExactForEveryTypeOperationAndSize) {
+  World world(Size());
+  const int n = GetParam();
+  const std::map<ReduceOp, int> expected = {{ReduceOp::kSum, n * (n + 1) / 2},
+                                            {ReduceOp::kMin, 1},
+                                            {ReduceOp::kMax, n},
+                                            {ReduceOp::kProduct, n == 4   ? 24
+                                                                 : n == 3 ? 6
+                                                                          : n}};
+  for (const char* name :
+       {"uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"}) {
+    const std::optional<DataType> type = ParseDataType(name);
+    ASSERT_TRUE(type.has_value()) << name;
+    for (const auto& [op, result] : expected) {
+      for (const size_t count : {size_t{1}, size_t{7}, size_t{70'001}}) {
+        world.OnAll([&, op = op, result = result](int rank, Communicator& communicator) {
+          std::string data = Repeat(Element(*type, rank + 1), count);
+          ASSERT_TRUE(communicator.AllReduce(data.data(), count, *type, op).ok());
+          EXPECT_TRUE(data == Repeat(Element(*type, result), count))
+              << name << " op " << static_cast<int>(op) << " count " << count;
+        });
+      }
+    }
+  }
+}
+
+TEST_P(GlooTest, AllRanksEndWithTheSameBits) {
+  World world(Size());
+  for (const size_t count : {size_t{100}, size_t{100'000}}) {
+    std::vector<std::vector<float>> data(Size());
+    for (size_t rank = 0; rank < Size(); ++rank) {
+      std::mt19937 random(static_cast<uint32_t>(rank));
+      for (size_t i = 0; i < count; ++i) {
+        data[rank].push_back(std::normal_distribution<float>(0, 1)(random));
+      }
+    }
+    world.OnAll([&](int rank, Communicator& communicator) {
+      auto& mine = data[static_cast<size_t>(rank)];
+      ASSERT_TRUE(
+          communicator.AllReduce(mine.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+    });
+    for (const auto& other : data) EXPECT_TRUE(other == data[0]);
+  }
+}
+
+TEST_P(GlooTest, BroadcastFromEveryRoot) {
+  World world(Size());
+  for (int root = 0; root < GetParam(); ++root) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{3} << 20}) {
+      const std::string sent(bytes, static_cast<char>('a' + root));
+      world.OnAll([&](int rank, Communicator& communicator) {
+        std::string data = rank == root ? sent : std::string(bytes, '-');
+        ASSERT_TRUE(communicator.Broadcast(data.data(), bytes, root).ok());
+        EXPECT_TRUE(data == sent) << "root " << root << " rank " << rank;
+      });
+    }
+  }
+}
+
+TEST_P(GlooTest, AllGatherOfUnequalBlocks) {
+  World world(Size());
+  for (const size_t unit : {size_t{0}, size_t{1}, size_t{100'000}}) {
+    std::vector<size_t> bytes;
+    std::string expected;
+    for (size_t rank = 0; rank < Size(); ++rank) {
+      bytes.push_back(unit * rank);  // Rank 0 gives nothing.
+      expected += std::string(bytes.back(), static_cast<char>('a' + rank));
+    }
+    world.OnAll([&](int rank, Communicator& communicator) {
+      const std::string mine(bytes[static_cast<size_t>(rank)], static_cast<char>('a' + rank));
+      std::string all(expected.size(), '-');
+      ASSERT_TRUE(communicator.AllGather(mine.data(), all.data(), bytes).ok());
+      EXPECT_TRUE(all == expected);
+    });
+  }
+}
+
+TEST_P(GlooTest, NobodyPassesABarrierBeforeAllHaveReachedIt) {
+  World world(Size());
+  std::atomic<int> reached{0};
+  for (int round = 1; round <= 50; ++round) {
+    world.OnAll([&](int, Communicator& communicator) {
+      ++reached;
+      ASSERT_TRUE(communicator.Barrier().ok());
+      EXPECT_EQ(reached, round * GetParam());
+      ASSERT_TRUE(communicator.Barrier().ok());
+    });
+  }
+}
+
+TEST_P(GlooTest, TransferCopiesAlongAChain) {
+  World world(Size());
+  std::vector<int> chain(Size());
+  std::iota(chain.rbegin(), chain.rend(), 0);  // From the youngest to the oldest.
+  const std::vector<size_t> sizes = {0, 5, kTransferChunkBytes, 3 * kTransferChunkBytes + 17};
+  const size_t total = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  world.OnAll([&](int rank, Communicator& communicator) {
+    std::vector<std::string> data;
+    std::vector<MutableBuffer> buffers;
+    for (const size_t bytes : sizes) {
+      data.emplace_back(bytes, rank == chain[0] ? 's' : '-');
+    }
+    for (std::string& one : data) buffers.push_back({one.data(), one.size()});
+    const Result<uint64_t> sent = communicator.Transfer(chain, buffers);
+    ASSERT_TRUE(sent.ok()) << sent.error().message;
+    EXPECT_EQ(*sent, rank == chain.back() ? 0 : total);
+    for (const std::string& one : data) EXPECT_TRUE(one == std::string(one.size(), 's'));
+  });
+}
+
+TEST_P(GlooTest, EpochsFollowOneAnotherOverTheSameLinks) {
+  World world(Size());
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    world.ExpectSums();
+    world.Abort();  // Nothing is in flight: the links stay good.
+    world.Begin();
+  }
+  world.ExpectSums(100'000);
+}
+
+// ---- aborts ----
+
+using Blocking = std::function<Status(Communicator&)>;
+struct BlockedCase {
+  const char* name;
+  Blocking call;
+};
+void PrintTo(const BlockedCase& blocked, std::ostream* out) { *out << blocked.name; }
+
+class GlooAbortTest : public ::testing::TestWithParam<BlockedCase> {
+ protected:
+  // Returns when the thread sleeps in the kernel.
+  static void WaitUntilAsleep(pid_t thread) {
+    const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+    const Time deadline = SteadyClock().Now() + seconds(20);
+    std::string state;
+    while (state != "S") {
+      ASSERT_LT(SteadyClock().Now(), deadline) << state;
+      std::string skipped;
+      std::ifstream(path) >> skipped >> skipped >> state;
+    }
+  }
+};
+
+std::vector<char>& Big() {
+  static thread_local std::vector<char> big(size_t{4} << 20);
+  return big;
+}
+INSTANTIATE_TEST_SUITE_P(
+    Calls, GlooAbortTest,
+    ::testing::Values(
+        BlockedCase{"SmallAllReduce",
+                    [](Communicator& c) {
+                      float x = 1;
+                      return c.AllReduce(&x, 1, DataType::kFloat32, ReduceOp::kSum);
+                    }},
+        BlockedCase{"LargeAllReduce",
+                    [](Communicator& c) {
+                      return c.AllReduce(Big().data(), Big().size() / 4, DataType::kFloat32,
+                                         ReduceOp::kSum);
+                    }},
+        BlockedCase{"BroadcastReceive",
+                    [](Communicator& c) { return c.Broadcast(Big().data(), Big().size(), 1); }},
+        BlockedCase{"BroadcastSend",
+                    [](Communicator& c) {
+                      // More than the sockets buffer, so that the sender blocks.
+                      static thread_local std::vector<char> huge(size_t{64} << 20);
+                      return c.Broadcast(huge.data(), huge.size(), 0);
+                    }},
+        BlockedCase{"AllGather",
+                    [](Communicator& c) {
+                      const std::vector<size_t> bytes{1, 1};
+                      char out[2];
+                      return c.AllGather("x", out, bytes);
+                    }},
+        BlockedCase{"Barrier", [](Communicator& c) { return c.Barrier(); }},
+        BlockedCase{"Transfer",
+                    [](Communicator& c) -> Status {
+                      const std::vector<int> chain{1, 0};
+                      const std::vector<MutableBuffer> buffers{{Big().data(), Big().size()}};
+                      const Result<uint64_t> sent = c.Transfer(chain, buffers);
+                      return sent.ok() ? Status::Ok() : Status(sent.error());
+                    }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(GlooAbortTest, ReleasesWhoeverIsBlockedAndTheNextEpochIsClean) {
+  World world(2);
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<pid_t> thread{0};
+    Status status;
+    std::atomic<int64_t> returned_ns{0};
+    std::thread blocked([&] {
+      thread = ::gettid();
+      status = GetParam().call(world[0]);
+      returned_ns = SteadyClock().Now().ns;
+    });
+    while (thread == 0) std::this_thread::yield();
+    WaitUntilAsleep(thread);
+    const Time aborted = SteadyClock().Now();
+    world.Abort();
+    blocked.join();
+    EXPECT_EQ(status.error().code, ErrorCode::kEpochChanged) << status.error().message;
+    EXPECT_LT(Time{returned_ns} - aborted, kAbortLimit);
+    world.Relink();
+    world.Begin();
+    world.ExpectSums();
+  }
+}
+
+TEST(GlooEpochTest, AnAbortIsForItsEpochAndOlderOnesOnly) {
+  World world(2);
+  world.Begin();
+  world[0].Abort(world.epoch() - 1);
+  world.ExpectSums();
+  world[0].Abort(world.epoch());
+  EXPECT_EQ(world[0].Barrier().error().code, ErrorCode::kEpochChanged);
+  world[1].Abort(world.epoch() + 1);
+  EXPECT_EQ(world[1].Barrier().error().code, ErrorCode::kEpochChanged);
+}
+
+TEST(GlooEpochTest, ALostMemberIsAnErrorAndTheOthersGoOn) {
+  for (size_t lost = 0; lost < 3; ++lost) {
+    World world(3);
+    world.ExpectSums();
+    world.Lose(lost);
+    std::vector<Status> statuses(2);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        std::vector<float> data(100'000, 1);
+        statuses[i] =
+            world[i].AllReduce(data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
+        if (!statuses[i].ok()) world.Abort();  // As the coordinator would.
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Status& status : statuses) {
+      ASSERT_FALSE(status.ok());
+      EXPECT_TRUE(status.error().code == ErrorCode::kPeerGone ||
+                  status.error().code == ErrorCode::kEpochChanged);
+    }
+    world.Relink();
+    world.Begin();
+    world.ExpectSums();
+    world.Join();
+    world.Begin();
+    world.ExpectSums(100'000);
+  }
+}
+
+TEST(GlooEpochTest, ManyEpochsLeaveNothingBehind) {
+  World world(2);
+  const auto epoch = [&] {
+    world.Join();
+    world.Begin();
+    world.ExpectSums(100);
+    world.Lose(1);
+    world.Abort();
+    world.Relink();
+    world.Begin();
+    world.ExpectSums(100);
+  };
+  for (int i = 0; i < 3; ++i) epoch();
+  const size_t descriptors = tests::OpenDescriptors();
+  const size_t threads = tests::Threads();
+  for (int i = 0; i < 100; ++i) epoch();  // Two epochs each.
+  EXPECT_EQ(tests::OpenDescriptors(), descriptors);
+  EXPECT_EQ(tests::Threads(), threads);
+}
+
+// ---- what is refused ----
+
+TEST(GlooRefusalTest, NothingRunsOutsideAnEpochOrWithoutLinks) {
+  const auto alone = MakeGlooCommunicator({}).value();
+  EXPECT_EQ(alone->Barrier().error().code, ErrorCode::kEpochChanged);
+  View view;
+  view.epoch = 1;
+  view.members.resize(2);
+  view.members[1].id = {"w1", 1};
+  view.members[1].slot = 1;
+  const Status begun = alone->Begin(view, 0);
+  EXPECT_EQ(begun.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(begun.error().message, HasSubstr("not linked to w1#1"));
+  EXPECT_EQ(alone->Link(1, "address").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(alone->Offer(0, 1'000'000).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(GlooRefusalTest, AnAddressThatIsNoneIsAnErrorWithinTheLinkTimeout) {
+  const auto one = MakeGlooCommunicator({}).value();
+  for (const std::string& address :
+       {std::string(), std::string("garbage"), std::string(300, 'x'), std::string(300, '\0')}) {
+    ASSERT_TRUE(one->Offer(0, 1).ok());
+    const Time start = SteadyClock().Now();
+    EXPECT_FALSE(one->Link(1, address).ok());
+    EXPECT_LT(SteadyClock().Now() - start, 3 * kLinkTimeout);
+  }
+}
+
+TEST(GlooRefusalTest, ALinkWhosePeerNeverComesCanBeCancelled) {
+  const auto one = MakeGlooCommunicator({}).value();
+  const auto two = MakeGlooCommunicator({}).value();
+  ASSERT_TRUE(one->Offer(0, 1).ok());
+  const std::string address = *two->Offer(1, 0);
+  ASSERT_TRUE(one->Offer(0, 1).ok());
+  Status status;
+  std::atomic<bool> done{false};
+  std::thread linking([&] {
+    status = one->Link(1, address);
+    done = true;
+  });
+  while (!done) {
+    one->CancelLinks();
+    std::this_thread::yield();
+  }
+  linking.join();
+  EXPECT_FALSE(status.ok());
+}
+
+TEST(GlooRefusalTest, AnInterfaceThatIsNotHereIsAClearError) {
+  GlooOptions options;
+  options.bind_address = "203.0.113.1";
+  const auto made = MakeGlooCommunicator(options);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(made.error().message, HasSubstr("203.0.113.1"));
+}
+
+}  // namespace
+}  // namespace troupe::groups

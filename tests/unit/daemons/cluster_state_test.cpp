@@ -1,0 +1,65 @@
+// What the head says about a cluster, and what an autoscaler takes from it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemons/job_events.h"
+
+namespace troupe::daemons {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeStatus Node(const std::string& id, bool alive, double cpus_used) {
+  NodeStatus node;
+  node.id = id;
+  node.alive = alive;
+  node.total = ResourceSet::FromMap({{"CPU", 4}}).value();
+  if (cpus_used > 0) node.used = ResourceSet::FromMap({{"CPU", cpus_used}}).value();
+  return node;
+}
+JobStatus Job(const std::string& state, uint32_t target) {
+  JobStatus job;
+  job.job = "job-" + state;
+  job.state = state;
+  job.target = target;
+  return job;
+}
+
+TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
+  const std::string json =
+      ClusterJson({Node("busy", true, 0.5), Node("idle", true, 0), Node("dead", false, 0)},
+                  {Job("running", 3), Job("pending", 2), Job("succeeded", 10), Job("failed", 20),
+                   Job("cancelled", 40)});
+  const Result<ClusterState> state = ParseClusterState(json);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ(state->wanted_workers, 5);
+  ASSERT_EQ(state->nodes.size(), 3U);
+  EXPECT_EQ(state->nodes[0].id, "busy");
+  EXPECT_TRUE(state->nodes[0].alive);
+  EXPECT_FALSE(state->nodes[0].idle);
+  EXPECT_TRUE(state->nodes[1].idle);
+  EXPECT_FALSE(state->nodes[2].alive);
+}
+
+TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
+  const Result<ClusterState> state = ParseClusterState(ClusterJson({}, {}));
+  ASSERT_TRUE(state.ok());
+  EXPECT_TRUE(state->nodes.empty());
+  EXPECT_EQ(state->wanted_workers, 0);
+}
+
+TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
+  for (const char* json :
+       {"", "null", "[]", "{}", "{\"nodes\":[]}", "{\"nodes\":[1],\"jobs\":[]}",
+        "{\"nodes\":[{\"id\":1,\"alive\":true,\"used\":{}}],\"jobs\":[]}",
+        "{\"nodes\":[{\"id\":\"n\",\"alive\":true,\"used\":{\"CPU\":\"x\"}}],\"jobs\":[]}",
+        "{\"nodes\":[],\"jobs\":[{\"state\":\"running\"}]}", "{\"nodes\":[],\"jobs\":[]"}) {
+    const Result<ClusterState> state = ParseClusterState(json);
+    ASSERT_FALSE(state.ok()) << json;
+    EXPECT_EQ(state.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(state.error().message, HasSubstr("not a description of a cluster"));
+  }
+}
+
+}  // namespace
+}  // namespace troupe::daemons
