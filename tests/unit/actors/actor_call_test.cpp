@@ -81,6 +81,7 @@ class Mailing final : public Transport {
   Result<PeerAddress> Listen(const std::string& at) override { return inner_->Listen(at); }
   Status Connect(const PeerAddress& peer) override { return inner_->Connect(peer); }
   void Disconnect(const std::string& peer) override { inner_->Disconnect(peer); }
+  void Stop() override { inner_->Stop(); }
   Status Send(const std::string& to, std::string frame) override {
     std::lock_guard lock(mu_);
     frames_.emplace_back(to, std::move(frame));
