@@ -173,6 +173,7 @@ std::string PoolOfNode(const std::string& node, const ClusterConfig& config) {
 SpotEvent ReadEvent(const ConfigMap& map, const ClusterConfig& config) {
   SpotEvent event;
   event.at = map.Span("at");
+  event.after_running = map.Choice("after", {"start", "running"}, "start") == "running";
   const bool adds = map.Has("add");
   const bool notices = map.Has("notice");
   const bool kills = map.Has("kill");

@@ -9,7 +9,7 @@
 //   schedule:                     # optional: a scripted spot market, for demonstrations and drills
 //     - {at: 5s, add: 2, pool: spot}
 //     - {at: 9s, notice: spot-1, deadline: 2s}
-//     - {at: 12s, kill: spot-2}
+//     - {at: 12s, after: running, kill: spot-2}   # counts from when the training first runs
 //
 // Reading is strict (runtime/config.h): every problem with line and column, unknown keys with a
 // suggestion, and the rules that span several keys.

@@ -52,6 +52,8 @@ class NoticeSource {
   virtual ~NoticeSource() = default;
   // Notices that came since the last call.
   virtual std::vector<Notice> Poll(Time now) = 0;
+  // The training runs, for the first time: a scripted market may count from there.
+  virtual void TrainingRuns(Time now) {}
 };
 
 }  // namespace troupe

@@ -61,6 +61,8 @@ Result<std::vector<ProviderNode>> ProcessProvider::List() {
   return listed;
 }
 
+void ProcessProvider::TrainingRuns(Time now) { options_.schedule.TrainingRuns(now - start_); }
+
 std::vector<Notice> ProcessProvider::Poll(Time now) {
   std::vector<Notice> notices;
   for (const SpotEvent& event : options_.schedule.TakeDue(now - start_)) {

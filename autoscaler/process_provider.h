@@ -43,6 +43,7 @@ class ProcessProvider final : public NodeProvider, public NoticeSource {
   Result<std::vector<ProviderNode>> List() override;
   // Plays what the schedule has due.
   std::vector<Notice> Poll(Time now) override;
+  void TrainingRuns(Time now) override;
   // When Poll or List has something to do by itself.
   [[nodiscard]] Time next_wake() const;
 

@@ -5,12 +5,26 @@
 
 namespace troupe {
 
-SpotSchedule::SpotSchedule(std::vector<SpotEvent> events) : events_(std::move(events)) {
-  std::stable_sort(events_.begin(), events_.end(),
-                   [](const SpotEvent& a, const SpotEvent& b) { return a.at < b.at; });
-  for (const SpotEvent& event : events_) {
+SpotSchedule::SpotSchedule(std::vector<SpotEvent> events) {
+  for (SpotEvent& event : events) {
     if (event.kind == SpotEvent::Kind::kAdd) offers_[event.pool] = 0;
+    (event.after_running ? waiting_ : events_).push_back(std::move(event));
   }
+  Sort();
+}
+
+void SpotSchedule::Sort() {
+  std::stable_sort(events_.begin() + static_cast<std::ptrdiff_t>(taken_), events_.end(),
+                   [](const SpotEvent& a, const SpotEvent& b) { return a.at < b.at; });
+}
+
+void SpotSchedule::TrainingRuns(Duration since_start) {
+  for (SpotEvent& event : waiting_) {
+    event.at += since_start;
+    events_.push_back(std::move(event));
+  }
+  waiting_.clear();
+  Sort();
 }
 
 std::vector<SpotEvent> SpotSchedule::TakeDue(Duration since_start) {

@@ -20,7 +20,8 @@ namespace troupe {
 struct SpotEvent {
   enum class Kind : uint8_t { kAdd, kNotice, kKill };
 
-  Duration at = Duration::zero();  // Since the start of the cluster.
+  Duration at = Duration::zero();  // Since the start of the cluster,
+  bool after_running = false;      // or since the training first ran.
   Kind kind = Kind::kAdd;
   std::string pool;  // Of the capacity, or of the node.
   int count = 0;     // kAdd: nodes.
@@ -32,15 +33,20 @@ class SpotSchedule {
  public:
   explicit SpotSchedule(std::vector<SpotEvent> events = {});
 
+  // The training runs, for the first time: events that count from there have a time now.
+  void TrainingRuns(Duration since_start);
   // The events due by now that were not returned before, in the order of time, then of the list.
   std::vector<SpotEvent> TakeDue(Duration since_start);
-  // When the next event is due; nullopt when all are taken.
+  // When the next event is due; nullopt when none is left, or only such as wait for the training.
   [[nodiscard]] std::optional<Duration> next() const;
   // How many nodes the pool offers in all, by the events taken so far; nullopt: no limit.
   [[nodiscard]] std::optional<int> OfferOf(const std::string& pool) const;
 
  private:
-  std::vector<SpotEvent> events_;
+  void Sort();
+
+  std::vector<SpotEvent> events_;   // By time; the first `taken_` are over.
+  std::vector<SpotEvent> waiting_;  // For the training to run.
   size_t taken_ = 0;
   std::map<std::string, int> offers_;
 };

@@ -54,6 +54,7 @@ void AutoscalerService::Observe(Time now) {
   }
   if (const Result<ClusterState> cluster = seams_.cluster(); cluster.ok()) {
     demand_.workers = cluster->wanted_workers;
+    if (cluster->running && !std::exchange(ran_, true)) seams_.notices->TrainingRuns(now);
     for (const ClusterState::Node& node : cluster->nodes) {
       if (!node.alive) continue;
       fleet_.NodeUp(now, node.id);

@@ -54,6 +54,7 @@ class AutoscalerService {
   Demand demand_;
   std::map<std::string, NodePhase> said_;  // What was said of each node last.
   std::string reason_;
+  bool ran_ = false;  // The training was seen to run.
   std::string trouble_;
 };
 

@@ -152,6 +152,7 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
     }
     for (const Json& job : root.at("jobs")) {
       const std::string phase = job.at("state");
+      state.running = state.running || phase == "running";
       if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
         state.wanted_workers += job.at("target").get<int>();
     }

@@ -81,7 +81,7 @@ def test_training_outlives_its_spot_nodes(temp: Path, mark: str) -> None:
     with Up(EXAMPLES / "spot.yaml", temp, mark) as up:
         out, _ = up.process.communicate(timeout=120)
     assert up.process.returncode == 0, out
-    assert "notice: node spot-1 is taken back in 4.0 s (schedule)" in out
+    assert "notice: node spot-1 is taken back in 10.0 s (schedule)" in out
     assert "drain spot-1: its provider takes it back" in out
     assert "node spot-2 is gone" in out
     trained = re.search(r"trained .*'first': (\[.*?\]), 'last': (\[.*?\])", out)

@@ -37,6 +37,25 @@ TEST(SpotScheduleTest, EventsComeOnceAndInOrderOfTime) {
   EXPECT_EQ(schedule.next(), std::nullopt);
 }
 
+TEST(SpotScheduleTest, EventsMayCountFromWhenTheTrainingRuns) {
+  SpotEvent late = Add(seconds(2), "spot", 1);
+  late.after_running = true;
+  SpotEvent later = Kill(seconds(4), "spot", "spot-1");
+  later.after_running = true;
+  SpotSchedule schedule({later, late, Add(seconds(0), "spot", 1), Add(seconds(33), "b", 1)});
+  EXPECT_EQ(schedule.TakeDue(seconds(30)).size(), 1u);  // However long the training needs.
+  EXPECT_EQ(schedule.next(), seconds(33));
+  schedule.TrainingRuns(seconds(30));
+  EXPECT_EQ(schedule.next(), seconds(32));
+  EXPECT_EQ(schedule.TakeDue(seconds(32)).size(), 1u);
+  EXPECT_EQ(schedule.OfferOf("spot"), 2);
+  const std::vector<SpotEvent> due = schedule.TakeDue(seconds(34));
+  ASSERT_EQ(due.size(), 2u);
+  EXPECT_EQ(due[0].pool, "b");
+  EXPECT_EQ(due[1].node, "spot-1");
+  EXPECT_EQ(schedule.next(), std::nullopt);
+}
+
 TEST(SpotScheduleTest, OfferFollowsTheEventsAndIsUnlimitedWithoutThem) {
   SpotSchedule schedule({Add(seconds(5), "spot", 2), Kill(seconds(9), "spot", "spot-1"),
                          Kill(seconds(10), "free", "free-1")});

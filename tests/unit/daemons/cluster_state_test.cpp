@@ -33,6 +33,7 @@ TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
   const Result<ClusterState> state = ParseClusterState(json);
   ASSERT_TRUE(state.ok()) << state.error().message;
   EXPECT_EQ(state->wanted_workers, 5);
+  EXPECT_TRUE(state->running);
   ASSERT_EQ(state->nodes.size(), 3U);
   EXPECT_EQ(state->nodes[0].id, "busy");
   EXPECT_TRUE(state->nodes[0].alive);
@@ -46,6 +47,8 @@ TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
   ASSERT_TRUE(state.ok());
   EXPECT_TRUE(state->nodes.empty());
   EXPECT_EQ(state->wanted_workers, 0);
+  EXPECT_FALSE(state->running);
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("pending", 2)}))->running);
 }
 
 TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
