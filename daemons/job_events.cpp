@@ -1,6 +1,7 @@
 // Adapter of nlohmann::json: the only file that includes it.
 #include "daemons/job_events.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "runtime/wire.h"
@@ -152,7 +153,10 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
     }
     for (const Json& job : root.at("jobs")) {
       const std::string phase = job.at("state");
-      state.running = state.running || phase == "running";
+      const auto members =
+          std::ranges::count_if(job.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
+      state.running =
+          state.running || (phase == "running" && members >= job.at("target").get<int>());
       if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
         state.wanted_workers += job.at("target").get<int>();
     }

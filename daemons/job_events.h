@@ -76,7 +76,7 @@ struct ClusterState {
     bool idle = false;
   };
   std::vector<Node> nodes;
-  bool running = false;    // Some job's group is active.
+  bool running = false;    // Some job's group is active, with as many members as it wants.
   int wanted_workers = 0;  // Targets of the jobs that have not ended.
 };
 // kInvalidArgument if the text is not of the form that ClusterJson makes.

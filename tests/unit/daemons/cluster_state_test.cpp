@@ -17,18 +17,23 @@ NodeStatus Node(const std::string& id, bool alive, double cpus_used) {
   if (cpus_used > 0) node.used = ResourceSet::FromMap({{"CPU", cpus_used}}).value();
   return node;
 }
-JobStatus Job(const std::string& state, uint32_t target) {
+JobStatus Job(const std::string& state, uint32_t target, uint32_t members = 0) {
   JobStatus job;
   job.job = "job-" + state;
   job.state = state;
   job.target = target;
+  for (uint32_t rank = 0; rank < members; ++rank) {
+    job.workers.emplace_back();
+    job.workers.back().rank = static_cast<int>(rank);
+  }
+  job.workers.emplace_back();  // One that is not a member.
   return job;
 }
 
 TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
   const std::string json =
       ClusterJson({Node("busy", true, 0.5), Node("idle", true, 0), Node("dead", false, 0)},
-                  {Job("running", 3), Job("pending", 2), Job("succeeded", 10), Job("failed", 20),
+                  {Job("running", 3, 3), Job("pending", 2), Job("succeeded", 10), Job("failed", 20),
                    Job("cancelled", 40)});
   const Result<ClusterState> state = ParseClusterState(json);
   ASSERT_TRUE(state.ok()) << state.error().message;
@@ -48,7 +53,12 @@ TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
   EXPECT_TRUE(state->nodes.empty());
   EXPECT_EQ(state->wanted_workers, 0);
   EXPECT_FALSE(state->running);
+}
+
+TEST(ClusterStateTest, RunsOnceItHasAllTheMembersItWants) {
   EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("pending", 2)}))->running);
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("running", 2, 1)}))->running);
+  EXPECT_TRUE(ParseClusterState(ClusterJson({}, {Job("running", 2, 2)}))->running);
 }
 
 TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
