@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs benchmarks: bench.sh runs all and prints one table, bench.sh NAME ARG... one of them with its options. A benchmark
-# is a program build/$PRESET/bin/troupe-bench-NAME (benchmarks/*.cpp) or a file benchmarks/NAME.py.
+# Runs benchmarks: bench.sh runs all and prints one table, bench.sh NAME ARG... one of them with its options.
+# A benchmark is a program build/$PRESET/bin/troupe-bench-NAME (benchmarks/*.cpp) or a file benchmarks/NAME.py.
 . "$(dirname "$0")/lib.sh"
 
 names() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -71,5 +72,9 @@ def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     module = fake_core.build_module()
     monkeypatch.setitem(sys.modules, "troupe._core", module)
     monkeypatch.setattr(troupe, "_core", module, raising=False)
+    # Ranks are threads here. torch lets a collection look into the tensors of another thread that
+    # is in backward without the GIL, and crashes; a real rank is a process with one such thread.
+    gc.disable()
     yield
+    gc.enable()
     _cluster.shutdown_all()
