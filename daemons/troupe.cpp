@@ -213,7 +213,7 @@ void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::strin
 }
 
 Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) {
-  const Status cancelled = runtime.driver->Cancel(actor.job);
+  Status cancelled = runtime.driver->Cancel(actor.job);
   // At once, not with the "done" event: a call after Kill must not reach the actor any more.
   if (cancelled.ok()) runtime.calls->Lost(actor.peer, "cancelled by the driver");
   return cancelled;

@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="troupe", description="Elastic training on an actor runtime."
     )
+    parser.add_argument("--version", action="version", version=f"troupe {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     version = commands.add_parser("version", help="print the version")

@@ -9,11 +9,13 @@
 
 // Every malloc of the decoder passes here (the linker's --wrap).
 static size_t g_largest_request = 0;
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that --wrap goes by.
 extern "C" void* __real_malloc(size_t bytes);
 extern "C" void* __wrap_malloc(size_t bytes) {
   g_largest_request = std::max(g_largest_request, bytes);
   return __real_malloc(bytes);
 }
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace troupe::fuzz {
 namespace {

@@ -110,8 +110,9 @@ def test_bytes(count: int, text: str) -> None:
     assert display.format_bytes(count) == text
 
 
-def test_version_in_a_fresh_process() -> None:
-    done = subprocess.run([sys.executable, "-m", "troupe", "version"], check=True,
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version_in_a_fresh_process(word: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "troupe", word], check=True,
                           capture_output=True, text=True, env={"PYTHONPATH": str(PYAPI)})
     assert done.stdout == f"troupe {troupe.__version__}\n"
 

@@ -48,7 +48,7 @@ class Worker {
     --g_probe->running;
     return opened;
   }
-  void Fail(std::string what) { throw std::runtime_error(what); }
+  void Fail(const std::string& what) { throw std::runtime_error(what); }
   void FailOddly() { throw 7; }
 
  private:
