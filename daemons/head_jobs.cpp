@@ -225,7 +225,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
 
 // A warm process per job, so that a replacement starts with its imports done.
 void HeadService::EnsureSpare(Job& job) {
-  if (job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
+  if (job.done() || job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
   if (Now() < job.quiet_until) return;
   // Not beside a joiner that still prepares: the two would share the CPU that it needs.
   const auto joining = [&](const JobWorker& worker) {
@@ -295,6 +295,9 @@ void HeadService::OpenGroup(Job& job) {
         });
       }
       for (JobWorker& worker : j.record.workers) worker.rank = RankOf(j.view, worker.member());
+      transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
+        if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
+      });
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
           with_job([&](Job& limited) {

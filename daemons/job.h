@@ -15,7 +15,8 @@
 
 namespace troupe::daemons {
 
-inline constexpr size_t kJobEventsMax = 50'000;  // Kept for a driver that reconnects.
+inline constexpr size_t kJobEventsMax = 50'000;            // Kept for a driver that reconnects.
+inline constexpr Duration kSpareDelay = milliseconds(20);  // From active on, if all have joined.
 inline constexpr Duration kJoinTime = seconds(10);
 inline constexpr Duration kReformQuiet = milliseconds(50);  // At most, from a death to active.
 inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: the first collective.

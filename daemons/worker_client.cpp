@@ -15,6 +15,8 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kHelloInterval = milliseconds(300);
+constexpr Duration kHelloRetry = milliseconds(5);  // While the first link to the head comes up.
+constexpr Duration kFirstLinkTime = seconds(2);
 constexpr Duration kRepeatResult = milliseconds(200);
 
 std::string Env(const char* name) {
@@ -68,6 +70,8 @@ Status WorkerClient::Start() {
   transport_ = std::move(*transport);
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(head_); !s.ok()) return s;
+  transport_->SetDropHandler([this](const std::string&) { hello_dropped_ = true; });
+  started_ = transport_->loop().Now();
   transport_->loop().Post([this] { Hello(true); });
   return Status::Ok();
 }
@@ -108,8 +112,12 @@ void WorkerClient::Hello(bool again) {
     hello.member = assignment_.member;
     hello.address = announced_;
   }
+  hello_dropped_ = false;
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
-  if (again) transport_->loop().CallAfter(kHelloInterval, [this] { Hello(true); });
+  if (!again) return;
+  const Time now = transport_->loop().Now();
+  const bool soon = hello_dropped_ && now < started_ + kFirstLinkTime;
+  transport_->loop().CallAfter(soon ? kHelloRetry : kHelloInterval, [this] { Hello(true); });
 }
 
 void WorkerClient::OnFrame(const std::string& frame) {

@@ -65,6 +65,8 @@ class WorkerClient {
   PeerAddress head_;
   std::unique_ptr<DeathWatch> life_;
   std::unique_ptr<Transport> transport_;
+  Time started_{};
+  bool hello_dropped_ = false;  // On the loop.
   std::atomic<bool> released_{false};
   std::atomic<bool> preloaded_{false};
 
