@@ -127,7 +127,9 @@ TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
 TEST(Recovery, JoinerDiesBeforeItIsAdmitted) {
   Cluster cluster;
   Cluster::JobOptions options;
-  options.samples = 16000;
+  // Enough work for several seconds: a member that was just linking to the joiner gives that up
+  // after kLinkTimeout, and its link to the replacement comes next.
+  options.samples = 32000;
   options.per_rank = 4;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(4));
