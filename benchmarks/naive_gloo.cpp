@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -90,7 +91,12 @@ void AllReduce(const std::shared_ptr<gloo::Context>& context, std::vector<float>
       context->closeConnections();
     }
     const SteadyClock clock;
-    while (page->victim.load() < 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    const Time told_by = clock.Now() + milliseconds(static_cast<int64_t>(s.limit * 1000));
+    while (page->victim.load() < 0) {
+      if (clock.Now() > told_by)
+        throw std::runtime_error("a connection broke, but nobody was killed");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
     const int rank = self - (self > page->victim.load() ? 1 : 0);
     context = Connect(prefix + "after", port, rank, s.members - 1, s.limit);
     std::vector<float> one(1);

@@ -123,7 +123,9 @@ def free_port() -> int:
 def bench_torchelastic(size: int, kills: int, model: str, interval: Optional[float]) -> None:
     """The same on torchrun; ``interval``: how often its agent looks, default as torchrun has it."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1",
+        # The agent ends its workers at SIGTERM; it gets one even if this process is killed.
+        command = ["setpriv", "--pdeathsig", "TERM",
+                   sys.executable, "-m", "torch.distributed.run", "--nnodes=1",
                    f"--nproc-per-node={size}", f"--max-restarts={kills + 1}",
                    "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
                    "--rdzv-id=recovery"]
