@@ -69,9 +69,11 @@ float ModelFloat(ReduceOp op, float a, float b) {
     case ReduceOp::kSum:
       return a + b;
     case ReduceOp::kMin:
-      return b < a ? b : a;
+      if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
+      if (a == b) return std::signbit(a) ? a : b;  // -0 is the less one.
+      return std::min(a, b);
     case ReduceOp::kMax:
-      return a < b ? b : a;
+      return -ModelFloat(ReduceOp::kMin, -a, -b);
     case ReduceOp::kProduct:
       return a * b;
   }
