@@ -56,8 +56,10 @@ int RunMember() {
     EpochMarks& marks = page->epochs[view->view.epoch % kEpochsKept];
     const auto reduce = [&](float* values, size_t count) {
       std::fill_n(values, count, 1.0F);
-      const auto handle = group.AllReduce({{values, count}}, groups::DataType::kFloat32,
-                                          groups::ReduceOp::kSum, 1, 1);
+      groups::ReduceArguments arguments;
+      arguments.count = count;
+      const auto handle = group.AllReduce({}, {{values, count * sizeof(float)}},
+                                          {{values, count * sizeof(float)}}, arguments);
       return group.Wait(handle, seconds(60)).ok();
     };
     float one = 0;

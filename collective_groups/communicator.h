@@ -1,14 +1,15 @@
 // Communicator: the data plane of one member, re-formed from epoch to epoch over persistent links.
 //
-// Links are made per peer slot and outlive epochs; Begin maps the ranks of a view onto them. Abort
-// releases every blocked collective of its epoch in well under a millisecond, from any thread;
-// afterwards the links that carried the aborted operations are poisoned and must be offered and
-// linked afresh.
-// Thread: Offer, Link and Begin from the link lane; collectives from the collective lane, one at a
-// time, in the same order on every rank; Abort and CancelLinks from any thread.
-// Invariants: GM-4 (messages of another epoch never match: the epoch is part of every message's
-// slot).
-// Limits: kCollectiveTimeout per operation; addresses are opaque bytes.
+// It chooses the way for every team by itself: shared memory among members of one host, Gloo
+// between hosts, both in two levels when a team spans hosts with several members. Before an
+// operation is done for the first time in an epoch, all ranks compare what they are about to do;
+// afterwards nothing is negotiated. Abort releases every blocked operation of its epoch in well
+// under a millisecond, from any thread.
+// Thread: Offer, Link and Begin from the link lane; operations from one thread at a time, in the
+// same order on every rank; Abort, CancelLink and CancelLinks from any thread.
+// Invariants: GM-4 (messages of another epoch never match). An operation that fails leaves its
+// input as it was, unless input and output are the same memory.
+// Limits: kCollectiveTimeout per wait.
 #pragma once
 
 #include <cstddef>
@@ -18,62 +19,94 @@
 #include <string>
 #include <vector>
 
+#include "collective_groups/algorithms.h"
+#include "collective_groups/links.h"
 #include "collective_groups/reduction.h"
+#include "collective_groups/team.h"
 #include "collective_groups/view.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 
 namespace troupe::groups {
 
-// Death and epoch changes abort an operation long before; this bounds a peer that is alive but does
-// nothing.
-inline constexpr Duration kCollectiveTimeout = seconds(300);
-inline constexpr Duration kLinkTimeout = seconds(2);
-inline constexpr size_t kTransferChunkBytes = size_t{1} << 20;
+// Death, stalls and epoch changes end an operation long before; this bounds everything else.
+inline constexpr Duration kCollectiveTimeout = seconds(3600);
 
-struct ConstBuffer {
-  const void* data = nullptr;
-  size_t bytes = 0;
+// What a rank is about to do.
+struct Operation {
+  uint32_t team = 0;
+  // Of everything that all ranks must agree on; 0: they do not compare.
+  uint64_t signature = 0;
+  std::string text;  // The same for people, such as `all-reduce "grad" float32[1024] sum`.
 };
-struct MutableBuffer {
-  void* data = nullptr;
-  size_t bytes = 0;
+
+struct ReduceArguments {
+  Elements elements;
+  size_t count = 0;  // Elements.
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool average = false;  // Divides by the size of the team after a sum.
 };
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // A fresh end of a link towards `peer_slot`, replacing an older one; returns the address the peer
-  // must Link to.
-  virtual Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) = 0;
-  // Connects our end to the peer's. Both sides call it; blocks up to kLinkTimeout.
+  // ---- links ----
+  // Members with the same, non-empty value can share memory.
+  [[nodiscard]] virtual const std::string& memory() const = 0;
+  // See Links; `peer_memory` is the peer's memory().
+  virtual Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot,
+                                    const std::string& peer_memory) = 0;
   virtual Status Link(uint32_t peer_slot, const std::string& address) = 0;
-  // Releases Link calls that are blocked now.
+  virtual void CancelLink(uint32_t peer_slot) = 0;
   virtual void CancelLinks() = 0;
 
-  // Enters the epoch of `view` as `rank`; all peers must be linked.
-  virtual Status Begin(const View& view, int rank) = 0;
+  // Enters the epoch of `view` as `rank`; all peers must be linked. Ends the epoch before, and
+  // returns when nothing of it runs any more. `teams` are those besides the whole view.
+  virtual Status Begin(const View& view, int rank, std::vector<Team> teams) = 0;
   // Ends the epoch if it is the current one (or older); its operations fail with kEpochChanged.
   virtual void Abort(Epoch epoch) = 0;
 
-  // In place over `count` elements. All ranks end with identical bits.
-  virtual Status AllReduce(void* data, size_t count, DataType type, ReduceOp op) = 0;
-  virtual Status Broadcast(void* data, size_t bytes, int root) = 0;
-  // out = the blocks of all ranks in order; bytes_per_rank may differ and be zero.
-  virtual Status AllGather(const void* in, void* out, std::span<const size_t> bytes_per_rank) = 0;
-  virtual Status Barrier() = 0;
-  // Copies buffers along a chain of ranks, pipelined in chunks with a hash each. Called by every
-  // rank of the chain with equal sizes; returns the bytes this rank sent. kCorrupt if a hash does
+  // ---- operations ----
+  // kMismatch, on every rank and naming both sides, if the ranks disagree; kEpochChanged
+  // after Abort; kPeerGone if a link broke. Roots and peers are positions in the team.
+
+  // A team that begins now, in this place of the order of operations.
+  virtual Status AddTeam(Team team) = 0;
+  // `in` and `out` hold `count` elements each, in pieces; they may be the same memory. An empty
+  // `out`: this rank does not want the result. All ranks that do end with identical bits.
+  virtual Status AllReduce(const Operation& operation, std::span<const ConstBuffer> in,
+                           std::span<const MutableBuffer> out,
+                           const ReduceArguments& arguments) = 0;
+  // `in` holds the blocks of all ranks in order, `counts[r]` elements for rank r; `out` takes the
+  // reduced block of this rank.
+  virtual Status ReduceScatter(const Operation& operation, const void* in, void* out,
+                               std::span<const size_t> counts,
+                               const ReduceArguments& arguments) = 0;
+  virtual Status Broadcast(const Operation& operation, void* data, size_t bytes, int root) = 0;
+  // Sizes of blocks must fit pairwise; a block for oneself is not allowed.
+  virtual Status Exchange(const Operation& operation, std::span<const OutgoingBlock> outgoing,
+                          std::span<const IncomingBlock> incoming) = 0;
+  virtual Status Barrier(const Operation& operation) = 0;
+  // Copies `buffers` from the sources, which hold the same bytes, to the receivers (ranks of the
+  // view; others need not call). Returns the bytes this rank sent; kCorrupt if a chunk's hash does
   // not match.
-  virtual Result<uint64_t> Transfer(std::span<const int> chain,
+  virtual Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
                                     std::span<const MutableBuffer> buffers) = 0;
+  // Of the current epoch; an empty team if there is none of this number.
+  [[nodiscard]] virtual Team team(uint32_t id) const = 0;
 };
 
-struct GlooOptions {
-  std::string bind_address = "127.0.0.1";  // Address of the interface the data plane uses.
+struct CommunicatorOptions {
+  GlooOptions gloo;
+  // Members with the same host share memory if the kernel lets them. Empty: no shared memory.
+  std::string host;
 };
-[[nodiscard]] Result<std::unique_ptr<Communicator>> MakeGlooCommunicator(
-    const GlooOptions& options);
+[[nodiscard]] Result<std::unique_ptr<Communicator>> MakeCommunicator(
+    const CommunicatorOptions& options);
+// Over links of another kind; `host` as in the options.
+[[nodiscard]] Result<std::unique_ptr<Communicator>> MakeCommunicator(std::unique_ptr<Links> links,
+                                                                     const std::string& host);
 
 }  // namespace troupe::groups

@@ -34,6 +34,7 @@ void Coordinator::SendPrelink(const MemberId& to, const Peer& receiver, const Pe
   command.slot = *receiver.slot;
   const auto add = [&](const Peer& other) {
     command.relink.push_back(*other.slot);
+    command.memories.push_back(other.report.memory);
     for (const LinkOffer& offer : other.report.prelinks) {
       if (offer.slot == *receiver.slot && offer.attempt == joiner.prelink_attempt) {
         command.offers.push_back({*other.slot, offer.attempt, offer.address});
@@ -87,7 +88,9 @@ void Coordinator::SendPrepare(const MemberId& to) {
     const auto other = peers_.find(m.id);
     const bool up = !interrupted_ && (links_.contains(MakeLink(*me.slot, m.slot)) ||
                                       (other != peers_.end() && IsPrelinked(me, other->second)));
-    if (!up) command.relink.push_back(m.slot);
+    if (up) continue;
+    command.relink.push_back(m.slot);
+    command.memories.push_back(m.memory);
   }
   Send(to, std::move(command));
 }

@@ -32,7 +32,8 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
     Peer& peer = peers_.at(id);
     if (peer.seniority == 0) peer.seniority = next_seniority_++;
     AssignSlot(peer);
-    next_.members.push_back({id, peer.seniority, *peer.slot, peer.report.host, 0, false});
+    next_.members.push_back(
+        {id, peer.seniority, *peer.slot, peer.report.host, peer.report.memory, 0, false});
   }
   next_planned_ = planned;
   if (!planned) interrupted_ = true;

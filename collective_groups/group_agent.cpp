@@ -1,9 +1,11 @@
 #include "collective_groups/group_agent.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
+#include "collective_groups/collectives.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
 
@@ -25,13 +27,20 @@ Error ExpelError(ExpelKind kind, const std::string& reason) {
 
 }  // namespace
 
+namespace {
+MemberOptions WithMemory(MemberOptions options, const Communicator& communicator) {
+  options.memory = communicator.memory();
+  return options;
+}
+}  // namespace
+
 GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
                        std::unique_ptr<Communicator> communicator, SendReportFn send)
-    : options_(options),
+    : options_(WithMemory(std::move(options), *communicator)),
       loop_(loop),
       send_(std::move(send)),
       communicator_(std::move(communicator)),
-      core_(std::move(options), clock_.Now()),
+      core_(options_, clock_.Now()),
       links_("group-link"),
       collectives_("group-ops") {
   loop_->Post([this, running = running_] {
@@ -101,13 +110,13 @@ void GroupAgent::Act(const MemberAction& action) {
     (void)links_.Post([this, a = *a] {
       const trace::Span span("make offers");
       OffersMade made{a.epoch, {}, ""};
-      for (const uint32_t slot : a.slots) {
-        Result<std::string> address = communicator_->Offer(a.my_slot, slot);
+      for (const LinkPeer& peer : a.peers) {
+        Result<std::string> address = communicator_->Offer(a.my_slot, peer.slot, peer.memory);
         if (!address.ok()) {
           made.problem = address.error().message;
           break;
         }
-        made.offers.push_back({slot, 0, *address});
+        made.offers.push_back({peer.slot, 0, *address});
       }
       Feed(made);
     });
@@ -115,8 +124,8 @@ void GroupAgent::Act(const MemberAction& action) {
     (void)links_.Post([this, a = *a] { DoLink(a); });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
     (void)links_.Post([this, a = *a] {
-      Result<std::string> address = communicator_->Offer(a.my_slot, a.slot);
-      Feed(PrelinkOffered{a.slot, a.attempt, address.ok() ? *address : ""});
+      Result<std::string> address = communicator_->Offer(a.my_slot, a.peer.slot, a.peer.memory);
+      Feed(PrelinkOffered{a.peer.slot, a.attempt, address.ok() ? *address : ""});
     });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
     (void)links_.Post([this, a = *a] {
@@ -153,7 +162,13 @@ void GroupAgent::DoLink(const LinkEpoch& link) {
     }
   }
   if (problem.empty()) {
-    const Status s = communicator_->Begin(link.view, RankOf(link.view, options_.id));
+    std::vector<Team> teams;
+    {
+      std::lock_guard lock(mu_);
+      teams = TeamsIn(link.view);
+    }
+    const Status s =
+        communicator_->Begin(link.view, RankOf(link.view, options_.id), std::move(teams));
     if (!s.ok()) problem = s.error().message;
   }
   Feed(EpochLinked{link.view.epoch, problem});
@@ -221,95 +236,80 @@ MemberState GroupAgent::state() const {
 
 // ---- collectives ----
 
-GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body) {
-  auto operation = std::make_shared<Operation>();
-  Handle handle = 0;
-  Epoch epoch = 0;
-  {
-    std::lock_guard lock(mu_);
-    handle = next_handle_++;
-    operations_[handle] = operation;
-    if (in_epoch_) epoch = active_.view.epoch;
-    if (epoch == 0) {
-      operation->done = true;
-      operation->status = Error{ErrorCode::kEpochChanged,
-                                "this member is in no epoch; call ready and wait for a view"};
-      return handle;
+GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t bytes, Body body) {
+  auto pending = std::make_shared<Pending>();
+  const std::string& text = call.text.empty() ? what : call.text;
+  const uint64_t signature =
+      call.text.empty() ? 0 : XXH3_64bits(text.data(), text.size()) | uint64_t{1};
+  pending->operation = {call.team, signature, text};
+  pending->bytes = bytes;
+  pending->body = std::move(body);
+  pending->run_by = call.run_by;
+  std::lock_guard lock(mu_);
+  const Handle handle = next_handle_++;
+  operations_[handle] = pending;
+  if (in_epoch_) pending->epoch = active_.view.epoch;
+  const auto refuse = [&](Error error) {
+    pending->done = true;
+    pending->status = std::move(error);
+    return handle;
+  };
+  if (pending->epoch == 0) {
+    return refuse(
+        {ErrorCode::kEpochChanged, "this member is in no epoch; call ready and wait for a view"});
+  }
+  queue_.push_back(pending);
+  if (call.run_by == RunBy::kCaller) return handle;
+  const Status posted = collectives_.Post([this] {
+    std::unique_lock lane(mu_);
+    RunOldest(lane);
+  });
+  if (posted.ok()) return handle;
+  queue_.pop_back();
+  return refuse(posted.error());
+}
+
+// Operations run one at a time in the order of their issue, by whichever thread comes first: the
+// lane, or one that waits. Called with mu_, which it gives up while the operation runs.
+void GroupAgent::RunOldest(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [this] { return !running_operation_; });
+  if (queue_.empty()) return;
+  const std::shared_ptr<Pending> pending = queue_.front();
+  queue_.pop_front();
+  running_operation_ = true;
+  const bool current = in_epoch_ && active_.view.epoch == pending->epoch && !stopped_;
+  const Time begin = trace::On() ? clock_.Now() : Time{};
+  Result<uint64_t> result =
+      Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
+  if (current) {
+    lock.unlock();
+    result = pending->body(*communicator_, pending->operation);
+    lock.lock();
+    if (trace::On()) TraceCollective(*pending, begin);
+  }
+  running_operation_ = false;
+  pending->done = true;
+  pending->body = nullptr;
+  if (result.ok()) {
+    pending->value = *result;
+  } else {
+    pending->status = result.error();
+    const ErrorCode code = result.error().code;
+    if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
+      FeedLocked(CommunicatorBroke{pending->epoch, result.error().message});
     }
   }
-  const Status posted =
-      collectives_.Post([this, what, bytes, operation, epoch, body = std::move(body)] {
-        bool current = false;
-        const Time begin = trace::On() ? clock_.Now() : Time{};
-        {
-          std::lock_guard lock(mu_);
-          current = in_epoch_ && active_.view.epoch == epoch;
-        }
-        Result<uint64_t> result =
-            Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
-        if (current) result = body(*communicator_);
-        std::lock_guard lock(mu_);
-        if (current && trace::On()) TraceCollective(what, bytes, epoch, begin);
-        operation->done = true;
-        if (result.ok()) {
-          operation->value = *result;
-        } else {
-          operation->status = result.error();
-          const ErrorCode code = result.error().code;
-          if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
-            FeedLocked(CommunicatorBroke{epoch, result.error().message});
-          }
-        }
-        changed_.notify_all();
-      });
-  if (!posted.ok()) {
-    std::lock_guard lock(mu_);
-    operation->done = true;
-    operation->status = posted.error();
-  }
-  return handle;
+  changed_.notify_all();
 }
 
 // The first one of an epoch is what a recovery is measured by. Runs under mu_.
-void GroupAgent::TraceCollective(const char* what, size_t bytes, Epoch epoch, Time begin) {
-  const auto number = static_cast<int64_t>(epoch);
-  trace::Complete(what, begin, {{"epoch", number}, {"bytes", static_cast<int64_t>(bytes)}});
-  if (activated_at_ == Time::Never() || active_.view.epoch != epoch) return;
+void GroupAgent::TraceCollective(const Pending& pending, Time begin) {
+  const auto number = static_cast<int64_t>(pending.epoch);
+  trace::Complete(pending.operation.text, begin,
+                  {{"epoch", number}, {"bytes", static_cast<int64_t>(pending.bytes)}});
+  if (activated_at_ == Time::Never() || active_.view.epoch != pending.epoch) return;
   trace::Complete("to the first collective", activated_at_, {{"epoch", number}}, "first");
   activated_at_ = Time::Never();
-}
-
-GroupAgent::Handle GroupAgent::AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op,
-                                         double prescale, double postscale) {
-  const size_t element = ElementBytes(type);
-  size_t total = 0;
-  for (const Segment& s : segments) total += s.count;
-  return Submit("all-reduce", total * element,
-                [segments = std::move(segments), total, element, type, op, prescale,
-                 postscale](Communicator& c) -> Result<uint64_t> {
-                  std::vector<char> fused;
-                  void* data = segments.size() == 1 ? segments[0].data : nullptr;
-                  if (data == nullptr) {
-                    fused.resize(total * element);
-                    size_t offset = 0;
-                    for (const Segment& s : segments) {
-                      std::memcpy(fused.data() + offset, s.data, s.count * element);
-                      offset += s.count * element;
-                    }
-                    data = fused.data();
-                  }
-                  if (prescale != 1.0) ScaleInPlace(data, total, type, prescale);
-                  if (const Status s = c.AllReduce(data, total, type, op); !s.ok())
-                    return s.error();
-                  if (postscale != 1.0) ScaleInPlace(data, total, type, postscale);
-                  size_t offset = 0;
-                  for (const Segment& s : segments) {
-                    if (fused.empty()) break;
-                    std::memcpy(s.data, fused.data() + offset, s.count * element);
-                    offset += s.count * element;
-                  }
-                  return uint64_t{0};
-                });
 }
 
 namespace {
@@ -319,30 +319,78 @@ Result<uint64_t> NoValue(const Status& status) {
 }
 }  // namespace
 
-GroupAgent::Handle GroupAgent::Broadcast(void* data, size_t bytes, int root) {
-  return Submit("broadcast", bytes,
-                [=](Communicator& c) { return NoValue(c.Broadcast(data, bytes, root)); });
+GroupAgent::Handle GroupAgent::AllReduce(const Call& call, std::vector<ConstBuffer> in,
+                                         std::vector<MutableBuffer> out,
+                                         const ReduceArguments& arguments) {
+  return Submit("all-reduce", call, arguments.count * ElementBytes(arguments.elements.type),
+                [in = std::move(in), out = std::move(out), arguments](Communicator& c,
+                                                                      const Operation& operation) {
+                  return NoValue(c.AllReduce(operation, in, out, arguments));
+                });
 }
 
-GroupAgent::Handle GroupAgent::AllGather(const void* in, void* out,
-                                         std::vector<size_t> bytes_per_rank) {
-  const size_t total = std::accumulate(bytes_per_rank.begin(), bytes_per_rank.end(), size_t{0});
-  return Submit("all-gather", total, [in, out, sizes = std::move(bytes_per_rank)](Communicator& c) {
-    return NoValue(c.AllGather(in, out, sizes));
+GroupAgent::Handle GroupAgent::ReduceScatter(const Call& call, const void* in, void* out,
+                                             std::vector<size_t> counts,
+                                             const ReduceArguments& arguments) {
+  const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  return Submit("reduce-scatter", call, total * ElementBytes(arguments.elements.type),
+                [in, out, counts = std::move(counts), arguments](Communicator& c,
+                                                                 const Operation& operation) {
+                  return NoValue(c.ReduceScatter(operation, in, out, counts, arguments));
+                });
+}
+
+GroupAgent::Handle GroupAgent::Broadcast(const Call& call, void* data, size_t bytes, int root) {
+  return Submit("broadcast", call, bytes, [=](Communicator& c, const Operation& operation) {
+    return NoValue(c.Broadcast(operation, data, bytes, root));
   });
 }
 
-GroupAgent::Handle GroupAgent::Barrier() {
-  return Submit("barrier", 0, [](Communicator& c) { return NoValue(c.Barrier()); });
+GroupAgent::Handle GroupAgent::Exchange(const Call& call, std::vector<OutgoingBlock> outgoing,
+                                        std::vector<IncomingBlock> incoming) {
+  size_t total = 0;
+  for (const IncomingBlock& block : incoming) total += block.bytes;
+  return Submit("exchange", call, total,
+                [outgoing = std::move(outgoing), incoming = std::move(incoming)](
+                    Communicator& c, const Operation& operation) {
+                  return NoValue(c.Exchange(operation, outgoing, incoming));
+                });
 }
 
-GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
+GroupAgent::Handle GroupAgent::AllGather(const Call& call, const void* in, void* out,
+                                         std::vector<size_t> bytes_per_rank) {
+  const size_t total = std::accumulate(bytes_per_rank.begin(), bytes_per_rank.end(), size_t{0});
+  return Submit(
+      "all-gather", call, total,
+      [in, out, sizes = std::move(bytes_per_rank)](Communicator& c, const Operation& operation) {
+        return NoValue(groups::AllGather(c, operation, in, out, sizes));
+      });
+}
+
+GroupAgent::Handle GroupAgent::Adasum(const Call& call, std::vector<MutableBuffer> tensors,
+                                      DataType type) {
+  size_t total = 0;
+  for (const MutableBuffer& tensor : tensors) total += tensor.bytes;
+  return Submit("adasum", call, total,
+                [tensors = std::move(tensors), type](Communicator& c, const Operation& operation) {
+                  return NoValue(groups::Adasum(c, operation, tensors, type));
+                });
+}
+
+GroupAgent::Handle GroupAgent::Barrier(const Call& call) {
+  return Submit("barrier", call, 0, [](Communicator& c, const Operation& operation) {
+    return NoValue(c.Barrier(operation));
+  });
+}
+
+GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<int> receivers,
                                         std::vector<MutableBuffer> buffers) {
   size_t total = 0;
   for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
-  return Submit("state transfer", total,
-                [chain = std::move(chain), buffers = std::move(buffers)](Communicator& c) {
-                  Result<uint64_t> sent = c.Transfer(chain, buffers);
+  return Submit("state transfer", {}, total,
+                [sources = std::move(sources), receivers = std::move(receivers),
+                 buffers = std::move(buffers)](Communicator& c, const Operation&) {
+                  Result<uint64_t> sent = c.Transfer(sources, receivers, buffers);
                   if (sent.ok() && *sent > 0) {
                     metrics::Add(metrics::Id::kStateTransfers);
                     metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
@@ -351,12 +399,68 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
                 });
 }
 
+// ---- teams ----
+
+std::vector<Team> GroupAgent::TeamsIn(const View& view) const {
+  std::vector<Team> teams;
+  for (size_t i = 0; i < teams_.size(); ++i) {
+    Team team;
+    team.id = static_cast<uint32_t>(i + 1);
+    for (size_t rank = 0; rank < view.members.size(); ++rank) {
+      const MemberId& id = view.members[rank].id;
+      if (std::find(teams_[i].begin(), teams_[i].end(), id) == teams_[i].end()) continue;
+      if (id == options_.id) team.me = team.size();
+      team.ranks.push_back(static_cast<int>(rank));
+    }
+    teams.push_back(std::move(team));
+  }
+  return teams;
+}
+
+GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
+  return Submit(
+      "add a team", {}, 0, [this, ranks](Communicator& c, const Operation&) -> Result<uint64_t> {
+        Team team;
+        {
+          std::lock_guard lock(mu_);
+          if (teams_.size() + 2 >= kTeamsMax) {
+            return Error{ErrorCode::kResourceExhausted, "a group has at most " +
+                                                            std::to_string(kTeamsMax - 2) +
+                                                            " teams besides the whole view"};
+          }
+          std::vector<MemberId> members;
+          for (const int rank : ranks) {
+            members.push_back(active_.view.members.at(static_cast<size_t>(rank)).id);
+          }
+          teams_.push_back(std::move(members));
+          team = TeamsIn(active_.view).back();
+        }
+        const uint64_t id = team.id;
+        if (Status s = c.AddTeam(std::move(team)); !s.ok()) return s.error();
+        return id;
+      });
+}
+
+Team GroupAgent::team(uint32_t id) const {
+  std::lock_guard lock(mu_);
+  if (!in_epoch_) return {};
+  if (id == 0) {
+    Team team;
+    team.me = active_.topology.rank;
+    for (int rank = 0; rank < active_.topology.size; ++rank) team.ranks.push_back(rank);
+    return team;
+  }
+  std::vector<Team> teams = TeamsIn(active_.view);
+  return id <= teams.size() ? teams[id - 1] : Team{};
+}
+
 Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {
   std::unique_lock lock(mu_);
   const auto it = operations_.find(handle);
   if (it == operations_.end())
     return Error{ErrorCode::kNotFound, "unknown handle, or one that was waited for before"};
-  const std::shared_ptr<Operation> operation = it->second;
+  const std::shared_ptr<Pending> operation = it->second;
+  while (operation->run_by == RunBy::kCaller && !operation->done && !stopped_) RunOldest(lock);
   if (!changed_.wait_for(lock, limit, [&] { return operation->done || stopped_; })) {
     return Error{ErrorCode::kDeadlineExceeded, "the operation is still running"};
   }

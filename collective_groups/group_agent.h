@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -61,19 +62,35 @@ class GroupAgent {
   [[nodiscard]] ActiveView Current() const;
   [[nodiscard]] MemberState state() const;
 
-  // ---- collectives (asynchronous; buffers must live until Wait) ----
-  struct Segment {
-    void* data = nullptr;
-    size_t count = 0;
+  // ---- collectives (buffers must live until Wait) ----
+  // See Communicator for what the operations do; kLane starts one at once, kCaller leaves it to the
+  // thread that waits for it, which saves two changes of thread.
+  enum class RunBy : uint8_t { kLane, kCaller };
+  struct Call {
+    uint32_t team = 0;
+    // What the ranks must agree on, and nothing else; empty: they do not compare. Such as `all-reduce "grad" float32[1024] sum`.
+    std::string text;
+    RunBy run_by = RunBy::kLane;
   };
-  // In place, the segments as one fused message; then every element times `postscale` (prescale
-  // before).
-  Handle AllReduce(std::vector<Segment> segments, DataType type, ReduceOp op, double prescale,
-                   double postscale);
-  Handle Broadcast(void* data, size_t bytes, int root);
-  Handle AllGather(const void* in, void* out, std::vector<size_t> bytes_per_rank);
-  Handle Barrier();
-  Handle Transfer(std::vector<int> chain, std::vector<MutableBuffer> buffers);
+  Handle AllReduce(const Call& call, std::vector<ConstBuffer> in, std::vector<MutableBuffer> out,
+                   const ReduceArguments& arguments);
+  Handle ReduceScatter(const Call& call, const void* in, void* out, std::vector<size_t> counts,
+                       const ReduceArguments& arguments);
+  Handle Broadcast(const Call& call, void* data, size_t bytes, int root);
+  Handle Exchange(const Call& call, std::vector<OutgoingBlock> outgoing,
+                  std::vector<IncomingBlock> incoming);
+  Handle AllGather(const Call& call, const void* in, void* out, std::vector<size_t> bytes_per_rank);
+  // Combines vectors pairwise so that what they share counts once and what they do not adds up;
+  // every entry of `tensors` by itself, in place.
+  Handle Adasum(const Call& call, std::vector<MutableBuffer> tensors, DataType type);
+  Handle Barrier(const Call& call);
+  Handle Transfer(std::vector<int> sources, std::vector<int> receivers,
+                  std::vector<MutableBuffer> buffers);
+  // Makes a team of these ranks of the present view, which all ranks do in the same order. It
+  // follows its members into later epochs; without those that left. The value is its number.
+  Handle AddTeam(const std::vector<int>& ranks);
+  // Members of the team in the present view; empty if unknown.
+  [[nodiscard]] Team team(uint32_t id) const;
   // kEpochChanged if the epoch ended under it; kDeadlineExceeded leaves it running; kNotFound for a
   // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
   // 0.
@@ -82,20 +99,27 @@ class GroupAgent {
   [[nodiscard]] bool Poll(Handle handle) const;
 
  private:
-  struct Operation {
+  using Body = std::function<Result<uint64_t>(Communicator&, const Operation&)>;
+  struct Pending {
+    Operation operation;
+    size_t bytes = 0;
+    Epoch epoch = 0;
+    Body body;
+    RunBy run_by = RunBy::kLane;
     bool done = false;
     Status status;
     uint64_t value = 0;
   };
-  using Body = std::function<Result<uint64_t>(Communicator&)>;
 
   void Feed(const MemberEvent& event);
   void FeedLocked(const MemberEvent& event);
   void Act(const MemberAction& action);
   void DoLink(const LinkEpoch& link);
   void ArmTick();
-  Handle Submit(const char* what, size_t bytes, Body body);
-  void TraceCollective(const char* what, size_t bytes, Epoch epoch, Time begin);
+  Handle Submit(const char* what, const Call& call, size_t bytes, Body body);
+  void RunOldest(std::unique_lock<std::mutex>& lock);
+  void TraceCollective(const Pending& pending, Time begin);
+  [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
 
   const MemberOptions options_;
   EventLoop* const loop_;
@@ -118,8 +142,11 @@ class GroupAgent {
   bool boundary_stop_ = false;
   ExpelKind expelled_ = ExpelKind::kNone;
   std::string expel_reason_;
-  std::map<Handle, std::shared_ptr<Operation>> operations_;
+  std::map<Handle, std::shared_ptr<Pending>> operations_;
+  std::deque<std::shared_ptr<Pending>> queue_;  // Not begun, in order of issue.
+  bool running_operation_ = false;
   Handle next_handle_ = 1;
+  std::vector<std::vector<MemberId>> teams_;  // Team 1 and later.
 
   BlockingLane links_;
   BlockingLane collectives_;

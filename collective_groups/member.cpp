@@ -10,6 +10,19 @@ const char* MemberStateName(MemberState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+namespace {
+
+std::vector<LinkPeer> PeersOf(const Command& command) {
+  std::vector<LinkPeer> peers;
+  for (size_t i = 0; i < command.relink.size(); ++i) {
+    const bool known = i < command.memories.size();
+    peers.push_back({command.relink[i], known ? command.memories[i] : ""});
+  }
+  return peers;
+}
+
+}  // namespace
+
 Member::Member(MemberOptions options, Time now)
     : options_(std::move(options)), now_(now), next_beat_(now) {}
 
@@ -245,12 +258,12 @@ void Member::OnLeave(const Command& command) {
 }
 
 void Member::OnPrelink(const Command& command) {
-  for (const uint32_t slot : command.relink) {
-    PrelinkState& state = prelinks_[slot];
+  for (const LinkPeer& peer : PeersOf(command)) {
+    PrelinkState& state = prelinks_[peer.slot];
     if (state.attempt >= command.plan) continue;
     state = PrelinkState{};
     state.attempt = command.plan;
-    out_.emplace_back(MakePrelink{command.slot, slot, command.plan});
+    out_.emplace_back(MakePrelink{command.slot, peer, command.plan});
   }
   for (const LinkOffer& offer : command.offers) {
     const auto it = prelinks_.find(offer.slot);
@@ -310,7 +323,7 @@ void Member::AnswerBoundary(bool stop) {
 
 void Member::StartOffers() {
   offering_ = prepare_->epoch;
-  out_.emplace_back(MakeOffers{prepare_->epoch, prepare_->slot, prepare_->relink});
+  out_.emplace_back(MakeOffers{prepare_->epoch, prepare_->slot, PeersOf(*prepare_)});
 }
 
 void Member::TryLinkAhead(uint32_t slot, PrelinkState& state) {
@@ -325,6 +338,7 @@ void Member::SendNow() {
   r.id = options_.id;
   r.sequence = ++sequence_;
   r.host = options_.host;
+  r.memory = options_.memory;
   r.state = state_;
   r.epoch = epoch_;
   r.version = version_;

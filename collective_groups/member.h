@@ -30,6 +30,7 @@ namespace troupe::groups {
 struct MemberOptions {
   MemberId id;
   std::string host;
+  std::string memory;                 // See ViewMember.
   Duration beat = milliseconds(100);  // A report at least this often.
   Duration boundary_wait =
       milliseconds(500);  // At a planned boundary, for the word to stop; then training goes on.
@@ -85,10 +86,15 @@ struct SendReport {
 struct AbortEpoch {
   Epoch epoch = 0;
 };  // Release every blocked collective of it.
+// A peer to be linked to.
+struct LinkPeer {
+  uint32_t slot = 0;
+  std::string memory;
+};
 struct MakeOffers {
   Epoch epoch = 0;
   uint32_t my_slot = 0;
-  std::vector<uint32_t> slots;
+  std::vector<LinkPeer> peers;
 };  // -> OffersMade
 struct LinkEpoch {
   View view;
@@ -96,7 +102,7 @@ struct LinkEpoch {
 };  // -> EpochLinked
 struct MakePrelink {
   uint32_t my_slot = 0;
-  uint32_t slot = 0;
+  LinkPeer peer;
   uint64_t attempt = 0;
 };  // -> PrelinkOffered
 struct LinkAhead {

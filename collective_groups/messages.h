@@ -45,6 +45,7 @@ struct Report {
   MemberId id;
   uint64_t sequence = 0;  // Grows with every report of this incarnation.
   std::string host;
+  std::string memory;  // See ViewMember.
   MemberState state = MemberState::kIdle;
   Epoch epoch =
       0;  // The epoch the state refers to (kPrepared and later), or the last one taken part in.
@@ -63,8 +64,8 @@ struct Report {
 
   template <class A>
   void Fields(A& a) {
-    a(id, sequence, host, state, epoch, version, has_state, founder, broken, problem, boundary,
-      plan, plan_accepted, pause_us, offers, prelinks, linked);
+    a(id, sequence, host, memory, state, epoch, version, has_state, founder, broken, problem,
+      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked);
   }
 };
 
@@ -104,13 +105,14 @@ struct Command {
   uint32_t slot = 0;  // The receiver's own slot.
   std::vector<uint32_t>
       relink;  // kPrepare: slots to make fresh links to. kPrelink: slots to offer to.
-  std::vector<LinkOffer> offers;  // kInstall, kPrelink: made by the peers for the receiver.
+  std::vector<std::string> memories;  // Of the members that `relink` names.
+  std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
   std::string reason;
 
   template <class A>
   void Fields(A& a) {
-    a(kind, epoch, plan, boundary, planned, view, slot, relink, offers, expel, reason);
+    a(kind, epoch, plan, boundary, planned, view, slot, relink, memories, offers, expel, reason);
   }
 };
 

@@ -40,13 +40,14 @@ struct ViewMember {
   uint64_t seniority = 0;  // Join sequence number in the group, given once.
   uint32_t slot = 0;
   std::string host;
+  std::string memory;    // Members with the same, non-empty value can share memory.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
 
   friend bool operator==(const ViewMember&, const ViewMember&) = default;
   template <class A>
   void Fields(A& a) {
-    a(id, seniority, slot, host, version, has_state);
+    a(id, seniority, slot, host, memory, version, has_state);
   }
 };
 

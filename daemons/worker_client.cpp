@@ -29,7 +29,8 @@ std::string Env(const char* name) {
 Result<std::unique_ptr<WorkerClient>> WorkerClient::FromEnvironment(CommunicatorFactory factory) {
   std::unique_ptr<WorkerClient> client(new WorkerClient());
   client->factory_ = factory ? std::move(factory) : [](const std::string& data_address) {
-    return groups::MakeGlooCommunicator({data_address});
+    const bool share = Env("TROUPE_SHARED_MEMORY") != "0";
+    return groups::MakeCommunicator({{data_address}, share ? HostName() : ""});
   };
   if (Status s = client->Start(); !s.ok()) return s.error();
   return client;

@@ -5,7 +5,7 @@
 namespace troupe {
 
 std::string_view ErrorCodeName(ErrorCode code) {
-  static constexpr std::array<std::string_view, 18> kNames = {"ok",
+  static constexpr std::array<std::string_view, 19> kNames = {"ok",
                                                               "invalid_argument",
                                                               "not_found",
                                                               "already_exists",
@@ -22,7 +22,7 @@ std::string_view ErrorCodeName(ErrorCode code) {
                                                               "user_error",
                                                               "drained",
                                                               "fenced",
-                                                              "internal"};
+                                                              "internal", "mismatch"};
   const auto index = static_cast<size_t>(code);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -31,6 +31,7 @@ enum class ErrorCode : uint8_t {
   kDrained = 15,            // This member was asked to leave; end cleanly.
   kFenced = 16,             // This member was declared dead; its results are void.
   kInternal = 17,           // A broken assumption of our own; report it.
+  kMismatch = 18,           // Ranks of a group call different collectives; a fault of the program.
 };
 
 // The stable lower-case name of a code, as it appears in logs and JSON: "deadline_exceeded".

@@ -64,28 +64,41 @@ class FaultyCommunicator final : public Communicator {
  public:
   FaultyCommunicator(std::unique_ptr<Communicator> inner, const Faults* faults)
       : inner_(std::move(inner)), faults_(faults) {}
-  Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) override {
+  const std::string& memory() const override { return inner_->memory(); }
+  Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot,
+                            const std::string& peer_memory) override {
     faults_->Reach("in_offer");
-    return inner_->Offer(my_slot, peer_slot);
+    return inner_->Offer(my_slot, peer_slot, peer_memory);
   }
   Status Link(uint32_t slot, const std::string& address) override {
     faults_->Reach("in_link");
     return inner_->Link(slot, address);
   }
+  void CancelLink(uint32_t slot) override { inner_->CancelLink(slot); }
   void CancelLinks() override { inner_->CancelLinks(); }
-  Status Begin(const View& view, int rank) override { return inner_->Begin(view, rank); }
+  Status Begin(const View& view, int rank, std::vector<Team> teams) override {
+    return inner_->Begin(view, rank, std::move(teams));
+  }
   void Abort(Epoch epoch) override { inner_->Abort(epoch); }
-  Status AllReduce(void* data, size_t count, DataType type, ReduceOp op) override {
-    return inner_->AllReduce(data, count, type, op);
+  Status AddTeam(Team team) override { return inner_->AddTeam(std::move(team)); }
+  Team team(uint32_t id) const override { return inner_->team(id); }
+  Status AllReduce(const Operation& operation, std::span<const ConstBuffer> in,
+                   std::span<const MutableBuffer> out, const ReduceArguments& arguments) override {
+    return inner_->AllReduce(operation, in, out, arguments);
   }
-  Status Broadcast(void* data, size_t bytes, int root) override {
-    return inner_->Broadcast(data, bytes, root);
+  Status ReduceScatter(const Operation& operation, const void* in, void* out,
+                       std::span<const size_t> counts, const ReduceArguments& arguments) override {
+    return inner_->ReduceScatter(operation, in, out, counts, arguments);
   }
-  Status AllGather(const void* in, void* out, std::span<const size_t> sizes) override {
-    return inner_->AllGather(in, out, sizes);
+  Status Broadcast(const Operation& operation, void* data, size_t bytes, int root) override {
+    return inner_->Broadcast(operation, data, bytes, root);
   }
-  Status Barrier() override { return inner_->Barrier(); }
-  Result<uint64_t> Transfer(std::span<const int> chain,
+  Status Exchange(const Operation& operation, std::span<const OutgoingBlock> outgoing,
+                  std::span<const IncomingBlock> incoming) override {
+    return inner_->Exchange(operation, outgoing, incoming);
+  }
+  Status Barrier(const Operation& operation) override { return inner_->Barrier(operation); }
+  Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
                             std::span<const MutableBuffer> buffers) override {
     if (faults_->Armed("in_sync")) {
       std::thread([] {
@@ -93,7 +106,7 @@ class FaultyCommunicator final : public Communicator {
         ::raise(SIGKILL);
       }).detach();
     }
-    return inner_->Transfer(chain, buffers);
+    return inner_->Transfer(sources, receivers, buffers);
   }
 
  private:
@@ -115,15 +128,14 @@ bool Sync(GroupAgent& group, const ActiveView& active, State& state) {
   const int rank = active.topology.rank;
   const bool lacks = std::find(lacking.begin(), lacking.end(), rank) != lacking.end();
   if (!lacking.empty() && (lacks || rank == source)) {
-    std::vector<int> chain{source};
-    chain.insert(chain.end(), lacking.begin(), lacking.end());
     std::string ledger = state.ledger.Save();
     uint64_t header[2] = {state.version, ledger.size()};
-    auto handle = group.Transfer(
-        chain, {{header, sizeof header}, {state.counts.data(), state.counts.size() * 4}});
+    auto handle =
+        group.Transfer({source}, lacking,
+                       {{header, sizeof header}, {state.counts.data(), state.counts.size() * 4}});
     if (!group.Wait(handle, seconds(60)).ok()) return false;
     ledger.resize(header[1]);
-    handle = group.Transfer(chain, {{ledger.data(), ledger.size()}});
+    handle = group.Transfer({source}, lacking, {{ledger.data(), ledger.size()}});
     if (!group.Wait(handle, seconds(60)).ok()) return false;
     if (!state.ledger.Load(ledger).ok()) return false;
     state.version = header[0];
@@ -155,8 +167,11 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
       ::raise(SIGKILL);
     }).detach();
   }
+  const size_t bytes = one_hot.size() * sizeof(float);
+  ReduceArguments arguments;
+  arguments.count = one_hot.size();
   const auto handle =
-      group.AllReduce({{one_hot.data(), one_hot.size()}}, DataType::kFloat32, ReduceOp::kSum, 1, 1);
+      group.AllReduce({}, {{one_hot.data(), bytes}}, {{one_hot.data(), bytes}}, arguments);
   if (!group.Wait(handle, seconds(60)).ok()) {
     state.ledger.Void(step);
     return false;
@@ -188,10 +203,12 @@ int main() {
   Faults faults;
   auto client = daemons::WorkerClient::FromEnvironment(
       [&](const std::string& address) -> Result<std::unique_ptr<Communicator>> {
-        Result<std::unique_ptr<Communicator>> gloo = MakeGlooCommunicator({address});
-        if (!gloo.ok()) return gloo.error();
+        const char* share = std::getenv("TROUPE_SHARED_MEMORY");
+        const bool alone = share != nullptr && std::string(share) == "0";
+        auto made = MakeCommunicator({{address}, alone ? "" : "ledger"});
+        if (!made.ok()) return made.error();
         return std::unique_ptr<Communicator>(
-            std::make_unique<FaultyCommunicator>(std::move(*gloo), &faults));
+            std::make_unique<FaultyCommunicator>(std::move(*made), &faults));
       });
   if (!client.ok()) {
     std::cerr << client.error().ToString() << std::endl;
@@ -233,7 +250,7 @@ int main() {
     }
     if (state.ledger.remaining() > 0) continue;
     // Nobody leaves before everybody has the last step.
-    if (group.Wait(group.Barrier(), seconds(60)).ok()) break;
+    if (group.Wait(group.Barrier({}), seconds(60)).ok()) break;
   }
   worker.Finish(true, Summary(state), seconds(30));
   return 0;

@@ -1,0 +1,345 @@
+#include "collective_groups/algorithms.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "runtime/assert.h"
+
+namespace troupe::groups {
+namespace {
+
+constexpr size_t kWindow = 4;  // Messages in flight ahead of the one that is worked on.
+constexpr size_t kTransferChunkBytes = size_t{1} << 20;
+
+// Phases of a key; a round of doubling adds its number to kDoubling.
+enum Phase : uint64_t {
+  kFold = 1,
+  kUnfold = 2,
+  kRing = 3,
+  kScatter = 4,
+  kTree = 5,
+  kBlock = 6,
+  kChunk = 7,
+  kHashes = 8,
+  kDoubling = 16
+};
+
+int Wrap(int value, int size) { return ((value % size) + size) % size; }
+
+// Tickets to wait for, oldest first.
+class Tickets {
+ public:
+  explicit Tickets(Channel* channel) : channel_(channel) {}
+  void Add(Channel::Ticket ticket) { waiting_.push_back(ticket); }
+  // Waits until at most `most` are left.
+  Status Shrink(size_t most = 0) {
+    while (waiting_.size() > most) {
+      const Channel::Ticket ticket = waiting_.front();
+      waiting_.pop_front();
+      if (Status s = channel_->Wait(ticket); !s.ok()) return s;
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Channel* const channel_;
+  std::deque<Channel::Ticket> waiting_;
+};
+
+}  // namespace
+
+Status Algorithms::AllReduce(void* data, size_t count, Elements elements) {
+  if (team_->size() == 1 || count == 0) return Status::Ok();
+  if (count * ElementBytes(elements.type) <= kSmallAllReduceBytes) {
+    return Doubling(data, count, elements);
+  }
+  return Ring(data, count, elements);
+}
+
+Status Algorithms::Swap(int peer, uint64_t phase, const void* out, void* in, size_t bytes) {
+  const Channel::Ticket receiving = Receive(peer, phase, in, bytes);
+  const Channel::Ticket sending = Send(peer, phase, out, bytes);
+  if (Status s = channel_->Wait(receiving); !s.ok()) return s;
+  return channel_->Wait(sending);
+}
+
+// Ranks beyond the largest power of two first fold into a partner and get the result back. The
+// operands of a pair are combined in rank order.
+Status Algorithms::Doubling(void* data, size_t count, Elements elements) {
+  const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
+  const size_t bytes = count * ElementBytes(elements.type);
+  std::vector<char> theirs(bytes);
+  int power = 1;
+  while (power * 2 <= team_->size()) power *= 2;
+  const int extra = team_->size() - power;
+  const int me = team_->me;
+  if (me >= power) {
+    if (Status s = channel_->Wait(Send(me - power, kFold, data, bytes)); !s.ok()) return s;
+    return channel_->Wait(Receive(me - power, kUnfold, data, bytes));
+  }
+  if (me < extra) {
+    if (Status s = channel_->Wait(Receive(me + power, kFold, theirs.data(), bytes)); !s.ok()) {
+      return s;
+    }
+    reduce(data, data, theirs.data(), count);
+  }
+  uint64_t phase = kDoubling;
+  for (int mask = 1; mask < power; mask <<= 1, ++phase) {
+    const int peer = me ^ mask;
+    if (Status s = Swap(peer, phase, data, theirs.data(), bytes); !s.ok()) return s;
+    if (me < peer) {
+      reduce(data, data, theirs.data(), count);
+    } else {
+      reduce(data, theirs.data(), data, count);
+    }
+  }
+  if (me >= extra) return Status::Ok();
+  return channel_->Wait(Send(me + power, kUnfold, data, bytes));
+}
+
+// 2(n-1) steps around the ring: in the first half partial sums of one block each travel and grow,
+// in the second the finished blocks. Message t is segment t % segments of step t / segments; what
+// arrives as message t leaves, reduced, as message t + segments.
+Status Algorithms::Ring(void* data, size_t count, Elements elements) {
+  const int n = team_->size();
+  const int me = team_->me;
+  const size_t width = ElementBytes(elements.type);
+  const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
+  const size_t segment = kSegmentBytes / width;
+  const size_t segments = (count / n + segment) / segment;
+  const size_t total = 2 * (static_cast<size_t>(n) - 1) * segments;
+  const size_t reducing = total / 2;
+  auto* const base = static_cast<char*>(data);
+  const auto piece = [&](int block, size_t index) {
+    const size_t end = count * (block + 1) / n;
+    const size_t from = std::min(end, count * block / n + index * segment);
+    return MutableBuffer{base + from * width, std::min(segment, end - from) * width};
+  };
+  const auto incoming = [&](size_t t) {
+    return piece(Wrap(me - static_cast<int>(t / segments) - 1, n), t % segments);
+  };
+  std::vector<char> scratch(kWindow * segment * width);
+  const auto landing = [&](size_t t) {
+    return t < reducing ? scratch.data() + (t % kWindow) * segment * width
+                        : static_cast<char*>(incoming(t).data);
+  };
+  Tickets sending(channel_);
+  std::deque<Channel::Ticket> receiving;
+  const int right = Wrap(me + 1, n);
+  const int left = Wrap(me - 1, n);
+  size_t posted = 0;
+  for (size_t i = 0; i < segments; ++i) {
+    const MutableBuffer mine = piece(me, i);
+    if (mine.bytes > 0) sending.Add(Send(right, kRing, mine.data, mine.bytes));
+  }
+  for (size_t t = 0; t < total; ++t) {
+    for (; posted < total && posted < t + kWindow; ++posted) {
+      const size_t bytes = incoming(posted).bytes;
+      receiving.push_back(bytes == 0 ? 0 : Receive(left, kRing, landing(posted), bytes));
+    }
+    const MutableBuffer target = incoming(t);
+    const Channel::Ticket ticket = receiving.front();
+    receiving.pop_front();
+    if (target.bytes == 0) continue;
+    if (Status s = channel_->Wait(ticket); !s.ok()) return s;
+    if (t < reducing) reduce(target.data, landing(t), target.data, target.bytes / width);
+    if (t + segments < total) sending.Add(Send(right, kRing, target.data, target.bytes));
+    if (Status s = sending.Shrink(segments + kWindow); !s.ok()) return s;
+  }
+  return sending.Shrink();
+}
+
+Status Algorithms::ReduceScatter(const void* in, void* out, std::span<const size_t> counts,
+                                 Elements elements) {
+  const int n = team_->size();
+  const int me = team_->me;
+  TROUPE_ASSERT(static_cast<int>(counts.size()) == n, "one count per rank");
+  const size_t width = ElementBytes(elements.type);
+  const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
+  std::vector<size_t> begins(n);
+  for (int r = 1; r < n; ++r) begins[r] = begins[r - 1] + counts[r - 1];
+  const auto* const base = static_cast<const char*>(in);
+  if (n == 1) {
+    std::memmove(out, in, counts[0] * width);
+    return Status::Ok();
+  }
+  const size_t segment = kSegmentBytes / width;
+  const size_t largest = *std::max_element(counts.begin(), counts.end());
+  const size_t segments = (largest + segment - 1) / segment;
+  const size_t total = (static_cast<size_t>(n) - 1) * segments;
+  const auto piece = [&](int block, size_t index) {
+    const size_t from = std::min(counts[block], index * segment);
+    return ConstBuffer{base + (begins[block] + from) * width,
+                       std::min(segment, counts[block] - from) * width};
+  };
+  std::vector<char> scratch(2 * kWindow * segment * width);
+  const auto slot = [&](size_t t) {
+    return scratch.data() + (t % (2 * kWindow)) * segment * width;
+  };
+  const auto incoming = [&](size_t t) {
+    return piece(Wrap(me - 2 - static_cast<int>(t / segments), n), t % segments);
+  };
+  const int right = Wrap(me + 1, n);
+  const int left = Wrap(me - 1, n);
+  Tickets first(channel_);
+  Tickets passed(channel_);
+  for (size_t i = 0; i < segments; ++i) {
+    const ConstBuffer mine = piece(left, i);
+    if (mine.bytes > 0) first.Add(Send(right, kScatter, mine.data, mine.bytes));
+  }
+  std::deque<Channel::Ticket> receiving;
+  size_t posted = 0;
+  for (size_t t = 0; t < total; ++t) {
+    for (; posted < total && posted < t + kWindow; ++posted) {
+      const size_t bytes = incoming(posted).bytes;
+      receiving.push_back(bytes == 0 ? 0 : Receive(left, kScatter, slot(posted), bytes));
+    }
+    const ConstBuffer mine = incoming(t);
+    const Channel::Ticket ticket = receiving.front();
+    receiving.pop_front();
+    if (mine.bytes > 0) {
+      if (Status s = channel_->Wait(ticket); !s.ok()) return s;
+      if (t + segments < total) {
+        reduce(slot(t), slot(t), mine.data, mine.bytes / width);
+        passed.Add(Send(right, kScatter, slot(t), mine.bytes));
+      } else {
+        char* target = static_cast<char*>(out) + (t % segments) * segment * width;
+        reduce(target, slot(t), mine.data, mine.bytes / width);
+      }
+    }
+    // A slot is received into again only when what it held has left.
+    if (Status s = passed.Shrink(kWindow - 1); !s.ok()) return s;
+  }
+  if (Status s = first.Shrink(); !s.ok()) return s;
+  return passed.Shrink();
+}
+
+Status Algorithms::Broadcast(void* data, size_t bytes, int root) {
+  const int n = team_->size();
+  if (n == 1 || bytes == 0) return Status::Ok();
+  const int me = Wrap(team_->me - root, n);  // Relative to the root.
+  const auto absolute = [&](int relative) { return (relative + root) % n; };
+  int mask = 1;
+  while (mask < n && (me & mask) == 0) mask <<= 1;
+  const int parent = me == 0 ? -1 : absolute(me - mask);
+  std::vector<int> children;
+  for (mask >>= 1; mask > 0; mask >>= 1) {
+    if (me + mask < n) children.push_back(absolute(me + mask));
+  }
+  auto* const base = static_cast<char*>(data);
+  const size_t segments = (bytes + kSegmentBytes - 1) / kSegmentBytes;
+  const auto length = [&](size_t i) { return std::min(kSegmentBytes, bytes - i * kSegmentBytes); };
+  Tickets sending(channel_);
+  Tickets receiving(channel_);
+  size_t posted = 0;
+  for (size_t i = 0; i < segments; ++i) {
+    for (; parent >= 0 && posted < segments && posted < i + kWindow; ++posted) {
+      receiving.Add(Receive(parent, kTree, base + posted * kSegmentBytes, length(posted)));
+    }
+    if (parent >= 0) {
+      if (Status s = receiving.Shrink(posted - i - 1); !s.ok()) return s;
+    }
+    for (const int child : children) {
+      sending.Add(Send(child, kTree, base + i * kSegmentBytes, length(i)));
+    }
+    if (Status s = sending.Shrink(kWindow * children.size()); !s.ok()) return s;
+  }
+  return sending.Shrink();
+}
+
+Status Algorithms::Exchange(std::span<const OutgoingBlock> outgoing,
+                            std::span<const IncomingBlock> incoming) {
+  Tickets tickets(channel_);
+  for (const IncomingBlock& block : incoming) {
+    if (block.bytes > 0) tickets.Add(Receive(block.peer, kBlock, block.data, block.bytes));
+  }
+  for (const OutgoingBlock& block : outgoing) {
+    if (block.bytes > 0) tickets.Add(Send(block.peer, kBlock, block.data, block.bytes));
+  }
+  return tickets.Shrink();
+}
+
+// Chunk i comes from source i % sources and visits the receivers one after another, beginning with
+// receiver i % sources % receivers, so that the streams of different sources enter at different
+// places. Hashes of a stream follow it along the same way.
+Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<const int> receivers,
+                                      std::span<const MutableBuffer> buffers) {
+  const size_t streams = sources.size();
+  const auto position = [&](std::span<const int> list) {
+    const auto it = std::find(list.begin(), list.end(), team_->me);
+    return it == list.end() ? -1 : static_cast<int>(it - list.begin());
+  };
+  const int source = position(sources);
+  const int receiver = position(receivers);
+  if (streams == 0 || receivers.empty() || (source < 0 && receiver < 0)) return uint64_t{0};
+  const int lanes = static_cast<int>(receivers.size());
+  std::vector<MutableBuffer> chunks;
+  for (const MutableBuffer& buffer : buffers) {
+    for (size_t at = 0; at < buffer.bytes; at += kTransferChunkBytes) {
+      chunks.push_back(
+          {static_cast<char*>(buffer.data) + at, std::min(kTransferChunkBytes, buffer.bytes - at)});
+    }
+  }
+  // Who is before and after this rank on the way of a stream; -1: nobody, -2: not on the way.
+  struct Way {
+    int from = -2;
+    int to = -2;
+  };
+  std::vector<Way> ways(streams);
+  std::vector<std::vector<uint64_t>> hashes(streams);
+  for (size_t k = 0; k < streams; ++k) {
+    const auto stop = [&](int index) { return receivers[(static_cast<int>(k) + index) % lanes]; };
+    if (source == static_cast<int>(k)) ways[k] = {-1, stop(0)};
+    if (receiver < 0) continue;
+    const int index = Wrap(receiver - static_cast<int>(k), lanes);
+    ways[k] = {index == 0 ? sources[k] : stop(index - 1), index + 1 < lanes ? stop(index + 1) : -1};
+  }
+  uint64_t sent = 0;
+  Tickets sending(channel_);
+  std::deque<Channel::Ticket> receiving;
+  size_t posted = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (; posted < chunks.size() && posted < i + kWindow * streams; ++posted) {
+      const Way& way = ways[posted % streams];
+      receiving.push_back(
+          way.from < 0 ? 0 : Receive(way.from, kChunk, chunks[posted].data, chunks[posted].bytes));
+    }
+    const Channel::Ticket ticket = receiving.front();
+    receiving.pop_front();
+    const Way& way = ways[i % streams];
+    if (way.from == -2) continue;
+    if (way.from >= 0) {
+      if (Status s = channel_->Wait(ticket); !s.ok()) return s.error();
+    }
+    if (way.to >= 0) {
+      sending.Add(Send(way.to, kChunk, chunks[i].data, chunks[i].bytes));
+      sent += chunks[i].bytes;
+    }
+    hashes[i % streams].push_back(XXH3_64bits(chunks[i].data, chunks[i].bytes));
+    if (Status s = sending.Shrink(kWindow); !s.ok()) return s.error();
+  }
+  if (Status s = sending.Shrink(); !s.ok()) return s.error();
+  bool same = true;
+  for (size_t k = 0; k < streams; ++k) {
+    const size_t bytes = hashes[k].size() * sizeof(uint64_t);
+    if (bytes == 0) continue;
+    std::vector<uint64_t> expected(hashes[k].size());
+    if (ways[k].from >= 0) {
+      const Status s = channel_->Wait(Receive(ways[k].from, kHashes, expected.data(), bytes));
+      if (!s.ok()) return s.error();
+      same = same && expected == hashes[k];
+    }
+    if (ways[k].to >= 0) {
+      const void* correct = ways[k].from >= 0 ? expected.data() : hashes[k].data();
+      const Status s = channel_->Wait(Send(ways[k].to, kHashes, correct, bytes));
+      if (!s.ok()) return s.error();
+    }
+  }
+  if (!same) return Error{ErrorCode::kCorrupt, "state transfer: a chunk's hash does not match"};
+  return sent;
+}
+
+}  // namespace troupe::groups

@@ -1,0 +1,88 @@
+// Algorithms: collectives over a Channel. Each rank of the team calls the same one.
+//
+// Small all-reduces double recursively (fewest rounds), large ones go around a ring in segments
+// (fewest bytes); broadcasts go down a binomial tree in segments; an exchange posts everything at
+// once. All ranks end with identical bits: operands are combined in an order that depends on ranks
+// alone.
+// Source: Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
+// MPICH, 2005.
+// Thread: the collective lane.
+// Limits: kSmallAllReduceBytes, kSegmentBytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective_groups/channel.h"
+#include "collective_groups/reduction.h"
+#include "collective_groups/team.h"
+
+namespace troupe::groups {
+
+inline constexpr size_t kSmallAllReduceBytes = size_t{64} << 10;
+inline constexpr size_t kSegmentBytes = size_t{512} << 10;
+
+struct Elements {
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+};
+struct ConstBuffer {
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+struct MutableBuffer {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+// A block to send to, or to receive from, a position of the team.
+struct OutgoingBlock {
+  int peer = 0;
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+struct IncomingBlock {
+  int peer = 0;
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// One operation of one team on one channel.
+class Algorithms {
+ public:
+  Algorithms(Channel* channel, const Team* team, uint64_t key)
+      : channel_(channel), team_(team), key_(key) {}
+
+  // In place over `count` elements.
+  Status AllReduce(void* data, size_t count, Elements elements);
+  // `in` holds the blocks of all ranks in order, `counts[r]` elements for rank r; `out` takes the
+  // reduced block of this rank.
+  Status ReduceScatter(const void* in, void* out, std::span<const size_t> counts,
+                       Elements elements);
+  Status Broadcast(void* data, size_t bytes, int root);
+  // Blocks of one pair are matched in order. A block for oneself is not allowed.
+  Status Exchange(std::span<const OutgoingBlock> outgoing, std::span<const IncomingBlock> incoming);
+  // Copies `buffers` from the sources, which hold the same bytes, to the receivers (positions of
+  // the team). Chunks are spread over the sources, and passed from receiver to receiver. Returns
+  // the bytes this rank sent; kCorrupt if a chunk's hash does not match its source's.
+  Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
+                            std::span<const MutableBuffer> buffers);
+
+ private:
+  Status Doubling(void* data, size_t count, Elements elements);
+  Status Ring(void* data, size_t count, Elements elements);
+  Status Swap(int peer, uint64_t phase, const void* out, void* in, size_t bytes);
+  Channel::Ticket Send(int peer, uint64_t phase, const void* data, size_t bytes) {
+    return channel_->Send(team_->ranks[peer], key_ | phase, data, bytes);
+  }
+  Channel::Ticket Receive(int peer, uint64_t phase, void* data, size_t bytes) {
+    return channel_->Receive(team_->ranks[peer], key_ | phase, data, bytes);
+  }
+
+  Channel* const channel_;
+  const Team* const team_;
+  const uint64_t key_;
+};
+
+}  // namespace troupe::groups

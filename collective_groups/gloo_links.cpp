@@ -1,0 +1,292 @@
+// Adapter of Gloo: the only file that includes it.
+//
+// Stock Gloo (Debian, 2022-05) cannot be aborted safely: closing connections does not wake a local
+// waiter, a failure does not spread beyond ring neighbours, and a context is dead after any
+// time-out. So only its pairs and its buffers are used, without its contexts and collectives: one
+// transport context per process holds a pair per peer slot, and every epoch gets a channel that
+// maps ranks to slots, puts the epoch into the top 16 bits of each message's slot, and remembers
+// its buffers so that Abort can wake them (0.1-0.3 ms, in any phase).
+//
+// Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits
+// for a round; a timerfd registered with the device ticks every 200 us while links change.
+#include <gloo/common/error.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/loop.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "collective_groups/communicator.h"
+#include "collective_groups/links.h"
+#include "runtime/thread.h"
+
+namespace troupe::groups {
+namespace {
+
+namespace gt = gloo::transport;
+
+constexpr long kTickNs = 200'000;
+
+std::chrono::milliseconds Ms(Duration d) { return std::chrono::duration_cast<milliseconds>(d); }
+
+class GlooChannel final : public Channel {
+ public:
+  GlooChannel(std::shared_ptr<gt::Context> base, const View& view)
+      : base_(std::move(base)), epoch_bits_(uint64_t{view.epoch & 0xffff} << 48) {
+    for (const ViewMember& m : view.members) slots_.push_back(static_cast<int>(m.slot));
+  }
+
+  Ticket Send(int to, uint64_t key, const void* data, size_t bytes) override {
+    return Start(true, to, key, const_cast<void*>(data), bytes);
+  }
+  Ticket Receive(int from, uint64_t key, void* data, size_t bytes) override {
+    return Start(false, from, key, data, bytes);
+  }
+
+  Status Wait(Ticket ticket) override {
+    const auto it = messages_.find(ticket);
+    TROUPE_ASSERT(it != messages_.end(), "a ticket is waited for once");
+    Message& message = it->second;
+    Status status = message.problem;
+    if (status.ok()) {
+      status = Guard([&] {
+        const auto limit = Ms(kCollectiveTimeout);
+        const bool done =
+            !dead_.load() && (message.sending ? message.buffer->waitSend(nullptr, limit)
+                                              : message.buffer->waitRecv(nullptr, limit));
+        if (!done || dead_.load()) throw gloo::IoException("aborted");
+      });
+    }
+    Forget(message);
+    messages_.erase(it);
+    return status;
+  }
+
+  void Clear() override {
+    for (auto& [ticket, message] : messages_) Forget(message);
+    messages_.clear();
+  }
+
+  void Abort() override {
+    dead_.store(true);
+    std::lock_guard lock(mu_);
+    for (gt::UnboundBuffer* buffer : live_) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+
+ private:
+  struct Message {
+    bool sending = false;
+    std::unique_ptr<gt::UnboundBuffer> buffer;
+    Status problem;
+  };
+
+  Ticket Start(bool sending, int rank, uint64_t key, void* data, size_t bytes) {
+    Message message;
+    message.sending = sending;
+    message.problem = Guard([&] {
+      if (dead_.load()) throw gloo::IoException("aborted");
+      message.buffer = base_->createUnboundBuffer(data, bytes);
+      {
+        std::lock_guard lock(mu_);
+        live_.insert(message.buffer.get());
+      }
+      if (sending) {
+        message.buffer->send(slots_[rank], epoch_bits_ | key, 0, bytes);
+      } else {
+        message.buffer->recv(slots_[rank], epoch_bits_ | key, 0, bytes);
+      }
+    });
+    messages_.emplace(next_ticket_, std::move(message));
+    return next_ticket_++;
+  }
+
+  void Forget(const Message& message) {
+    std::lock_guard lock(mu_);
+    live_.erase(message.buffer.get());
+  }
+
+  template <class F>
+  Status Guard(F&& body) {
+    try {
+      body();
+      return Status::Ok();
+    } catch (const std::exception& e) {
+      if (dead_.load()) return Error{ErrorCode::kEpochChanged, "the epoch was aborted"};
+      return Error{ErrorCode::kPeerGone, e.what()};
+    }
+  }
+
+  const std::shared_ptr<gt::Context> base_;
+  const uint64_t epoch_bits_;
+  std::vector<int> slots_;  // By rank.
+  std::atomic<bool> dead_{false};
+
+  // Owned by the collective lane.
+  std::map<Ticket, Message> messages_;
+  Ticket next_ticket_ = 1;
+
+  // Guarded by mu_: what Abort must wake.
+  std::mutex mu_;
+  std::set<gt::UnboundBuffer*> live_;
+};
+
+class TickHandler final : public gt::tcp::Handler {
+ public:
+  int fd = -1;
+  void handleEvents(int) override {
+    uint64_t expirations = 0;
+    (void)!::read(fd, &expirations, sizeof expirations);
+  }
+};
+
+class GlooLinks final : public Links {
+ public:
+  explicit GlooLinks(const GlooOptions& options) {
+    gt::tcp::attr attr;
+    attr.hostname = options.bind_address;
+    // By a thread of its own: Gloo's event loop inherits how it is scheduled, the caller keeps his.
+    device_ = std::async(std::launch::async, [&] {
+                PreferLowLatency();
+                return gt::tcp::CreateDevice(attr);
+              }).get();
+    tick_.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    TROUPE_ASSERT(tick_.fd >= 0, "timerfd_create");
+    TcpDevice().registerDescriptor(tick_.fd, EPOLLIN, &tick_);
+  }
+
+  ~GlooLinks() override {
+    Tick(true);
+    base_.reset();
+    TcpDevice().unregisterDescriptor(tick_.fd, &tick_);
+    ::close(tick_.fd);
+  }
+
+  Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) override {
+    if (my_slot >= kLinkSlotsMax || peer_slot >= kLinkSlotsMax) {
+      return Error{ErrorCode::kInvalidArgument, "link slot out of range"};
+    }
+    std::string address;
+    const Status made = Guard("offer", [&] {
+      const TickScope tick(this);
+      std::lock_guard lock(links_mu_);
+      if (!base_) {
+        base_ = device_->createContext(static_cast<int>(my_slot), kLinkSlotsMax);
+        base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
+      }
+      const std::vector<char> bytes =
+          base_->createPair(static_cast<int>(peer_slot))->address().bytes();
+      address.assign(bytes.begin(), bytes.end());
+    });
+    if (!made.ok()) return made.error();
+    return address;
+  }
+
+  Status Link(uint32_t peer_slot, const std::string& address) override {
+    uint64_t cancels = 0;
+    {
+      std::lock_guard lock(links_mu_);
+      if (!HasPair(peer_slot)) {
+        return Error{ErrorCode::kInvalidArgument, "no link was offered to this slot"};
+      }
+      linking_.insert(peer_slot);
+      cancels = cancels_;
+    }
+    Status linked = Guard("link", [&] {
+      const TickScope tick(this);
+      base_->getPair(static_cast<int>(peer_slot))
+          ->connect(std::vector<char>(address.begin(), address.end()));
+    });
+    std::lock_guard lock(links_mu_);
+    linking_.erase(peer_slot);
+    if (linked.ok() && cancels != cancels_) {
+      return Error{ErrorCode::kCancelled, "linking was cancelled"};
+    }
+    return linked;
+  }
+
+  void CancelLink(uint32_t peer_slot) override {
+    std::lock_guard lock(links_mu_);
+    if (!linking_.contains(peer_slot)) return;
+    ++cancels_;
+    base_->getPair(static_cast<int>(peer_slot))->close();
+  }
+
+  void CancelLinks() override {
+    std::lock_guard lock(links_mu_);
+    ++cancels_;
+    for (const uint32_t slot : linking_) base_->getPair(static_cast<int>(slot))->close();
+  }
+
+  Result<std::shared_ptr<Channel>> Open(const View& view, const std::vector<int>& ranks) override {
+    std::lock_guard lock(links_mu_);
+    for (const int rank : ranks) {
+      if (!HasPair(view.members[rank].slot)) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "not linked to " + view.members[rank].id.ToString()};
+      }
+    }
+    return std::shared_ptr<Channel>(std::make_shared<GlooChannel>(base_, view));
+  }
+
+ private:
+  struct TickScope {
+    explicit TickScope(GlooLinks* owner) : owner_(owner) { owner_->Tick(true); }
+    ~TickScope() { owner_->Tick(false); }
+    GlooLinks* owner_;
+  };
+
+  gt::tcp::Device& TcpDevice() { return static_cast<gt::tcp::Device&>(*device_); }
+
+  [[nodiscard]] bool HasPair(uint32_t slot) const {
+    return slot < kLinkSlotsMax && base_ && base_->getPair(static_cast<int>(slot)) != nullptr;
+  }
+
+  void Tick(bool on) {
+    itimerspec spec{};
+    if (on) spec.it_interval.tv_nsec = spec.it_value.tv_nsec = kTickNs;
+    ::timerfd_settime(tick_.fd, 0, &spec, nullptr);
+  }
+
+  template <class F>
+  static Status Guard(const char* what, F&& body) {
+    try {
+      body();
+      return Status::Ok();
+    } catch (const std::exception& e) {
+      return Error{ErrorCode::kPeerGone, std::string(what) + ": " + e.what()};
+    }
+  }
+
+  std::shared_ptr<gt::Device> device_;
+  TickHandler tick_;
+  std::shared_ptr<gt::Context> base_;  // Set once, by the link lane.
+
+  // Guarded by links_mu_.
+  std::mutex links_mu_;
+  std::set<uint32_t> linking_;
+  uint64_t cancels_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Links>> MakeGlooLinks(const GlooOptions& options) {
+  try {
+    return std::unique_ptr<Links>(std::make_unique<GlooLinks>(options));
+  } catch (const std::exception& e) {
+    return Error{ErrorCode::kUnavailable,
+                 "cannot open the data plane on " + options.bind_address + ": " + e.what()};
+  }
+}
+
+}  // namespace troupe::groups

@@ -1,0 +1,448 @@
+#include "collective_groups/internal/shared_group.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "collective_groups/communicator.h"
+#include "runtime/assert.h"
+
+namespace troupe::groups {
+namespace {
+
+constexpr size_t kSmallBytes = size_t{32} << 10;  // Everybody computes everything: one wait less.
+constexpr size_t kAlign = 64;
+constexpr Duration kSleepSlice = milliseconds(200);
+// A member that is about to publish does so within microseconds, if it has a core.
+constexpr int kSpinsWithCores = 4000;
+constexpr int kSpinsWithout = 50;
+constexpr uint64_t kCountMask = (uint64_t{1} << 48) - 1;
+constexpr uint64_t kChunkMask = (uint64_t{1} << 32) - 1;
+
+struct Head {  // Of a message in a ring.
+  uint64_t key;
+  uint64_t bytes;
+};
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int Cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+// Element where part `index` of `parts` begins; parts begin at multiples of a cache line.
+size_t PartBegin(size_t elements, size_t width, int index, int parts) {
+  if (index >= parts) return elements;
+  const size_t step = kAlign / width;
+  return elements * static_cast<size_t>(index) / static_cast<size_t>(parts) / step * step;
+}
+
+void CopyIn(char* ring, uint64_t at, const void* data, size_t bytes) {
+  const size_t offset = at % kRingBytes;
+  const size_t first = std::min(bytes, kRingBytes - offset);
+  std::memcpy(ring + offset, data, first);
+  std::memcpy(ring, static_cast<const char*>(data) + first, bytes - first);
+}
+
+void CopyOut(const char* ring, uint64_t at, void* data, size_t bytes) {
+  const size_t offset = at % kRingBytes;
+  const size_t first = std::min(bytes, kRingBytes - offset);
+  std::memcpy(data, ring + offset, first);
+  std::memcpy(static_cast<char*>(data) + first, ring, bytes - first);
+}
+
+void Combine(void* out, const std::vector<const void*>& inputs, size_t count, Elements elements) {
+  GetReduceManyFunction(elements.type, elements.op)(out, inputs.data(), inputs.size(), count);
+}
+
+Error EpochOver(const char* what) {
+  return {ErrorCode::kEpochChanged, std::string(what) + ": the epoch was aborted"};
+}
+
+}  // namespace
+
+SharedGroup::SharedGroup(Epoch epoch, std::vector<Peer> peers, size_t me)
+    : epoch_bits_((epoch & 0xffff) << 48),
+      peers_(std::move(peers)),
+      me_(me),
+      spins_(static_cast<int>(peers_.size()) <= Cores() ? kSpinsWithCores : kSpinsWithout),
+      lines_(peers_.size()) {
+  SharedHeader& header = Mine().header();
+  for (size_t team = 0; team < kTeamsMax; ++team) {
+    header.staged[team].value.store(Stamp(0));
+    header.reduced[team].value.store(Stamp(0));
+  }
+  for (size_t peer = 0; peer < kPeersMax; ++peer) {
+    header.written[peer].value.store(Stamp(0));
+    header.consumed[peer].value.store(Stamp(0));
+  }
+}
+
+// ---- waiting ----
+
+SharedGroup::Seen SharedGroup::Reached(uint64_t word, uint64_t count,
+                                       std::optional<uint16_t> signature) const {
+  const auto ahead = static_cast<int16_t>((word >> 48) - (epoch_bits_ >> 48));
+  if (ahead > 0) return Seen::kNever;
+  if (ahead < 0 || (word & kChunkMask) < count) return Seen::kNotYet;
+  // A peer in this very place must be in this very operation; one that is further has seen the same
+  // of this member. If not, nobody goes on, and the group's coordinator sees who waits in what.
+  const bool here = (word & kChunkMask) == count;
+  if (here && signature && *signature != static_cast<uint16_t>(word >> 32)) return Seen::kNotYet;
+  return Seen::kYes;
+}
+
+// Of the other side of a ring; nothing yet if it has not entered this epoch.
+uint64_t SharedGroup::CountOf(uint64_t word) const {
+  return (word & ~kCountMask) == epoch_bits_ ? word & kCountMask : 0;
+}
+
+Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* what) {
+  const auto finished = [&](Seen seen) { return seen != Seen::kNotYet; };
+  Seen seen = check();
+  for (int i = 0; !finished(seen) && i < spins_ && !dead_.load(std::memory_order_relaxed); ++i) {
+    Pause();
+    seen = check();
+  }
+  SharedHeader& header = Mine().header();
+  const SteadyClock clock;
+  const Time deadline = finished(seen) ? Time::Never() : clock.Now() + kCollectiveTimeout;
+  while (!finished(seen) && !dead_.load()) {
+    const uint32_t bell = header.doorbell.load();
+    header.sleeping.store(1);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    seen = check();
+    if (!finished(seen) && !dead_.load()) Mine().Sleep(bell, kSleepSlice);
+    header.sleeping.store(0);
+    seen = check();
+    if (!finished(seen) && clock.Now() >= deadline) {
+      return Error{ErrorCode::kPeerGone,
+                   std::string(what) + ": a member of this host made no progress in time"};
+    }
+  }
+  if (seen == Seen::kYes) return Status::Ok();
+  return EpochOver(what);
+}
+
+void SharedGroup::Publish(const LocalTeam& team, Words words, uint64_t count) {
+  const uint64_t stamp = Stamp(count) | (uint64_t{team.signature} << 32);
+  (Mine().header().*words)[team.id].value.store(stamp, std::memory_order_release);
+  for (const int peer : team.peers) {
+    if (peer != static_cast<int>(me_)) peers_[peer].segment->Ring();
+  }
+}
+
+Status SharedGroup::WaitForAll(const LocalTeam& team, Words words, uint64_t count, const char* what,
+                               bool earlier) {
+  const auto signature = earlier ? std::nullopt : std::optional<uint16_t>(team.signature);
+  size_t next = 0;  // All before it have been seen.
+  return WaitUntil(
+      [&] {
+        for (; next < team.peers.size(); ++next) {
+          const SharedHeader& header = peers_[team.peers[next]].segment->header();
+          const Seen seen = Reached((header.*words)[team.id].value.load(std::memory_order_acquire),
+                                    count, signature);
+          if (seen != Seen::kYes) return seen;
+        }
+        return Seen::kYes;
+      },
+      what);
+}
+
+// A member that was stopped for a while and put aside may have read what a later epoch wrote.
+Status SharedGroup::StillCurrent(const LocalTeam& team) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (const int peer : team.peers) {
+    const uint64_t word = peers_[peer].segment->header().staged[team.id].value.load();
+    if ((word & ~kCountMask) != epoch_bits_) return EpochOver("shared memory");
+  }
+  return Status::Ok();
+}
+
+// ---- all-reduce ----
+
+Status SharedGroup::PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader& in, size_t elements,
+                             const Reduction& reduction) {
+  char* stage = Mine().stage(team.id, chunk);
+  in.Read(stage, elements * ElementBytes(reduction.elements.type));
+  if (reduction.prescale != 1.0) {
+    ScaleInPlace(stage, elements, reduction.elements.type, reduction.prescale);
+  }
+  Publish(team, &SharedHeader::staged, chunk + 1);
+  return Status::Ok();
+}
+
+Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements,
+                                const Reduction& reduction) {
+  const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  if (!all.ok()) return all;
+  const int owners = reduction.owners > 0 ? reduction.owners : team.size();
+  if (team.me < owners) {
+    const size_t width = ElementBytes(reduction.elements.type);
+    const size_t begin = PartBegin(elements, width, team.me, owners);
+    const size_t count = PartBegin(elements, width, team.me + 1, owners) - begin;
+    char* result = Mine().result(team.id, chunk) + begin * width;
+    std::vector<const void*> inputs;
+    for (const int peer : team.peers) {
+      inputs.push_back(peers_[peer].segment->stage(team.id, chunk) + begin * width);
+    }
+    Combine(result, inputs, count, reduction.elements);
+    if (reduction.across && count > 0) {
+      if (Status s = reduction.across(result, count); !s.ok()) return s;
+    }
+    if (reduction.postscale != 1.0) {
+      ScaleInPlace(result, count, reduction.elements.type, reduction.postscale);
+    }
+  }
+  Publish(team, &SharedHeader::reduced, chunk + 1);
+  return Status::Ok();
+}
+
+Status SharedGroup::CopyParts(LocalTeam& team, uint64_t chunk, SegmentWriter* out, size_t elements,
+                              const Reduction& reduction) {
+  const Status all = WaitForAll(team, &SharedHeader::reduced, chunk + 1, "all-reduce");
+  if (!all.ok()) return all;
+  if (out == nullptr) return Status::Ok();
+  const size_t width = ElementBytes(reduction.elements.type);
+  const int owners = reduction.owners > 0 ? reduction.owners : team.size();
+  for (int part = 0; part < owners; ++part) {
+    const size_t begin = PartBegin(elements, width, part, owners);
+    const size_t end = PartBegin(elements, width, part + 1, owners);
+    out->Write(peers_[team.peers[part]].segment->result(team.id, chunk) + begin * width,
+               (end - begin) * width);
+  }
+  return Status::Ok();
+}
+
+// Not less than four chunks, so that putting, computing and copying overlap.
+size_t SharedGroup::ChunkElements(size_t count, size_t width) {
+  const size_t wanted = (count * width / 4 + kAlign - 1) / kAlign * kAlign;
+  return std::clamp(wanted, kSmallBytes, kStageBytes) / width;
+}
+
+Status SharedGroup::AllReduce(LocalTeam& team, std::span<const ConstBuffer> in,
+                              std::span<const MutableBuffer> out, size_t count,
+                              const Reduction& reduction) {
+  const size_t width = ElementBytes(reduction.elements.type);
+  if (count * width <= kSmallBytes && !reduction.across) {
+    return AllReduceSmall(team, in, out, count, reduction);
+  }
+  const size_t per_chunk = ChunkElements(count, width);
+  const uint64_t chunks = (count + per_chunk - 1) / per_chunk;
+  const uint64_t first = team.chunk;
+  const auto size_of = [&](uint64_t i) { return std::min(per_chunk, count - i * per_chunk); };
+  SegmentReader reader(in);
+  SegmentWriter writer(out);
+  for (uint64_t i = 0; i < chunks + 2; ++i) {
+    Status s;
+    if (i < chunks) s = PutChunk(team, first + i, reader, size_of(i), reduction);
+    if (s.ok() && i >= 1 && i - 1 < chunks) {
+      s = ComputePart(team, first + i - 1, size_of(i - 1), reduction);
+    }
+    if (s.ok() && i >= 2) {
+      s = CopyParts(team, first + i - 2, out.empty() ? nullptr : &writer, size_of(i - 2),
+                    reduction);
+    }
+    if (!s.ok()) return s;
+  }
+  team.chunk += chunks;
+  return StillCurrent(team);
+}
+
+Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer> in,
+                                   std::span<const MutableBuffer> out, size_t count,
+                                   const Reduction& reduction) {
+  const uint64_t chunk = team.chunk;
+  SegmentReader reader(in);
+  if (Status s = PutChunk(team, chunk, reader, count, reduction); !s.ok()) return s;
+  const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  if (!all.ok()) return all;
+  if (!out.empty() && count > 0) {
+    std::vector<const void*> inputs;
+    for (const int peer : team.peers) {
+      inputs.push_back(peers_[peer].segment->stage(team.id, chunk));
+    }
+    // Into the own result area: nobody else reads it in this chunk.
+    char* result = Mine().result(team.id, chunk);
+    Combine(result, inputs, count, reduction.elements);
+    if (reduction.postscale != 1.0) {
+      ScaleInPlace(result, count, reduction.elements.type, reduction.postscale);
+    }
+    SegmentWriter(out).Write(result, count * ElementBytes(reduction.elements.type));
+  }
+  team.chunk += 1;
+  return StillCurrent(team);
+}
+
+Status SharedGroup::Barrier(LocalTeam& team) {
+  return AllReduceSmall(team, {}, {}, 0, Reduction{});
+}
+
+// The root's stage for chunk g held chunk g-3, which everybody has left who has begun g-2.
+Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int root,
+                              const Fetch& fetch) {
+  auto* at = static_cast<char*>(data);
+  for (size_t left = bytes; left > 0;) {
+    const size_t piece = std::min(left, kStageBytes);
+    const uint64_t chunk = team.chunk;
+    if (team.me == root) {
+      if (chunk >= kStages) {
+        const Status free =
+            WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, "broadcast", true);
+        if (!free.ok()) return free;
+      }
+      if (fetch) {
+        if (Status s = fetch(at, piece); !s.ok()) return s;
+      }
+      std::memcpy(Mine().stage(team.id, chunk), at, piece);
+      Publish(team, &SharedHeader::staged, chunk + 1);
+    } else {
+      const SharedSegment& source = *peers_[team.peers[root]].segment;
+      const Status there = WaitUntil(
+          [&] {
+            return Reached(source.header().staged[team.id].value.load(std::memory_order_acquire),
+                           chunk + 1, team.signature);
+          },
+          "broadcast");
+      if (!there.ok()) return there;
+      std::memcpy(at, source.stage(team.id, chunk), piece);
+      Publish(team, &SharedHeader::staged, chunk + 1);
+    }
+    team.chunk += 1;
+    at += piece;
+    left -= piece;
+  }
+  return StillCurrent(team);
+}
+
+// ---- messages ----
+
+size_t SharedGroup::IndexOf(int rank) const {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].rank == rank) return i;
+  }
+  TROUPE_ASSERT(false, "a rank of another host");
+}
+
+Channel::Ticket SharedGroup::Send(int to, uint64_t key, const void* data, size_t bytes) {
+  const size_t peer = IndexOf(to);
+  auto* source = const_cast<char*>(static_cast<const char*>(data));
+  lines_[peer].sending.push_back({next_ticket_, key, source, bytes, false, 0});
+  open_.insert(next_ticket_);
+  if (!dead_.load()) MoveOut(peer, lines_[peer]);
+  return next_ticket_++;
+}
+
+Channel::Ticket SharedGroup::Receive(int from, uint64_t key, void* data, size_t bytes) {
+  lines_[IndexOf(from)].receiving.push_back(
+      {next_ticket_, key, static_cast<char*>(data), bytes, false, 0});
+  open_.insert(next_ticket_);
+  return next_ticket_++;
+}
+
+Status SharedGroup::Wait(Ticket ticket) {
+  const Status s = WaitUntil(
+      [&] {
+        MoveMessages();
+        return open_.contains(ticket) ? Seen::kNotYet : Seen::kYes;
+      },
+      "message");
+  return s;
+}
+
+void SharedGroup::Clear() {
+  for (Line& line : lines_) {
+    line.sending.clear();
+    line.receiving.clear();
+  }
+  open_.clear();
+}
+
+bool SharedGroup::MoveMessages() {
+  bool moved = false;
+  for (size_t peer = 0; peer < lines_.size(); ++peer) {
+    if (!lines_[peer].sending.empty()) moved |= MoveOut(peer, lines_[peer]);
+    if (!lines_[peer].receiving.empty()) moved |= MoveIn(peer, lines_[peer]);
+  }
+  return moved;
+}
+
+bool SharedGroup::MoveOut(size_t peer, Line& line) {
+  SharedSegment& theirs = *peers_[peer].segment;
+  char* ring = Mine().ring(peer);
+  const uint64_t before = line.written;
+  const uint64_t consumed =
+      CountOf(theirs.header().consumed[me_].value.load(std::memory_order_acquire));
+  while (!line.sending.empty()) {
+    Message& message = line.sending.front();
+    const uint64_t room = kRingBytes - (line.written - consumed);
+    if (!message.begun) {
+      if (room < sizeof(Head)) break;
+      const Head head{message.key, message.bytes};
+      CopyIn(ring, line.written, &head, sizeof head);
+      line.written += sizeof head;
+      message.begun = true;
+      continue;
+    }
+    const uint64_t piece = std::min(room, message.bytes - message.done);
+    CopyIn(ring, line.written, message.data + message.done, piece);
+    line.written += piece;
+    message.done += piece;
+    if (message.done < message.bytes) break;
+    open_.erase(message.ticket);
+    line.sending.pop_front();
+  }
+  if (line.written == before) return false;
+  Mine().header().written[peer].value.store(Stamp(line.written), std::memory_order_release);
+  theirs.Ring();
+  return true;
+}
+
+bool SharedGroup::MoveIn(size_t peer, Line& line) {
+  SharedSegment& theirs = *peers_[peer].segment;
+  const char* ring = theirs.ring(me_);
+  const uint64_t before = line.consumed;
+  const uint64_t written =
+      CountOf(theirs.header().written[me_].value.load(std::memory_order_acquire));
+  while (!line.receiving.empty()) {
+    Message& message = line.receiving.front();
+    const uint64_t there = written - line.consumed;
+    if (!message.begun) {
+      if (there < sizeof(Head)) break;
+      Head head{};
+      CopyOut(ring, line.consumed, &head, sizeof head);
+      // Another operation's: the ranks disagree about the order. Nobody takes it; the group's
+      // coordinator sees who waits in what and ends it for all.
+      if (head.key != message.key || head.bytes != message.bytes) break;
+      line.consumed += sizeof head;
+      message.begun = true;
+      continue;
+    }
+    const uint64_t piece = std::min(there, message.bytes - message.done);
+    CopyOut(ring, line.consumed, message.data + message.done, piece);
+    line.consumed += piece;
+    message.done += piece;
+    if (message.done < message.bytes) break;
+    open_.erase(message.ticket);
+    line.receiving.pop_front();
+  }
+  if (line.consumed == before) return false;
+  Mine().header().consumed[peer].value.store(Stamp(line.consumed), std::memory_order_release);
+  theirs.Ring();
+  return true;
+}
+
+void SharedGroup::Abort() {
+  dead_.store(true);
+  Mine().RingAlways();
+}
+
+}  // namespace troupe::groups

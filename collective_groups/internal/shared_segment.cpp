@@ -1,0 +1,148 @@
+#include "collective_groups/internal/shared_segment.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <random>
+#include <sstream>
+
+namespace troupe::groups {
+namespace {
+
+constexpr uint64_t kMagic = 0x3145505552543153;
+constexpr size_t kHeaderBytes = (sizeof(SharedHeader) + 4095) / 4096 * 4096;
+constexpr size_t kRingsBytes = kPeersMax * kRingBytes;
+constexpr size_t kSegmentFileBytes =
+    kHeaderBytes + kRingsBytes + kTeamsMax * kStages * 2 * kStageBytes;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+Error Problem(const std::string& what) {
+  return {ErrorCode::kUnavailable, "shared memory: " + what + ": " + std::strerror(errno)};
+}
+
+std::string OwnAddress(int fd, uint64_t nonce) {
+  return std::to_string(::getpid()) + " " + std::to_string(fd) + " " + std::to_string(nonce);
+}
+
+int OpenByNumber(const std::string& pid, int fd) {
+  return ::open(("/proc/" + pid + "/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC);
+}
+
+std::string ReadLine(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string LinkTarget(const char* path) {
+  char target[128] = {};
+  const ssize_t length = ::readlink(path, target, sizeof target - 1);
+  return length > 0 ? std::string(target, static_cast<size_t>(length)) : "";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SharedSegment>> SharedSegment::Create() {
+  std::unique_ptr<SharedSegment> segment(new SharedSegment());
+  segment->fd_ = static_cast<int>(::syscall(SYS_memfd_create, "troupe", MFD_CLOEXEC));
+  if (segment->fd_ < 0) return Problem("memfd_create");
+  if (::ftruncate(segment->fd_, static_cast<off_t>(kSegmentFileBytes)) != 0) {
+    return Problem("ftruncate");
+  }
+  if (Status s = segment->MapFile(segment->fd_); !s.ok()) return s.error();
+  auto* header = new (segment->base_) SharedHeader{};
+  std::random_device random;
+  header->nonce = (uint64_t{random()} << 32) | random();
+  header->magic = kMagic;
+  segment->address_ = OwnAddress(segment->fd_, header->nonce);
+  return segment;
+}
+
+Result<std::unique_ptr<SharedSegment>> SharedSegment::Map(const std::string& address) {
+  std::istringstream words(address);
+  std::string pid;
+  int number = -1;
+  uint64_t nonce = 0;
+  if (!(words >> pid >> number >> nonce)) {
+    return Error{ErrorCode::kCorrupt, "shared memory: bad address '" + address + "'"};
+  }
+  const int fd = OpenByNumber(pid, number);
+  if (fd < 0) return Problem("opening the memory of process " + pid);
+  struct stat status {};
+  const bool sized =
+      ::fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(kSegmentFileBytes);
+  std::unique_ptr<SharedSegment> segment(new SharedSegment());
+  const Status mapped = sized ? segment->MapFile(fd) : Status::Ok();
+  ::close(fd);
+  if (!mapped.ok()) return mapped.error();
+  if (!sized || segment->header().magic != kMagic || segment->header().nonce != nonce) {
+    return Error{ErrorCode::kUnavailable,
+                 "shared memory: process " + pid +
+                     " is not the one that offered its memory; members of one host must see each "
+                     "other's processes, or set TROUPE_SHARED_MEMORY=0 for the job"};
+  }
+  segment->address_ = address;
+  return segment;
+}
+
+SharedSegment::~SharedSegment() {
+  if (base_ != nullptr) ::munmap(base_, kSegmentFileBytes);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status SharedSegment::MapFile(int fd) {
+  void* base = ::mmap(nullptr, kSegmentFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return Problem("mmap");
+  base_ = base;
+  return Status::Ok();
+}
+
+char* SharedSegment::stage(uint32_t team, uint64_t chunk) const {
+  return static_cast<char*>(base_) + kHeaderBytes + kRingsBytes +
+         (team * kStages + chunk % kStages) * 2 * kStageBytes;
+}
+
+char* SharedSegment::ring(size_t rank) const {
+  return static_cast<char*>(base_) + kHeaderBytes + rank * kRingBytes;
+}
+
+// The fence orders what was published before it against the owner's flag: either the owner sees
+// the news before it sleeps, or its flag is seen here.
+void SharedSegment::Ring() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (header().sleeping.load(std::memory_order_relaxed) != 0) RingAlways();
+}
+
+void SharedSegment::RingAlways() {
+  header().doorbell.fetch_add(1);
+  ::syscall(SYS_futex, &header().doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void SharedSegment::Sleep(uint32_t bell, Duration at_most) {
+  const auto ns = at_most.count();
+  timespec limit{};
+  limit.tv_sec = static_cast<time_t>(ns / 1'000'000'000);
+  limit.tv_nsec = static_cast<long>(ns % 1'000'000'000);
+  ::syscall(SYS_futex, &header().doorbell, FUTEX_WAIT, bell, &limit, nullptr, 0);
+}
+
+std::string SharedMemoryDomain(const std::string& host) {
+  const std::string boot = ReadLine("/proc/sys/kernel/random/boot_id");
+  const std::string processes = LinkTarget("/proc/self/ns/pid");
+  if (boot.empty() || processes.empty()) return "";
+  return host + "/" + boot + "/" + processes + "/" + std::to_string(::getuid());
+}
+
+}  // namespace troupe::groups

@@ -1,0 +1,81 @@
+// SharedSegment: one process's memory that its peers on the same host map, and their mappings.
+//
+// A segment is an anonymous file (memfd): it vanishes with its last mapping, whoever dies and
+// however. Peers open it through /proc/<pid>/fd, and a random number in it proves that they got
+// the right one. Only its owner writes data into a segment; peers write to its doorbell alone. So a
+// process that was stopped and put aside cannot spoil what later epochs read.
+// Thread: any; waiting on the doorbell by one thread of the owner at a time.
+// Limits: kPeersMax peers, kTeamsMax teams; memory is used as far as it was touched.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "collective_groups/team.h"
+#include "collective_groups/view.h"
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe::groups {
+
+inline constexpr size_t kPeersMax = kGroupMembersMax;
+inline constexpr size_t kStages = 3;  // Chunks of one team in flight.
+inline constexpr size_t kStageBytes = size_t{512} << 10;
+inline constexpr size_t kRingBytes = size_t{256} << 10;
+
+// A counter of one epoch: the low 48 bits count, the high 16 are the epoch's.
+struct alignas(64) SharedWord {
+  std::atomic<uint64_t> value;
+};
+
+struct SharedHeader {
+  uint64_t magic;
+  uint64_t nonce;
+  alignas(64) std::atomic<uint32_t> doorbell;  // Rung by peers when something they publish is new.
+  alignas(64) std::atomic<uint32_t> sleeping;  // The owner sleeps on its doorbell.
+  SharedWord staged[kTeamsMax];                // Chunks of each team: put into the stage,
+  SharedWord reduced[kTeamsMax];               // and this member's part of the result computed.
+  SharedWord written[kPeersMax];               // Bytes put into the ring to each rank,
+  SharedWord consumed[kPeersMax];              // and taken out of the ring from each rank.
+};
+
+class SharedSegment {
+ public:
+  // This process's own.
+  static Result<std::unique_ptr<SharedSegment>> Create();
+  // A peer's, by its address. kUnavailable if it is gone or cannot be opened from here.
+  static Result<std::unique_ptr<SharedSegment>> Map(const std::string& address);
+  ~SharedSegment();
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] SharedHeader& header() const { return *static_cast<SharedHeader*>(base_); }
+  // What a member contributes to a chunk, and its part of the chunk's result.
+  [[nodiscard]] char* stage(uint32_t team, uint64_t chunk) const;
+  [[nodiscard]] char* result(uint32_t team, uint64_t chunk) const {
+    return stage(team, chunk) + kStageBytes;
+  }
+  [[nodiscard]] char* ring(size_t rank) const;
+
+  void Ring();                                  // Any process: wakes the owner if it sleeps.
+  void RingAlways();                            // The owner: a wake-up that is not lost.
+  void Sleep(uint32_t bell, Duration at_most);  // The owner: until the doorbell is not `bell`.
+
+ private:
+  SharedSegment() = default;
+  Status MapFile(int fd);
+
+  std::string address_;
+  void* base_ = nullptr;
+  int fd_ = -1;  // The owner's: peers open it by its number.
+};
+
+// Names what processes must have in common to map each other's segments: the kernel, its process
+// namespace, the user, and `host`. Empty if that cannot work here.
+[[nodiscard]] std::string SharedMemoryDomain(const std::string& host);
+
+}  // namespace troupe::groups
