@@ -310,6 +310,7 @@ def test_a_failed_step_leaves_the_error_alone(make: Make, at: int, small_buckets
                 assert step == 2
         assert same(old, params_of(model)) and same(errors, errors_of(optimizer))
         assert not optimizer._reducer.in_flight
+        assert not optimizer._reducer._rounds.compressor._staged
         return True
 
     cluster = FakeCluster(3, before=before)
