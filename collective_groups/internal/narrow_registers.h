@@ -57,7 +57,7 @@ struct Brain {
   static Bits Rounded(Value value) {  // To nearest even, in the upper half; the rest is to drop.
     const Bits bits = (Bits)value;
     const Bits rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    return value != value ? bits | 0x400000 : rounded;
+    return NanMask(value) ? bits | 0x400000 : rounded;
   }
   template <size_t kCount>
   static Vector<float, kCount> Widen(const unsigned char* from) {

@@ -109,7 +109,7 @@ void ScaleInteger(void* data, size_t count, double factor) {
     const Doubles least = Doubles{} + static_cast<double>(kLeast);
     const Doubles most = Doubles{} + static_cast<double>(kMost);  // 2^63 for int64.
     Doubles wide = __builtin_convertvector(value, Doubles) * factor;
-    wide = wide != wide ? Doubles{} : wide;
+    wide = NanMask(wide) ? Doubles{} : wide;
     wide = wide < least ? least : wide;
     if constexpr (sizeof(T) < sizeof(double)) {
       return __builtin_convertvector(wide > most ? most : wide, typename Lane::Register);

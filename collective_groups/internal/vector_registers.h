@@ -41,6 +41,12 @@ void StoreAs(unsigned char* to, V value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
+// All bits set where a value is NaN.
+template <class V>
+auto NanMask(V value) {
+  return value != value;  // NOLINT(misc-redundant-expression): only NaN differs from itself.
+}
+
 template <size_t kBytes>
 struct UnsignedOf;
 template <>
@@ -86,13 +92,13 @@ struct Native {
     const Register less = a < b ? a : b;
     if constexpr (!kFloating) return less;
     const Register zero_aware = a == b ? (Register)((Bits)a | (Bits)b) : less;
-    return a != a ? a : zero_aware;
+    return NanMask(a) ? a : zero_aware;
   }
   static Register Maximum(Register a, Register b) {
     const Register greater = a > b ? a : b;
     if constexpr (!kFloating) return greater;
     const Register zero_aware = a == b ? (Register)((Bits)a & (Bits)b) : greater;
-    return a != a ? a : zero_aware;
+    return NanMask(a) ? a : zero_aware;
   }
 };
 
