@@ -149,6 +149,32 @@ def test_the_first_steps_are_not_compressed() -> None:
     assert not close(late[2], plain[2], 1e-4)
 
 
+@pytest.mark.parametrize("make", [low_rank, a_tenth])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_an_overflow_is_seen_and_does_not_come_back(make: Make, bad: float) -> None:
+    def fn() -> list[tuple[bool, bool]]:
+        model = make_model()
+        optimizer = wrap(model, make)
+        seen = []
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(model, slice(6 * hvd.rank(), 6 * hvd.rank() + 6)).backward()
+            if step == 1:
+                # All is launched here; as if backward had given it, the gradients start anew.
+                optimizer.abandon_step()
+                list(model.parameters())[2].grad[0, 0] = bad if hvd.rank() == 0 else 1.0
+            optimizer.synchronize()
+            finite = all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+            errors = all(bool(torch.isfinite(e).all()) for e in errors_of(optimizer))
+            seen.append((finite, errors))
+            if step != 1:  # as a loss scaler does
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+        return seen
+
+    assert run_ranks(2, fn) == [[(True, True), (False, True), (True, True)]] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("make", [full_rank, everything])
 def test_narrow_dtypes(make: Make, dtype: torch.dtype) -> None:

@@ -79,7 +79,7 @@ class GradientCompressor:
         self.epoch = -1
         self.steps = 0
         self._state: dict[tuple[int, str], tuple[bool, torch.Tensor]] = {}
-        self._staged: dict[tuple[int, str], tuple[bool, torch.Tensor]] = {}
+        self._staged: dict[tuple[int, str], tuple[bool, torch.Tensor | None]] = {}
 
     def reduce(self, bucket: GradientBucket, group: Collectives) -> Iterator[None]:
         """A generator that replaces ``bucket.flat`` with (an approximation of) its sum over ranks.
@@ -99,8 +99,13 @@ class GradientCompressor:
         entry = self._state.get((bucket.index, name))
         return None if entry is None else entry[1]
 
-    def keep(self, bucket: GradientBucket, name: str, value: torch.Tensor, shared: bool) -> None:
-        """Keeps a tensor for the next step, once this one is complete; it is not copied."""
+    def keep(
+        self, bucket: GradientBucket, name: str, value: torch.Tensor | None, shared: bool
+    ) -> None:
+        """Keeps a tensor for the next step, once this one is complete, or drops what was kept.
+
+        The tensor is not copied.
+        """
         self._staged[(bucket.index, name)] = (shared, value)
 
     # -- called by the optimizer --------------------------------------------------------------
@@ -113,7 +118,10 @@ class GradientCompressor:
 
     def commit(self) -> None:
         """The step is complete: what it kept counts from now on."""
-        self._state.update(self._staged)
+        for key, (shared, value) in self._staged.items():
+            self._state.pop(key, None)
+            if value is not None:
+                self._state[key] = (shared, value)
         self._staged.clear()
         self.steps += 1
 
@@ -146,6 +154,15 @@ class ErrorFeedback(GradientCompressor):
         error = self.recall(bucket, "error")
         return work if error is None else work.add_(error)
 
-    def keep_error(self, bucket: GradientBucket, error: torch.Tensor) -> None:
-        """Keeps what this rank has not sent, 1-D of ``work_dtype``."""
-        self.keep(bucket, "error", error, shared=False)
+    def finish(
+        self, bucket: GradientBucket, result: torch.Tensor, error: torch.Tensor | None
+    ) -> bool:
+        """Ends a reduction with the sum of all ranks and what this rank has not sent.
+
+        Both are 1-D of ``work_dtype``. Returns whether the result is finite. If not, all ranks drop
+        their errors, so that one overflow does not come back in every step that follows.
+        """
+        finite = bool(torch.isfinite(result).all())
+        self.keep(bucket, "error", error if finite else None, shared=False)
+        bucket.flat.copy_(result)
+        return finite

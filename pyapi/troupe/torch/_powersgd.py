@@ -60,9 +60,8 @@ class PowerSGD(ErrorFeedback):
         work = self.corrected(bucket)
         if self.steps < self.start_after:
             group.all_reduce(work)
-            self.keep_error(bucket, torch.zeros_like(work))
             yield
-            bucket.flat.copy_(work)
+            self.finish(bucket, work, None)
             return
         matrices, rest = self._split(bucket, work)
         plain = torch.cat([part.reshape(-1) for part in rest]) if rest else work.new_empty(0)
@@ -86,18 +85,17 @@ class PowerSGD(ErrorFeedback):
         sums = torch.split(plain, [part.numel() for part in rest])
         for part in rest:
             part.zero_()
-        self.keep_error(bucket, work)
         group.all_reduce(new_q)
         yield
 
-        self.keep(bucket, "q", new_q, shared=True)
         result = torch.empty_like(work)
         whole, others = self._split(bucket, result)
         for target, part, q_part in zip(whole, p_parts, q_parts, strict=True):
             _product_into(target, part, q_part)
         for target, value in zip(others, sums, strict=True):
             target.copy_(value.view(target.shape))
-        bucket.flat.copy_(result)
+        finite = self.finish(bucket, result, work)
+        self.keep(bucket, "q", new_q if finite else None, shared=True)
 
     def _split(
         self, bucket: GradientBucket, flat: torch.Tensor

@@ -44,9 +44,8 @@ class TopK(ErrorFeedback):
         all_indices = group.all_gather(indices)
         all_values = group.all_gather(values)
         work[indices] = 0
-        self.keep_error(bucket, work)
         yield
         result = torch.zeros_like(work)
         for rank in range(group.size):  # indices of one rank differ, so each sum has one order
             result.index_add_(0, all_indices[rank], all_values[rank])
-        bucket.flat.copy_(result)
+        self.finish(bucket, result, work)
