@@ -68,8 +68,22 @@ def recovery_rows() -> list[Row]:
     return rows
 
 
+def reduction_rows() -> list[Row]:
+    """In-place sums, by instruction set, next to memcpy of the same bytes."""
+    rows = []
+    for size, title in ((256 << 10, "256 KiB"), (64 << 20, "64 MiB")):
+        for dtype in ("float32", "float16", "bfloat16"):
+            for simd in ("scalar", "avx2", "avx512"):
+                rows.append(Row(
+                    f"sum of {dtype}, {title}, {simd}",
+                    {"bench": "reduce", "dtype": dtype, "op": "sum", "simd": simd, "bytes": size},
+                    {"bench": "memcpy", "dtype": dtype, "bytes": size}))
+    return rows
+
+
 ROWS = [
     *recovery_rows(),
+    *reduction_rows(),
     Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
@@ -135,6 +149,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
         commands.append(program("recovery", "--members", n, "--trials", 10, "--bytes", SMALL))
     commands.append([sys.executable, str(Path(__file__).with_name("training_recovery.py"))])
     commands.append(program("actor-calls"))
+    commands.append(program("reductions"))
     return commands
 
 

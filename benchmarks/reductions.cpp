@@ -47,7 +47,6 @@ class JsonLines : public benchmark::BenchmarkReporter {
     }
     if (speeds.empty()) return;
     std::sort(speeds.begin(), speeds.end());
-    // Slowest last in the other benchmarks is "max"; here the worst is the least.
     std::printf(
         "{\"bench\": \"%s\", %s, \"n\": %zu, \"p50\": %.2f, \"min\": %.2f, \"max\": %.2f, "
         "\"unit\": \"GB/s\"}\n",

@@ -1,7 +1,7 @@
 // Element types and reductions of collectives, with vector instructions where the CPU has them.
 //
 // float16 and bfloat16 are reduced in float32 and rounded to nearest even, once per call.
-// Integers wrap around. bool: sum and max are "or", product and min are "and"; the answer is 0 or 1.
+// Integers wrap around. bool: sum and max are "or", product and min are "and", answers are 0 or 1.
 // Min and max of floating types are those of IEEE 754-2019 (minimum, maximum): a NaN in either
 // operand gives a NaN, and -0 is less than +0. Both are therefore commutative and associative.
 //
@@ -35,14 +35,15 @@ enum class ReduceOp : uint8_t { kSum, kMin, kMax, kProduct };
 [[nodiscard]] std::optional<DataType> ParseDataType(std::string_view name);
 [[nodiscard]] std::optional<ReduceOp> ParseReduceOp(std::string_view name);
 
-// out[i] = a[i] op b[i]; out may be a or b, but may not overlap them otherwise. No alignment needed.
+// out[i] = a[i] op b[i]; out may be a or b, but may not overlap them otherwise. Pointers need no
+// alignment, here and below.
 using ReduceFunction = void (*)(void* out, const void* a, const void* b, size_t count);
 [[nodiscard]] ReduceFunction GetReduceFunction(DataType type, ReduceOp op);
 
 // out[i] = inputs[0][i] op inputs[1][i] op ... in this order, in one pass: n_inputs reads and one
 // write per element. n_inputs is at least 1. out may be one of the inputs. float16 and bfloat16 are
 // accumulated in float32 over all inputs and rounded once, so their sum is closer to the true one
-// than that of n_inputs - 1 calls of a ReduceFunction; all other types give the bits of those calls.
+// than that of n_inputs - 1 calls of a ReduceFunction; other types give the bits of those calls.
 using ReduceManyFunction = void (*)(void* out, const void* const* inputs, size_t n_inputs,
                                     size_t count);
 [[nodiscard]] ReduceManyFunction GetReduceManyFunction(DataType type, ReduceOp op);

@@ -1,4 +1,4 @@
-// The kernels in AVX2; compiled with its flags (CMakeLists.txt), so run only where the CPU has it.
+// The kernels in AVX2; compiled with its flags (CMakeLists.txt), run where the CPU has it.
 #include "collective_groups/internal/reduction_kernels.h"
 
 #if defined(__AVX2__)

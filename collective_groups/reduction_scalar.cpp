@@ -61,7 +61,7 @@ void Narrow(float value, Half& out) {
   } else if (magnitude >= 0x38800000) {  // Normal.
     const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
     out.bits = static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
-  } else {  // Subnormal: the sum with 0.5 is rounded to a multiple of 2^-24, which are its last bits.
+  } else {  // Subnormal: a sum with 0.5 is rounded to a multiple of 2^-24.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5F;
     out.bits = static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x3f000000));
   }

@@ -5,7 +5,7 @@
 // for all lengths, and results that do not depend on where a buffer was cut.
 #pragma once
 
-#include "collective_groups/internal/vector_registers.h"
+#include "collective_groups/internal/narrow_registers.h"
 
 namespace troupe::groups::internal {
 namespace {
@@ -77,14 +77,13 @@ void ReduceMany(void* out, const void* const* inputs, size_t n_inputs, size_t co
 
 template <class Lane>
 void Scale(void* data, size_t count, double factor) {
-  using Register = typename Lane::Register;
   using Element = typename Lane::Element;
   constexpr size_t kStride = Lane::kLanes * Lane::kElementBytes;
   auto* at = static_cast<unsigned char*>(data);
-  const Register by = Register{} + static_cast<Element>(factor);
+  const auto by = Lane::Splat(static_cast<Element>(factor));
   for (; count >= Lane::kLanes; count -= Lane::kLanes, at += kStride)
-    Lane::Store(at, Lane::Load(at) * by);
-  if (count > 0) StoreSome<Lane>(at, LoadSome<Lane>(at, count) * by, count);
+    Lane::Store(at, Lane::Multiply(Lane::Load(at), by));
+  if (count > 0) StoreSome<Lane>(at, Lane::Multiply(LoadSome<Lane>(at, count), by), count);
 }
 
 constexpr size_t kDoubles = kVectorBytes / sizeof(double);
@@ -110,7 +109,7 @@ void ScaleInteger(void* data, size_t count, double factor) {
     const Doubles least = Doubles{} + static_cast<double>(kLeast);
     const Doubles most = Doubles{} + static_cast<double>(kMost);  // 2^63 for int64.
     Doubles wide = __builtin_convertvector(value, Doubles) * factor;
-    wide = wide != wide ? Doubles{} : wide;
+    wide = NanMask(wide) ? Doubles{} : wide;
     wide = wide < least ? least : wide;
     if constexpr (sizeof(T) < sizeof(double)) {
       return __builtin_convertvector(wide > most ? most : wide, typename Lane::Register);

@@ -56,13 +56,17 @@ class Log:
 
 
 def trainer(log: Log, on_step: Optional[Callable[[FakeGroup, int], None]] = None,
-            every: int = 1) -> Callable[[FakeGroup], Any]:
+            every: int = 1, compress: Optional[Callable[[], Any]] = None,
+            ) -> Callable[[FakeGroup], Any]:
     """A training function as a user writes it, with bookkeeping; commits every ``every`` steps."""
 
     def main(group: FakeGroup) -> Any:
         hvd.init()
         model = make_model(seed=hash(group.name) % 1000)
-        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(model.parameters(), lr=0.01),
+            compression=compress() if compress else hvd.Compression.none,
+        )
         state = TorchState(
             model, optimizer, sampler=ElasticSampler(range(SAMPLES), seed=7), epoch=0, step=0
         )

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SAMPLES, BATCH = 240, 8
 
 
-def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
+def train(folder: str, until: dict, victim: int = -1, where: str = "", compress: str = "none",
+          ) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
@@ -34,7 +35,14 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "") -> dict:
     hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+    compression = {
+        "none": hvd.Compression.none,
+        "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
+        "topk": hvd.Compression.topk(0.1),
+    }[compress]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(model.parameters(), lr=0.01), compression=compression
+    )
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
         epoch=0, step=0,
@@ -114,6 +122,18 @@ def test_a_death_and_its_replacement(
     assert sizes == [3, 2, 3]
     died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
     assert len(died) == 1 and died[0]["rank"] == victim
+
+
+@pytest.mark.parametrize("compress", ["powersgd", "topk"])
+def test_a_death_and_its_replacement_with_compressed_gradients(
+    executor: troupe.Executor, tmp_path: Path, compress: str
+) -> None:
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}),
+        {"victim": 1, "where": "backward", "compress": compress},
+    )
+    check(tmp_path, handle.result(120), 3)
+    assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
 
 
 def test_grow_and_drain(executor: troupe.Executor, tmp_path: Path) -> None:

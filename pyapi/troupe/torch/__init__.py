@@ -29,7 +29,7 @@ from troupe.torch._basics import (
     size,
 )
 from troupe.torch._context import init, is_initialized, shutdown
-from troupe.torch.compression import Compression, Compressor
+from troupe.torch.compression import Compression, Compressor, GradientCompressor
 from troupe.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -64,8 +64,9 @@ from troupe.torch.optimizer import DistributedOptimizer
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = [
-    "Average", "Compression", "Compressor", "DistributedOptimizer", "HorovodInternalError",
-    "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product", "Sum", "allgather",
+    "Average", "Compression", "Compressor", "DistributedOptimizer", "GradientCompressor",
+    "HorovodInternalError", "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product", "Sum",
+    "allgather",
     "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async",
     "allreduce_async_", "barrier", "broadcast", "broadcast_", "broadcast_async",
     "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters",

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -21,8 +21,15 @@ from troupe.errors import HorovodInternalError
 from troupe.torch import _context
 from troupe.torch._buckets import Bucket, layout_hash, plan_buckets
 from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._rounds import Rounds
 from troupe.torch._tree import copy_into
-from troupe.torch.compression import Compression, Compressor, NoneCompressor
+from troupe.torch.compression import (
+    Compression,
+    Compressor,
+    GradientCompressor,
+    NoneCompressor,
+    check_compression,
+)
 from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
 from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
 
@@ -30,6 +37,7 @@ _KIND_OPTIMIZER = 5
 _HALF = (torch.float16, torch.bfloat16)
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
+AnyCompression = Union[type[Compressor], GradientCompressor]
 
 
 class _Reducer:
@@ -39,7 +47,7 @@ class _Reducer:
         self,
         optimizer: torch.optim.Optimizer,
         op: ReduceOp,
-        compression: type[Compressor],
+        compression: AnyCompression,
         passes: int,
         predivide: float,
         sparse_as_dense: bool,
@@ -47,11 +55,16 @@ class _Reducer:
         self.context = _context.current()
         self.optimizer = optimizer
         self.op = op
-        self.compression = compression
         self.passes = passes
         self.predivide = predivide
         self.sparse_as_dense = sparse_as_dense
         self.sampler: Any = None
+        self._rounds: Optional[Rounds] = None
+        self._pair: type[Compressor] = NoneCompressor
+        if isinstance(compression, GradientCompressor):
+            self._rounds = Rounds(self.context, compression)
+        else:
+            self._pair = compression
         self._hooks: list[Any] = []
         self._kept_nodes: list[Any] = []
         self.rebuild()
@@ -67,7 +80,8 @@ class _Reducer:
         plans = plan_buckets(params)
         self._counts_apart = (
             not plans
-            or self.compression is not NoneCompressor
+            or self._rounds is not None
+            or self._pair is not NoneCompressor
             or plans[-1].dtype in _HALF
             or not plans[-1].dtype.is_floating_point
         )
@@ -76,8 +90,11 @@ class _Reducer:
             Bucket(plan, params, extra=1 if i == last and not self._counts_apart else 0)
             for i, plan in enumerate(plans)
         ]
-        self._count_buffer = torch.zeros(1, dtype=torch.float32)
-        self._hash = layout_hash(params, plans)
+        self._count_buffer = torch.zeros(1, dtype=torch.float64)
+        self._hash = str(layout_hash(params, plans))
+        if self._rounds is not None:
+            self._rounds.compressor.reset()
+            self._hash += f" {self._rounds.compressor.signature()}"
         self._place = {id(p): b for b in self.buckets for p in b.params}
         self.context.add_reducer(self)
         self._fired: dict[int, int] = {}
@@ -167,18 +184,26 @@ class _Reducer:
         try:
             if bucket is self.buckets[0]:
                 name = f"optimizer.{context.ordinal(self)}.layout"
-                context.agree(name, _KIND_OPTIMIZER, None, [len(self.buckets)], str(self._hash))
+                context.agree(name, _KIND_OPTIMIZER, None, [len(self.buckets)], self._hash)
+                if self._rounds is not None:
+                    self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
             weight = self._weight()
             self._pack(bucket, weight)
-            wire, undo = self.compression.compress(bucket.flat)
-            handle = self._issue(wire, self.buckets.index(bucket))
-            self._issued.append((handle, wire, undo))
+            self._reduce(bucket)
             if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
                 self._count_buffer.fill_(weight)
                 self._counts_handle = self._issue(self._count_buffer, -1)
         except HorovodInternalError as error:
             # Raised here it would pass through autograd's threads; step() raises it instead.
             self._failure = error
+
+    def _reduce(self, bucket: Bucket) -> None:
+        index = self.buckets.index(bucket)
+        if self._rounds is not None:
+            self._rounds.start(bucket, index, f"optimizer.{self.context.ordinal(self)}.{index}")
+        else:
+            wire, undo = self._pair.compress(bucket.flat)
+            self._issued.append((self._issue(wire, index), wire, undo))
 
     def _issue(self, flat: torch.Tensor, index: int) -> int:
         name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
@@ -203,6 +228,11 @@ class _Reducer:
             return 1.0
         return float(self.sampler.step_weight(self.passes))
 
+    @property
+    def _averages_sums(self) -> bool:
+        """Whether the average is made here, of sums."""
+        return self.op == Average and (self.sampler is not None or self._rounds is not None)
+
     def _pack(self, bucket: Bucket, weight: float) -> None:
         views, grads = [], []
         with torch.no_grad():
@@ -222,7 +252,7 @@ class _Reducer:
                 grads.append(grad.detach())
             copy_into(views, grads)
             factor = weight
-            if self.sampler is not None and self.op == Average and bucket.flat.dtype in _HALF:
+            if self._averages_sums and bucket.flat.dtype in _HALF:
                 factor /= self.context.size  # the sum must stay in a narrow range
             if factor not in (0.0, 1.0):
                 bucket.flat.mul_(factor)
@@ -253,15 +283,19 @@ class _Reducer:
 
     def _wait_all(self) -> None:
         with _native.collective_errors("gradient all-reduce"):
+            if self._rounds is not None:
+                self._rounds.finish()
             while self._issued:
                 self.context.group.wait(self._issued[0][0], self.context.timeout_s)
                 _, wire, undo = self._issued.pop(0)
                 bucket = self.buckets[len(self.buckets) - len(self._issued) - 1]
                 if wire.data_ptr() != bucket.flat.data_ptr():
-                    bucket.flat.copy_(self.compression.decompress(wire, undo))
+                    bucket.flat.copy_(self._pair.decompress(wire, undo))
             if self._counts_handle is not None:
                 self.context.group.wait(self._counts_handle, self.context.timeout_s)
                 self._counts_handle = None
+        if self._rounds is not None:
+            self._rounds.compressor.commit()
 
     def _unpack(self) -> None:
         factor = self._share_of_sum()
@@ -282,8 +316,10 @@ class _Reducer:
 
     def _share_of_sum(self) -> Optional[float]:
         """What the summed gradients are multiplied by; None if the core has averaged them."""
-        if self.sampler is None or self.op != Average:
+        if not self._averages_sums:
             return None
+        if self.sampler is None:
+            return 1.0 / self.context.size
         counts = self._count_buffer if self._counts_apart else self.buckets[-1].flat[-1:]
         total = float(counts.item())
         return 1.0 / total if total > 0 else 0.0
@@ -293,8 +329,17 @@ class _Reducer:
         handles = [handle for handle, _, _ in self._issued]
         if self._counts_handle is not None:
             handles.append(self._counts_handle)
-        self.context.wait_out(handles, keep=[self._issued, self.buckets, self._count_buffer])
+        keep: list[Any] = [self._issued, self.buckets, self._count_buffer]
+        if self._rounds is not None:
+            more, memory = self._rounds.abandon()
+            handles, keep = handles + more, keep + memory
+        self.context.wait_out(handles, keep)
         self.reset()
+
+    def forget_errors(self) -> None:
+        """Drops what a compressor has kept of steps before."""
+        if self._rounds is not None:
+            self._rounds.compressor.forget_errors()
 
     def reset(self) -> None:
         """Ready for the next step."""
@@ -308,7 +353,7 @@ class _Reducer:
     @property
     def in_flight(self) -> bool:
         """Whether all-reduces of this step have started and were not waited for."""
-        return bool(self._issued)
+        return bool(self._issued) or (self._rounds is not None and self._rounds.in_flight)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -369,6 +414,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """Loads the state and drops gradients in flight, which belong to the state before."""
         self._reducer.abandon()
+        self._reducer.forget_errors()
         self._synchronized = False
         super(self.__class__, self).load_state_dict(state_dict)
 
@@ -392,7 +438,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[NamedParameters] = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -406,7 +452,8 @@ def DistributedOptimizer(
     Args:
         optimizer: any optimizer but LBFGS.
         named_parameters: checked for completeness; naming is not needed.
-        compression: how gradients travel.
+        compression: how gradients travel: a pair of functions such as ``Compression.bf16``, or an
+            object such as ``Compression.powersgd(rank=4)`` (see :class:`GradientCompressor`).
         backward_passes_per_step: local gradient accumulation before a reduction.
         op: Average or Sum.
         gradient_predivide_factor: splits the averaging: gradients times 1/f before, f/size after.
@@ -430,6 +477,7 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor is supported with op=Average only")
     if not gradient_predivide_factor > 0:
         raise ValueError(f"gradient_predivide_factor must be positive: {gradient_predivide_factor}")
+    check_compression(compression, gradient_predivide_factor)
     _check_passes(backward_passes_per_step)
     _check_groups(num_groups, groups)
     _check_names(optimizer, named_parameters)
