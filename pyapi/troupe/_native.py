@@ -72,6 +72,8 @@ def collective_errors(what: str) -> Iterator[None]:
             raise HorovodInternalError(f"{what}: {message} ({code})") from error
         if code == "drained":
             raise DrainedError(f"this worker leaves the group: {message}") from error
+        if code == "mismatch":
+            raise CollectiveMismatchError(message) from error
         if code == "invalid_argument":
             raise ValueError(f"{what}: {message}") from error
         raise TroupeError(f"{what}: {message} ({code})") from error

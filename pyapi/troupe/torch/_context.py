@@ -12,7 +12,6 @@ import itertools
 import os
 import threading
 import weakref
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -21,13 +20,11 @@ import torch
 
 from troupe import _native, _runtime
 from troupe._runtime import usable_cores
-from troupe.errors import CollectiveMismatchError, TroupeError, code_of
+from troupe.errors import TroupeError, code_of
 from troupe.torch._solo import SoloWorker
 
 _DEFAULT_TIMEOUT_S = 600.0
 _DRAIN_TIMEOUT_S = 30.0
-_SIGNATURE_DIMS = 8
-_SIGNATURE_LEN = 4 + _SIGNATURE_DIMS
 
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.uint8: "uint8",
@@ -41,7 +38,6 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float64: "float64",
     torch.bool: "bool",
 }
-_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_NAMES)}
 
 
 @dataclass
@@ -74,7 +70,7 @@ class Context:
         self._agreed: set[str] = set()
         self._abandoned: list[Pending] = []
         self._kept: list[Any] = []
-        self._check_signatures = os.environ.get("TROUPE_CHECK_COLLECTIVES", "1") != "0"
+        self.process_sets: list[Any] = []
 
     # -- membership -----------------------------------------------------------------------------
 
@@ -263,52 +259,49 @@ class Context:
 
     # -- agreement ------------------------------------------------------------------------------
 
-    def agree(self, name: str, kind: int, dtype: Optional[torch.dtype], shape: Sequence[int],
-              detail: str = "") -> tuple[tuple[int, ...], ...]:
-        """Checks that all ranks call the same collective the same way, once per name and epoch.
-
-        ``shape`` may hold -1 for a dimension that may differ, whose real value then belongs in
-        ``detail`` only if it must agree.
+    def agree(self, text: str) -> None:
+        """Checks that all ranks are about to do the same, once per text and epoch.
 
         Raises:
-            CollectiveMismatchError: on every rank, when they differ.
+            CollectiveMismatchError: on every rank, when they are not.
         """
-        if not self._check_signatures or self.size == 1 or name in self._agreed:
-            return ()
-        mine = [kind, -1 if dtype is None else _DTYPE_CODES[dtype], len(shape),
-                zlib.crc32(f"{name}|{detail}|{tuple(shape[_SIGNATURE_DIMS:])}".encode())]
-        mine += (list(shape) + [-2] * _SIGNATURE_DIMS)[:_SIGNATURE_DIMS]
-        # One name for all of them, so that calls in a wrong order meet here too.
-        rows = self.gather_ints(mine, "signature")
-        if any(row != rows[0] for row in rows):
-            what = ("operation", "dtype", "number of dimensions", "name, op, root or scale")
-            differing = [label for i, label in enumerate(what) if len({r[i] for r in rows}) > 1]
-            if len({row[4:] for row in rows}) > 1:
-                differing.append("shape")
-            shapes = ", ".join(f"rank {r}: {_shape_of(row)}" for r, row in enumerate(rows))
-            raise CollectiveMismatchError(
-                f"ranks disagree about {name!r} in {' and '.join(differing)} ({shapes}); every "
-                "rank must call the same collectives in the same order with matching arguments"
-            )
-        self._agreed.add(name)
-        return rows
+        if self.size == 1 or text in self._agreed:
+            return
+        self.run_now(text, lambda: int(self.group.barrier(text)))
+        self._agreed.add(text)
 
-    def gather_ints(self, values: Sequence[int], name: str) -> tuple[tuple[int, ...], ...]:
+    def gather_ints(
+        self, values: Sequence[int], text: str, team: int = 0
+    ) -> tuple[tuple[int, ...], ...]:
         """All ranks' equally long lists of ints, ordered by rank. Blocking."""
         mine = torch.tensor(list(values), dtype=torch.int64)
-        if self.size == 1:
+        size = self.size if team == 0 else len(self.group.team(team))
+        if size == 1:
             return (tuple(mine.tolist()),)
-        out = torch.empty((self.size, mine.numel()), dtype=torch.int64)
-        nbytes = [mine.numel() * 8] * self.size
+        out = torch.empty((size, mine.numel()), dtype=torch.int64)
+        nbytes = [mine.numel() * 8] * size
         self.run_now(
-            name, lambda: self.group.allgather(mine.data_ptr(), out.data_ptr(), nbytes, name)
+            text,
+            lambda: int(
+                self.group.allgather(mine.data_ptr(), out.data_ptr(), nbytes, text, team)
+            ),
         )
         return tuple(tuple(row) for row in out.tolist())
 
 
-def _shape_of(row: Sequence[int]) -> str:
-    dims = row[4:4 + min(max(row[2], 0), _SIGNATURE_DIMS)]
-    return "(" + ", ".join("any" if d == -1 else str(d) for d in dims) + ")"
+def describe(
+    kind: str, name: Optional[str], dtype: Optional[torch.dtype], shape: Sequence[Any], *more: str
+) -> str:
+    """What all ranks must agree on in a collective, for people too: ``kind "name" dtype[shape]``.
+
+    A counted name is left out (None): ranks then agree once for all collectives that look alike.
+    """
+    parts = [kind]
+    if name is not None:
+        parts.append(f'"{name}"')
+    if dtype is not None:
+        parts.append(f"{DTYPE_NAMES[dtype]}[{', '.join(str(d) for d in shape)}]")
+    return " ".join([*parts, *(m for m in more if m)])
 
 
 def _timeout_from_env() -> float:
