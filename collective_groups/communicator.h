@@ -5,7 +5,7 @@
 // afterwards the links that carried the aborted operations are poisoned and must be offered and
 // linked afresh.
 // Thread: Offer, Link and Begin from the link lane; collectives from the collective lane, one at a
-// time, in the same order on every rank; Abort and CancelLinks from any thread.
+// time, in the same order on every rank; Abort, CancelLink and CancelLinks from any thread.
 // Invariants: GM-4 (messages of another epoch never match: the epoch is part of every message's
 // slot).
 // Limits: kCollectiveTimeout per operation; addresses are opaque bytes.
@@ -51,6 +51,9 @@ class Communicator {
   virtual Status Link(uint32_t peer_slot, const std::string& address) = 0;
   // Releases Link calls that are blocked now.
   virtual void CancelLinks() = 0;
+  // Gives up the link to be with `peer_slot`: a Link that is blocked, or comes later, fails at once
+  // until the next Offer to that slot. A link that is up stays up.
+  virtual void CancelLink(uint32_t peer_slot) = 0;
 
   // Enters the epoch of `view` as `rank`; all peers must be linked.
   virtual Status Begin(const View& view, int rank) = 0;

@@ -199,6 +199,7 @@ class GlooCommunicator final : public Communicator {
         base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
       }
       std::lock_guard lock(links_mu_);
+      cancelled_.erase(peer_slot);
       const std::vector<char> bytes =
           base_->createPair(static_cast<int>(peer_slot))->address().bytes();
       return std::string(bytes.begin(), bytes.end());
@@ -210,6 +211,9 @@ class GlooCommunicator final : public Communicator {
       std::lock_guard lock(links_mu_);
       if (!base_ || !base_->getPair(static_cast<int>(peer_slot))) {
         return Error{ErrorCode::kInvalidArgument, "no link was offered to this slot"};
+      }
+      if (cancelled_.contains(peer_slot)) {
+        return Error{ErrorCode::kCancelled, "linking was cancelled"};
       }
       linking_.insert(peer_slot);
     }
@@ -223,7 +227,9 @@ class GlooCommunicator final : public Communicator {
     std::lock_guard lock(links_mu_);
     linking_.erase(peer_slot);
     if (!result.ok()) return result.error();
-    if (cancels != cancels_.load()) return Error{ErrorCode::kCancelled, "linking was cancelled"};
+    if (cancels != cancels_.load() || cancelled_.contains(peer_slot)) {
+      return Error{ErrorCode::kCancelled, "linking was cancelled"};
+    }
     return Status::Ok();
   }
 
@@ -231,6 +237,12 @@ class GlooCommunicator final : public Communicator {
     std::lock_guard lock(links_mu_);
     ++cancels_;
     for (const uint32_t slot : linking_) base_->getPair(static_cast<int>(slot))->close();
+  }
+
+  void CancelLink(uint32_t peer_slot) override {
+    std::lock_guard lock(links_mu_);
+    cancelled_.insert(peer_slot);
+    if (linking_.contains(peer_slot)) base_->getPair(static_cast<int>(peer_slot))->close();
   }
 
   Status Begin(const View& view, int rank) override {
@@ -558,6 +570,7 @@ class GlooCommunicator final : public Communicator {
   // Guarded by links_mu_.
   std::mutex links_mu_;
   std::set<uint32_t> linking_;
+  std::set<uint32_t> cancelled_;  // Until they are offered to again.
   std::atomic<uint64_t> cancels_{0};
 
   // Guarded by mu_.

@@ -123,7 +123,14 @@ void GroupAgent::Act(const MemberAction& action) {
       const trace::Span span("link ahead");
       Feed(PrelinkDone{a.slot, a.attempt, communicator_->Link(a.slot, a.address).ok()});
     });
+  } else if (const auto* a = std::get_if<CancelPrelink>(&action)) {
+    communicator_->CancelLink(a->slot);
+  } else if (const auto* a = std::get_if<FailOperations>(&action)) {
+    failed_epoch_ = a->epoch;
+    fail_reason_ = a->reason;
+    communicator_->Abort(a->epoch);
   } else if (const auto* a = std::get_if<Activated>(&action)) {
+    next_sequence_ = 1;
     active_ = ActiveView{a->view, TopologyOf(a->view, options_.id), a->pause};
     active_fresh_ = true;
     in_epoch_ = true;
@@ -221,10 +228,14 @@ MemberState GroupAgent::state() const {
 
 // ---- collectives ----
 
-GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body) {
+GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body,
+                                      Agreement agreement) {
   auto operation = std::make_shared<Operation>();
   Handle handle = 0;
   Epoch epoch = 0;
+  Progress progress{0, agreement.signature, std::move(agreement.operation)};
+  if (progress.operation.empty())
+    progress.operation = std::string(what) + " of " + std::to_string(bytes) + " bytes";
   {
     std::lock_guard lock(mu_);
     handle = next_handle_++;
@@ -236,38 +247,47 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body)
                                 "this member is in no epoch; call ready and wait for a view"};
       return handle;
     }
+    progress.sequence = agreement.whole_view ? next_sequence_++ : next_sequence_ - 1;
   }
-  const Status posted =
-      collectives_.Post([this, what, bytes, operation, epoch, body = std::move(body)] {
-        bool current = false;
-        const Time begin = trace::On() ? clock_.Now() : Time{};
-        {
-          std::lock_guard lock(mu_);
-          current = in_epoch_ && active_.view.epoch == epoch;
-        }
-        Result<uint64_t> result =
-            Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
-        if (current) result = body(*communicator_);
-        std::lock_guard lock(mu_);
-        if (current && trace::On()) TraceCollective(what, bytes, epoch, begin);
-        operation->done = true;
-        if (result.ok()) {
-          operation->value = *result;
-        } else {
-          operation->status = result.error();
-          const ErrorCode code = result.error().code;
-          if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
-            FeedLocked(CommunicatorBroke{epoch, result.error().message});
-          }
-        }
-        changed_.notify_all();
-      });
+  const Status posted = collectives_.Post([this, what, bytes, operation, epoch,
+                                           progress = std::move(progress), body = std::move(body)] {
+    bool current = false;
+    const Time begin = trace::On() ? clock_.Now() : Time{};
+    {
+      std::lock_guard lock(mu_);
+      current = in_epoch_ && active_.view.epoch == epoch;
+      if (current) FeedLocked(OperationBegan{epoch, progress});
+    }
+    Result<uint64_t> result =
+        Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
+    if (current) result = body(*communicator_);
+    std::lock_guard lock(mu_);
+    if (current) FeedLocked(OperationEnded{epoch, progress.sequence});
+    if (current && trace::On()) TraceCollective(what, bytes, epoch, begin);
+    operation->done = true;
+    if (result.ok()) {
+      operation->value = *result;
+    } else {
+      operation->status = EndedEarly(epoch, result.error());
+      const ErrorCode code = result.error().code;
+      if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
+        FeedLocked(CommunicatorBroke{epoch, result.error().message});
+      }
+    }
+    changed_.notify_all();
+  });
   if (!posted.ok()) {
     std::lock_guard lock(mu_);
     operation->done = true;
     operation->status = posted.error();
   }
   return handle;
+}
+
+// An operation that was aborted by a verdict fails for good. Runs under mu_.
+Error GroupAgent::EndedEarly(Epoch epoch, Error error) const {
+  if (error.code != ErrorCode::kEpochChanged || failed_epoch_ != epoch) return error;
+  return {ErrorCode::kInvalidArgument, fail_reason_};
 }
 
 // The first one of an epoch is what a recovery is measured by. Runs under mu_.
@@ -348,7 +368,8 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> chain,
                     metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
                   }
                   return sent;
-                });
+                },
+                {0, "", false});
 }
 
 Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {

@@ -74,7 +74,8 @@ class GroupAgent {
   Handle AllGather(const void* in, void* out, std::vector<size_t> bytes_per_rank);
   Handle Barrier();
   Handle Transfer(std::vector<int> chain, std::vector<MutableBuffer> buffers);
-  // kEpochChanged if the epoch ended under it; kDeadlineExceeded leaves it running; kNotFound for a
+  // kEpochChanged if the epoch ended under it; kInvalidArgument, on every rank, if the ranks called
+  // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it running; kNotFound for a
   // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
   // 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
@@ -87,6 +88,12 @@ class GroupAgent {
     Status status;
     uint64_t value = 0;
   };
+  // What the ranks of an operation must agree on, and how people call it.
+  struct Agreement {
+    uint64_t signature = 0;  // 0: unknown, never compared.
+    std::string operation;   // Empty: made of the name and the number of bytes.
+    bool whole_view = true;  // False: only some ranks take part; it has no place in the sequence.
+  };
   using Body = std::function<Result<uint64_t>(Communicator&)>;
 
   void Feed(const MemberEvent& event);
@@ -94,7 +101,8 @@ class GroupAgent {
   void Act(const MemberAction& action);
   void DoLink(const LinkEpoch& link);
   void ArmTick();
-  Handle Submit(const char* what, size_t bytes, Body body);
+  Handle Submit(const char* what, size_t bytes, Body body, Agreement agreement = {0, "", true});
+  [[nodiscard]] Error EndedEarly(Epoch epoch, Error error) const;
   void TraceCollective(const char* what, size_t bytes, Epoch epoch, Time begin);
 
   const MemberOptions options_;
@@ -118,6 +126,9 @@ class GroupAgent {
   bool boundary_stop_ = false;
   ExpelKind expelled_ = ExpelKind::kNone;
   std::string expel_reason_;
+  uint64_t next_sequence_ = 1;  // Of the next operation of the whole view in this epoch.
+  Epoch failed_epoch_ = 0;      // Its operations end with fail_reason_.
+  std::string fail_reason_;
   std::map<Handle, std::shared_ptr<Operation>> operations_;
   Handle next_handle_ = 1;
 
