@@ -259,14 +259,8 @@ void Coordinator::ReconsiderForming() {
   const bool parked = phase_ == GroupPhase::kParked;
   if (EndIfFinished()) return;
   ExpelDrainedOutside();
+  const bool unwinding = AwaitUnwinding();
   const std::vector<MemberId> ready = Candidates();
-  // Survivors that still unwind hold state that nobody else may have: wait for them (their lease
-  // bounds the wait).
-  const bool unwinding = std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    const MemberState s = entry.second.report.state;
-    return s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
-           s == MemberState::kPrepared;
-  });
   const bool enough = ready.size() >= MinMembers() && !unwinding &&
                       (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
   if (enough && !ready.empty()) {
@@ -288,6 +282,32 @@ void Coordinator::ReconsiderForming() {
     out_.reason = reason;
     End(GroupPhase::kFailed);
   }
+}
+
+// Survivors that still unwind hold state that nobody else may have: wait for them. Their lease
+// bounds the wait for a process that is lost, the deadline that for a step that hangs.
+bool Coordinator::AwaitUnwinding() {
+  std::vector<MemberId> unwinding;
+  for (const auto& [id, peer] : peers_) {
+    const MemberState s = peer.report.state;
+    if (s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
+        s == MemberState::kPrepared) {
+      unwinding.push_back(id);
+    }
+  }
+  if (unwinding.empty()) {
+    unwinding_since_ = Time::Never();
+    return false;
+  }
+  if (unwinding_since_ == Time::Never()) unwinding_since_ = now_;
+  if (now_ < unwinding_since_ + options_.prepare_timeout) return true;
+  for (const MemberId& id : unwinding) {
+    const std::string reason = id.ToString() + " did not come out of its step";
+    out_.actions.emplace_back(FenceMember{id, reason});
+    PutAside(id, EpochCause::kDeadline, reason);
+  }
+  unwinding_since_ = Time::Never();
+  return false;
 }
 
 void Coordinator::ReconsiderRecovering() {

@@ -220,6 +220,7 @@ class Coordinator {
   void OnTick();
   void Reconsider();
   void ReconsiderForming();
+  [[nodiscard]] bool AwaitUnwinding();
   void ReconsiderRecovering();
   void ReconsiderProgress();  // Preparing, Linking.
   void ReconsiderActive();
@@ -311,6 +312,7 @@ class Coordinator {
   std::string cause_;
   EpochCause cause_kind_ = EpochCause::kFormed;
   Time parked_since_ = Time::Never();
+  Time unwinding_since_ = Time::Never();  // Parked or forming: members must come out of a step.
   Epoch failed_epoch_ = 0;  // Its collectives do not match; why, by name of both sides.
   std::string verdict_;
   uint64_t stall_told_ = 0;  // The collective whose stall was told last, and when.

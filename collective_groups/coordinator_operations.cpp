@@ -120,9 +120,10 @@ Coordinator::Stall Coordinator::FindStall() const {
     if (it == peers_.end() || finished_.contains(current_.members[i].id)) continue;
     const Peer& peer = it->second;
     const Report& r = peer.report;
-    const bool inside = r.state == MemberState::kActive && r.epoch == current_.epoch;
-    const bool blocked = inside && peer.operation != 0 && peer.operation_epoch == current_.epoch;
-    all.push_back({static_cast<int>(i), &peer, inside ? r.progress.sequence : 0, blocked});
+    // Who has left the epoch (at a planned boundary) is waited for by nobody that matters.
+    if (r.state != MemberState::kActive || r.epoch != current_.epoch) continue;
+    const bool blocked = peer.operation != 0 && peer.operation_epoch == current_.epoch;
+    all.push_back({static_cast<int>(i), &peer, r.progress.sequence, blocked});
     if (blocked) stall.sequence = std::max(stall.sequence, peer.operation);
   }
   const auto behind = [&](const At& at) { return at.begun < stall.sequence; };

@@ -225,6 +225,18 @@ TEST_F(OperationsTest, AStallIsSeenWhileAJoinIsPlanned) {
   EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
 }
 
+TEST_F(OperationsTest, WhoHasLeftAtThePlannedBoundaryIsNotMissing) {
+  FormActive(1, 3);
+  Feed(DrainRequested{Id(2), "asked"});
+  AnswerPlan(3, CommandTo(0, CommandKind::kPlan), true);
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  In(2, 9);  // It missed the boundary, and leaves anyway.
+  Say(0, MemberState::kPrepared, 2);
+  Say(1, MemberState::kLeaving, 1);
+  EXPECT_THAT(Later(seconds(20), 3), IsEmpty());
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+}
+
 TEST_F(OperationsTest, APlannedBoundaryThatIsNotReachedAbortsTheStepAndFencesNobody) {
   FormActive(1, 3);
   Feed(DrainRequested{Id(2), "asked"});
@@ -236,6 +248,25 @@ TEST_F(OperationsTest, APlannedBoundaryThatIsNotReachedAbortsTheStepAndFencesNob
   ASSERT_EQ(All<PersistRecord>().size(), 1U);
   Feed(StoreAnswered{All<PersistRecord>()[0].request, ErrorCode::kOk, std::nullopt});
   EXPECT_FALSE(CommandTo(0, CommandKind::kPrepare).planned);
+}
+
+// It reports all the time, so no lease ends it.
+TEST_F(OperationsTest, AMemberThatHangsDoesNotKeepAParkedGroupParked) {
+  FormActive(2, 2);
+  Feed(MemberDied{Id(1), "killed"});
+  ASSERT_EQ(core_->phase(), GroupPhase::kParked);
+  Say(0, MemberState::kLeaving, 1);
+  Ready(2);
+  Ready(3);
+  EXPECT_EQ(core_->phase(), GroupPhase::kParked);
+  now_ = now_ + options_.prepare_timeout - milliseconds(1);
+  Say(0);
+  EXPECT_EQ(core_->phase(), GroupPhase::kParked);
+  now_ = now_ + milliseconds(1);
+  Say(0);
+  ASSERT_EQ(All<FenceMember>().size(), 1U);
+  EXPECT_EQ(All<FenceMember>()[0].id, Id(0));
+  EXPECT_THAT(Names(All<PersistRecord>()[0].record.view), ElementsAre("w2", "w3"));
 }
 
 TEST_F(OperationsTest, ThePrelinkToADeadJoinerIsCancelledAtOnce) {
