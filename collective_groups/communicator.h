@@ -59,8 +59,10 @@ class Communicator {
   virtual Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot,
                                     const std::string& peer_memory) = 0;
   virtual Status Link(uint32_t peer_slot, const std::string& address) = 0;
-  virtual void CancelLink(uint32_t peer_slot) = 0;
   virtual void CancelLinks() = 0;
+  // Gives up the link to be with `peer_slot`: a Link that is blocked, or comes later, fails at once
+  // until the next Offer to that slot. A link that is up stays up.
+  virtual void CancelLink(uint32_t peer_slot) = 0;
 
   // Enters the epoch of `view` as `rank`; all peers must be linked. Ends the epoch before, and
   // returns when nothing of it runs any more. `teams` are those besides the whole view.

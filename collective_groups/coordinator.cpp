@@ -21,8 +21,9 @@ const char* GroupPhaseName(GroupPhase phase) {
 }
 
 const char* EpochCauseName(EpochCause cause) {
-  static constexpr const char* kNames[] = {"formed",    "resumed", "death", "silence", "deadline",
-                                           "lost_peer", "finish",  "join",  "drain",   "restart"};
+  static constexpr const char* kNames[] = {"formed",   "resumed",   "death",    "silence",
+                                           "deadline", "lost_peer", "finish",   "join",
+                                           "drain",    "restart",   "mismatch", "stall"};
   return kNames[static_cast<size_t>(cause)];
 }
 
@@ -109,6 +110,8 @@ void Coordinator::OnReport(const Report& report) {
   if (report.state == MemberState::kFinished) finished_.insert(report.id);
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
+  peer.told = now_;
+  NoteOperation(peer);
   last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
   const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
@@ -185,7 +188,16 @@ void Coordinator::OnTick() {
 // Removes an incarnation for good and starts a new epoch if it mattered.
 void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::string& reason) {
   if (!gone_.insert(id).second) return;
-  const bool known = peers_.erase(id) > 0;
+  const auto it = peers_.find(id);
+  const bool known = it != peers_.end();
+  if (known && it->second.prelink_attempt != 0) {
+    // A member that links to it right now must not wait for the time limit.
+    for (const ViewMember& m : current_.members) {
+      if (peers_.contains(m.id))
+        SendCancelPrelink(m.id, *it->second.slot, it->second.prelink_attempt);
+    }
+  }
+  if (known) peers_.erase(it);
   if (finished_.contains(id)) return;
   const bool matters = known && (InCurrent(id) || InNext(id));
   if (!matters) return;
@@ -247,14 +259,8 @@ void Coordinator::ReconsiderForming() {
   const bool parked = phase_ == GroupPhase::kParked;
   if (EndIfFinished()) return;
   ExpelDrainedOutside();
+  const bool unwinding = AwaitUnwinding();
   const std::vector<MemberId> ready = Candidates();
-  // Survivors that still unwind hold state that nobody else may have: wait for them (their lease
-  // bounds the wait).
-  const bool unwinding = std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    const MemberState s = entry.second.report.state;
-    return s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
-           s == MemberState::kPrepared;
-  });
   const bool enough = ready.size() >= MinMembers() && !unwinding &&
                       (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
   if (enough && !ready.empty()) {
@@ -276,6 +282,32 @@ void Coordinator::ReconsiderForming() {
     out_.reason = reason;
     End(GroupPhase::kFailed);
   }
+}
+
+// Survivors that still unwind hold state that nobody else may have: wait for them. Their lease
+// bounds the wait for a process that is lost, the deadline that for a step that hangs.
+bool Coordinator::AwaitUnwinding() {
+  std::vector<MemberId> unwinding;
+  for (const auto& [id, peer] : peers_) {
+    const MemberState s = peer.report.state;
+    if (s == MemberState::kLeaving || s == MemberState::kActive || s == MemberState::kLinked ||
+        s == MemberState::kPrepared) {
+      unwinding.push_back(id);
+    }
+  }
+  if (unwinding.empty()) {
+    unwinding_since_ = Time::Never();
+    return false;
+  }
+  if (unwinding_since_ == Time::Never()) unwinding_since_ = now_;
+  if (now_ < unwinding_since_ + options_.prepare_timeout) return true;
+  for (const MemberId& id : unwinding) {
+    const std::string reason = id.ToString() + " did not come out of its step";
+    out_.actions.emplace_back(FenceMember{id, reason});
+    PutAside(id, EpochCause::kDeadline, reason);
+  }
+  unwinding_since_ = Time::Never();
+  return false;
 }
 
 void Coordinator::ReconsiderRecovering() {
@@ -312,6 +344,8 @@ void Coordinator::ReconsiderRecovering() {
 }
 
 void Coordinator::ReconsiderProgress() {
+  // A planned epoch waits for a boundary, to which a member that hangs lets nobody come.
+  if (phase_ == GroupPhase::kPreparing && next_planned_ && ReconsiderOperations()) return;
   const MemberState wanted =
       phase_ == GroupPhase::kPreparing ? MemberState::kPrepared : MemberState::kLinked;
   bool broken = false;
@@ -345,6 +379,11 @@ void Coordinator::ReconsiderProgress() {
   waiting_for_ =
       Join(missing) + (phase_ == GroupPhase::kPreparing ? " to come out of the step" : " to link");
   if (now_ < phase_deadline_) return;
+  if (phase_ == GroupPhase::kPreparing && next_planned_) {
+    // All of them may wait for one that hangs: abort the step, then see who does not come out.
+    Propose(cause_, false, Survivors());
+    return;
+  }
   // In Linking one bad member can keep several waiting: put the youngest aside and see.
   std::vector<MemberId> late = missing;
   if (phase_ == GroupPhase::kLinking) late = {missing.back()};
@@ -360,7 +399,7 @@ void Coordinator::ReconsiderProgress() {
 }
 
 void Coordinator::ReconsiderActive() {
-  if (EndIfFinished()) return;
+  if (EndIfFinished() || ReconsiderOperations()) return;
   bool broken = false;
   bool drain = false;
   bool settled = true;  // Everybody knows that the epoch is active.
@@ -404,6 +443,7 @@ void Coordinator::ReconsiderActive() {
 }
 
 void Coordinator::ReconsiderPlanning() {
+  if (ReconsiderOperations()) return;
   for (const ViewMember& m : current_.members) {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;

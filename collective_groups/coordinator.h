@@ -16,6 +16,8 @@
 // members reach one active epoch.
 // GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first
 // message leaves.
+// GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.
+// GM-11 collectives that do not match fail on every member, with the same reason.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 
@@ -55,6 +57,12 @@ struct CoordinatorOptions {
   Duration park_timeout =
       seconds(600);  // Elastic timeout: parked (or forming) longer than this fails the group.
   uint64_t plan_margin = 2;  // Boundaries between the newest known one and the planned one.
+  // Members that are in the same collective with different signatures: for this long, or in two
+  // reports each.
+  Duration mismatch_grace = milliseconds(300);
+  // Members that wait in a collective for others: after this it is told, and told again.
+  Duration stall_report_after = seconds(30);
+  Duration stall_remove_after = seconds(600);  // Then who is missing is put aside. 0: never.
 };
 
 // ---- events ----
@@ -106,7 +114,9 @@ enum class EpochCause : uint8_t {
   kFinish,
   kJoin,
   kDrain,
-  kRestart
+  kRestart,
+  kMismatch,
+  kStall
 };
 [[nodiscard]] const char* EpochCauseName(EpochCause cause);
 struct EpochActivated {
@@ -115,6 +125,15 @@ struct EpochActivated {
   int old_size = 0;
   Duration took{};  // From the cause to Activate.
   bool planned = false;
+};
+// Some members wait in a collective for others that do not come.
+struct GroupStalled {
+  View view;
+  std::vector<int> missing;  // Ranks that have not come to it,
+  std::vector<int> waiting;  // and those that are in it.
+  std::string operation;     // Theirs.
+  Duration lasted{};
+  bool removed = false;  // Those missing are put aside now.
 };
 struct GroupParked {
   std::string reason;
@@ -125,7 +144,7 @@ struct GroupFailed {
 struct GroupEnded {};  // Every member finished.
 struct Deposed {};     // Another coordinator owns the record; stop.
 using CoordinatorAction = std::variant<SendCommand, PersistRecord, FenceMember, EpochActivated,
-                                       GroupParked, GroupFailed, GroupEnded, Deposed>;
+                                       GroupStalled, GroupParked, GroupFailed, GroupEnded, Deposed>;
 
 struct CoordinatorDecision {
   std::vector<CoordinatorAction> actions;
@@ -173,23 +192,45 @@ class Coordinator {
     uint64_t seniority = 0;
     std::optional<uint32_t> slot;
     Time heard{};
+    Time told{};  // When the report came.
     Time ready_since = Time::Never();
     bool draining = false;
     uint64_t arrival = 0;  // Order of first report, for seniority among joiners.
     uint64_t prelink_attempt = 0;
     Time prelink_deadline = Time::Never();
+    // The collective that its reports show it in.
+    Epoch operation_epoch = 0;
+    uint64_t operation = 0;  // Its sequence number; 0: none.
+    Time operation_since{};  // First and latest report of it, and how many.
+    Time operation_until{};
+    int operation_reports = 0;
+  };
+  // What holds the others up, by rank in the current view.
+  struct Stall {
+    uint64_t sequence = 0;
+    std::vector<int> missing;
+    std::vector<int> waiting;
+    Duration lasted{};
   };
   using Link = std::pair<uint32_t, uint32_t>;  // Slots, smaller first.
 
   void OnReport(const Report& report);
+  void NoteOperation(Peer& peer);
   void OnStore(const StoreAnswered& answer);
   void OnTick();
   void Reconsider();
   void ReconsiderForming();
+  [[nodiscard]] bool AwaitUnwinding();
   void ReconsiderRecovering();
   void ReconsiderProgress();  // Preparing, Linking.
   void ReconsiderActive();
   void ReconsiderPlanning();
+  // True if it decided something.
+  [[nodiscard]] bool ReconsiderOperations();
+  [[nodiscard]] std::string FindMismatch() const;  // Empty: none.
+  [[nodiscard]] Stall FindStall() const;           // None missing: no stall.
+  void FailEpoch(const std::string& reason);
+  void RemoveStalled(const std::vector<int>& ranks, const std::string& operation);
 
   // Its cause has been noted.
   void Propose(const std::string& reason, bool planned, std::vector<MemberId> members);
@@ -206,6 +247,8 @@ class Coordinator {
   void Prelink(const MemberId& id, Peer& joiner);
   void ForwardPrelinks(const MemberId& from);
   void SendPrelink(const MemberId& to, const Peer& receiver, const Peer& joiner);
+  void SendCancelPrelink(const MemberId& to, uint32_t slot, uint64_t attempt);
+  void CancelStalePrelinks();
   void ReleaseDrained();
   void Expel(const MemberId& id, ExpelKind kind, const std::string& reason);
 
@@ -214,6 +257,7 @@ class Coordinator {
   void SendInstall(const MemberId& to);
   void SendActivate(const MemberId& to);
   void SendPlan(const MemberId& to);
+  void SendFail(const MemberId& to);
   void SendLeave(const MemberId& to);
   void SendBuildFirst(const MemberId& to);
   void RepeatOutstanding();
@@ -268,6 +312,11 @@ class Coordinator {
   std::string cause_;
   EpochCause cause_kind_ = EpochCause::kFormed;
   Time parked_since_ = Time::Never();
+  Time unwinding_since_ = Time::Never();  // Parked or forming: members must come out of a step.
+  Epoch failed_epoch_ = 0;  // Its collectives do not match; why, by name of both sides.
+  std::string verdict_;
+  uint64_t stall_told_ = 0;  // The collective whose stall was told last, and when.
+  Time stall_told_at_{};
   std::string waiting_for_;
   CoordinatorDecision out_;
 };

@@ -51,6 +51,31 @@ void Coordinator::SendPrelink(const MemberId& to, const Peer& receiver, const Pe
   Send(to, std::move(command));
 }
 
+void Coordinator::SendCancelPrelink(const MemberId& to, uint32_t slot, uint64_t attempt) {
+  Command command;
+  command.kind = CommandKind::kCancelPrelink;
+  command.plan = attempt;
+  command.relink.push_back(slot);
+  Send(to, std::move(command));
+}
+
+// Ahead-of-time offers to who is gone, or of an attempt that was given up.
+void Coordinator::CancelStalePrelinks() {
+  const auto wanted = [this](const Peer& from, bool member, const LinkOffer& offer) {
+    return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+      const auto& [id, to] = entry;
+      const Peer& joiner = member ? to : from;
+      return to.slot == offer.slot && InCurrent(id) != member &&
+             joiner.prelink_attempt == offer.attempt;
+    });
+  };
+  for (const auto& [id, peer] : peers_) {
+    for (const LinkOffer& offer : peer.report.prelinks) {
+      if (!wanted(peer, InCurrent(id), offer)) SendCancelPrelink(id, offer.slot, offer.attempt);
+    }
+  }
+}
+
 // Hands fresh ahead-of-time offers to the other side at once instead of at the next repeat.
 void Coordinator::ForwardPrelinks(const MemberId& from) {
   for (auto& [id, joiner] : peers_) {
@@ -81,6 +106,8 @@ void Coordinator::SendPrepare(const MemberId& to) {
   command.boundary = plan_boundary_;
   command.view = next_;
   command.reason = next_.reason;
+  command.failed = failed_epoch_;
+  command.verdict = verdict_;
   const Peer& me = peers_.at(to);
   command.slot = *me.slot;
   for (const ViewMember& m : next_.members) {
@@ -127,6 +154,14 @@ void Coordinator::SendPlan(const MemberId& to) {
   Send(to, std::move(command));
 }
 
+void Coordinator::SendFail(const MemberId& to) {
+  Command command;
+  command.kind = CommandKind::kFail;
+  command.epoch = failed_epoch_;
+  command.reason = verdict_;
+  Send(to, std::move(command));
+}
+
 void Coordinator::SendLeave(const MemberId& to) {
   Command command;
   command.kind = CommandKind::kLeave;
@@ -144,6 +179,12 @@ void Coordinator::SendBuildFirst(const MemberId& to) {
 }
 
 void Coordinator::RepeatOutstanding() {
+  for (const ViewMember& m : current_.members) {
+    const auto it = peers_.find(m.id);
+    if (failed_epoch_ == 0 || it == peers_.end()) continue;
+    const Report& r = it->second.report;
+    if (r.state == MemberState::kActive && r.epoch == failed_epoch_ && !r.broken) SendFail(m.id);
+  }
   switch (phase_) {
     case GroupPhase::kPreparing:
       for (const MemberId& id : MissingFrom(MemberState::kPrepared)) SendPrepare(id);
@@ -171,6 +212,7 @@ void Coordinator::RepeatOutstanding() {
         if (it != peers_.end() && plan_boundary_ == 0 && it->second.report.plan != plan_)
           SendPlan(m.id);
       }
+      CancelStalePrelinks();
       for (auto& [id, peer] : peers_) {
         if (peer.prelink_attempt == 0 || InCurrent(id) || IsWarm(peer)) continue;
         SendPrelink(id, peer, peer);
@@ -192,6 +234,8 @@ void Coordinator::RepeatOutstanding() {
         halt.kind = CommandKind::kHalt;
         halt.epoch = last_epoch_;
         halt.reason = waiting_for_;
+        halt.failed = failed_epoch_;
+        halt.verdict = verdict_;
         Send(id, std::move(halt));
       }
       break;

@@ -103,6 +103,9 @@ void Coordinator::BeginActive() {
   cause_at_ = Time::Never();
   broken_since_ = Time::Never();
   parked_since_ = Time::Never();
+  failed_epoch_ = 0;
+  verdict_.clear();
+  stall_told_ = 0;
   plan_round_ = 0;
 }
 
@@ -135,6 +138,8 @@ void Coordinator::Park(const std::string& reason) {
     halt.kind = CommandKind::kHalt;
     halt.epoch = last_epoch_;
     halt.reason = reason;
+    halt.failed = failed_epoch_;
+    halt.verdict = verdict_;
     Send(id, std::move(halt));
   }
   phase_ = GroupPhase::kParked;

@@ -180,6 +180,7 @@ class GlooLinks final : public Links {
     const Status made = Guard("offer", [&] {
       const TickScope tick(this);
       std::lock_guard lock(links_mu_);
+      cancelled_.erase(peer_slot);
       if (!base_) {
         base_ = device_->createContext(static_cast<int>(my_slot), kLinkSlotsMax);
         base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
@@ -199,6 +200,9 @@ class GlooLinks final : public Links {
       if (!HasPair(peer_slot)) {
         return Error{ErrorCode::kInvalidArgument, "no link was offered to this slot"};
       }
+      if (cancelled_.contains(peer_slot)) {
+        return Error{ErrorCode::kCancelled, "linking was cancelled"};
+      }
       linking_.insert(peer_slot);
       cancels = cancels_;
     }
@@ -209,7 +213,7 @@ class GlooLinks final : public Links {
     });
     std::lock_guard lock(links_mu_);
     linking_.erase(peer_slot);
-    if (linked.ok() && cancels != cancels_) {
+    if (linked.ok() && (cancels != cancels_ || cancelled_.contains(peer_slot))) {
       return Error{ErrorCode::kCancelled, "linking was cancelled"};
     }
     return linked;
@@ -217,9 +221,8 @@ class GlooLinks final : public Links {
 
   void CancelLink(uint32_t peer_slot) override {
     std::lock_guard lock(links_mu_);
-    if (!linking_.contains(peer_slot)) return;
-    ++cancels_;
-    base_->getPair(static_cast<int>(peer_slot))->close();
+    cancelled_.insert(peer_slot);
+    if (linking_.contains(peer_slot)) base_->getPair(static_cast<int>(peer_slot))->close();
   }
 
   void CancelLinks() override {
@@ -275,6 +278,7 @@ class GlooLinks final : public Links {
   // Guarded by links_mu_.
   std::mutex links_mu_;
   std::set<uint32_t> linking_;
+  std::set<uint32_t> cancelled_;  // Until they are offered to again.
   uint64_t cancels_ = 0;
 };
 

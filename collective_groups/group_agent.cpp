@@ -132,7 +132,14 @@ void GroupAgent::Act(const MemberAction& action) {
       const trace::Span span("link ahead");
       Feed(PrelinkDone{a.slot, a.attempt, communicator_->Link(a.slot, a.address).ok()});
     });
+  } else if (const auto* a = std::get_if<CancelPrelink>(&action)) {
+    communicator_->CancelLink(a->slot);
+  } else if (const auto* a = std::get_if<FailOperations>(&action)) {
+    failed_epoch_ = a->epoch;
+    fail_reason_ = a->reason;
+    communicator_->Abort(a->epoch);
   } else if (const auto* a = std::get_if<Activated>(&action)) {
+    next_sequence_ = 1;
     active_ = ActiveView{a->view, TopologyOf(a->view, options_.id), a->pause};
     active_fresh_ = true;
     in_epoch_ = true;
@@ -238,9 +245,11 @@ MemberState GroupAgent::state() const {
 
 GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t bytes, Body body) {
   auto pending = std::make_shared<Pending>();
-  const std::string& text = call.text.empty() ? what : call.text;
   const uint64_t signature =
-      call.text.empty() ? 0 : XXH3_64bits(text.data(), text.size()) | uint64_t{1};
+      call.text.empty() ? 0 : XXH3_64bits(call.text.data(), call.text.size()) | uint64_t{1};
+  const std::string text = !call.text.empty()
+                               ? call.text
+                               : std::string(what) + " of " + std::to_string(bytes) + " bytes";
   pending->operation = {call.team, signature, text};
   pending->bytes = bytes;
   pending->body = std::move(body);
@@ -258,6 +267,10 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
     return refuse(
         {ErrorCode::kEpochChanged, "this member is in no epoch; call ready and wait for a view"});
   }
+  // What only some members of the view do has no place in the sequence.
+  const bool counted = call.team == 0 && call.everyone;
+  pending->progress = {counted ? next_sequence_++ : next_sequence_ - 1, counted ? signature : 0,
+                       text};
   queue_.push_back(pending);
   if (call.run_by == RunBy::kCaller) return handle;
   const Status posted = collectives_.Post([this] {
@@ -282,9 +295,11 @@ void GroupAgent::RunOldest(std::unique_lock<std::mutex>& lock) {
   Result<uint64_t> result =
       Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
   if (current) {
+    FeedLocked(OperationBegan{pending->epoch, pending->progress});
     lock.unlock();
     result = pending->body(*communicator_, pending->operation);
     lock.lock();
+    FeedLocked(OperationEnded{pending->epoch, pending->progress.sequence});
     if (trace::On()) TraceCollective(*pending, begin);
   }
   running_operation_ = false;
@@ -293,13 +308,19 @@ void GroupAgent::RunOldest(std::unique_lock<std::mutex>& lock) {
   if (result.ok()) {
     pending->value = *result;
   } else {
-    pending->status = result.error();
+    pending->status = EndedEarly(pending->epoch, result.error());
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
       FeedLocked(CommunicatorBroke{pending->epoch, result.error().message});
     }
   }
   changed_.notify_all();
+}
+
+// An operation that was aborted by a verdict fails for good. Runs under mu_.
+Error GroupAgent::EndedEarly(Epoch epoch, Error error) const {
+  if (error.code != ErrorCode::kEpochChanged || failed_epoch_ != epoch) return error;
+  return {ErrorCode::kMismatch, fail_reason_};
 }
 
 // The first one of an epoch is what a recovery is measured by. Runs under mu_.
@@ -387,7 +408,9 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<in
                                         std::vector<MutableBuffer> buffers) {
   size_t total = 0;
   for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
-  return Submit("state transfer", {}, total,
+  Call call;
+  call.everyone = false;
+  return Submit("state transfer", call, total,
                 [sources = std::move(sources), receivers = std::move(receivers),
                  buffers = std::move(buffers)](Communicator& c, const Operation&) {
                   Result<uint64_t> sent = c.Transfer(sources, receivers, buffers);
@@ -396,7 +419,8 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<in
                     metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
                   }
                   return sent;
-                });
+                },
+                {0, "", false});
 }
 
 // ---- teams ----

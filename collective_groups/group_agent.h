@@ -71,6 +71,7 @@ class GroupAgent {
     // What the ranks must agree on, and nothing else; empty: they do not compare. Such as `all-reduce "grad" float32[1024] sum`.
     std::string text;
     RunBy run_by = RunBy::kLane;
+    bool everyone = true;  // False: only some members of the team call it; it is not counted.
   };
   Handle AllReduce(const Call& call, std::vector<ConstBuffer> in, std::vector<MutableBuffer> out,
                    const ReduceArguments& arguments);
@@ -91,7 +92,9 @@ class GroupAgent {
   Handle AddTeam(const std::vector<int>& ranks);
   // Members of the team in the present view; empty if unknown.
   [[nodiscard]] Team team(uint32_t id) const;
-  // kEpochChanged if the epoch ended under it; kDeadlineExceeded leaves it running; kNotFound for a
+  // kEpochChanged if the epoch ended under it; kMismatch, on every rank, if the ranks called
+  // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
+  // running; kNotFound for a
   // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
   // 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
@@ -102,6 +105,7 @@ class GroupAgent {
   using Body = std::function<Result<uint64_t>(Communicator&, const Operation&)>;
   struct Pending {
     Operation operation;
+    Progress progress;
     size_t bytes = 0;
     Epoch epoch = 0;
     Body body;
@@ -117,6 +121,7 @@ class GroupAgent {
   void DoLink(const LinkEpoch& link);
   void ArmTick();
   Handle Submit(const char* what, const Call& call, size_t bytes, Body body);
+  [[nodiscard]] Error EndedEarly(Epoch epoch, Error error) const;
   void RunOldest(std::unique_lock<std::mutex>& lock);
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
@@ -142,6 +147,9 @@ class GroupAgent {
   bool boundary_stop_ = false;
   ExpelKind expelled_ = ExpelKind::kNone;
   std::string expel_reason_;
+  uint64_t next_sequence_ = 1;  // Of the next operation of the whole view in this epoch.
+  Epoch failed_epoch_ = 0;      // Its operations end with fail_reason_.
+  std::string fail_reason_;
   std::map<Handle, std::shared_ptr<Pending>> operations_;
   std::deque<std::shared_ptr<Pending>> queue_;  // Not begun, in order of issue.
   bool running_operation_ = false;

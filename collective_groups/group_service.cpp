@@ -202,6 +202,10 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
                              bytes = wire::Encode(kAddressesType, addresses)] {
       (void)store_->Put(key, bytes, kEpochKeyTtl);
     });
+  } else if (const auto* a = std::get_if<GroupStalled>(&action)) {
+    metrics::Add(metrics::Id::kGroupStalls, 1, a->removed ? "yes" : "no");
+    if (trace::On()) trace::Instant("stall", {{"operation", a->operation}});
+    entry.callbacks.stalled(*a);
   } else if (const auto* a = std::get_if<GroupParked>(&action)) {
     entry.callbacks.parked(a->reason);
   } else if (const auto* a = std::get_if<GroupFailed>(&action)) {

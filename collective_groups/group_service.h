@@ -30,6 +30,7 @@ struct GroupCallbacks {
   std::function<void(const EpochActivated& activated)> activated;
   // Once all members of an active epoch have told their pause: the longest.
   std::function<void(const View& view, Duration pause)> settled;
+  std::function<void(const GroupStalled& stalled)> stalled;
   std::function<void(const std::string& reason)> parked;
   std::function<void(const std::string& reason)> failed;
   std::function<void()> ended;

@@ -31,8 +31,10 @@ class Links {
   virtual Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot) = 0;
   // Connects our end to the peer's. Both sides call it; blocks up to kLinkTimeout.
   virtual Status Link(uint32_t peer_slot, const std::string& address) = 0;
-  // Releases a Link call to this peer that is blocked now; all of them.
+  // Gives up the link to be with `peer_slot`: a Link that is blocked, or comes later, fails at once
+  // until the next Offer to that slot. A link that is up stays up.
   virtual void CancelLink(uint32_t peer_slot) = 0;
+  // Releases Link calls that are blocked now.
   virtual void CancelLinks() = 0;
   // A channel to these ranks of the view. kInvalidArgument if one of them is not linked.
   virtual Result<std::shared_ptr<Channel>> Open(const View& view,

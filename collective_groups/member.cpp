@@ -85,14 +85,26 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
     }
   } else if (const auto* e = std::get_if<CommandReceived>(&event)) {
     OnCommand(e->command);
+  } else if (const auto* e = std::get_if<OperationBegan>(&event)) {
+    OnOperation(*e);
+  } else if (const auto* e = std::get_if<OperationEnded>(&event)) {
+    if (e->epoch == epoch_ && e->sequence == progress_.sequence) {
+      blocked_ = false;
+      slow_at_ = Time::Never();
+    }
   } else {
     OnTick();
   }
   return std::move(out_);
 }
 
-Time Member::NextDeadline() const {
-  return waiting_ ? std::min(wait_deadline_, next_beat_) : next_beat_;
+Time Member::NextDeadline() const { return std::min({next_beat_, wait_deadline_, slow_at_}); }
+
+void Member::OnOperation(const OperationBegan& e) {
+  if (e.epoch != epoch_ || state_ != MemberState::kActive) return;
+  progress_ = e.progress;
+  blocked_ = true;
+  slow_at_ = now_ + options_.slow_operation;
 }
 
 void Member::OnUserReady(const UserReady& e) {
@@ -172,6 +184,9 @@ void Member::OnCommand(const Command& command) {
       prepare_.reset();
       offers_.clear();
       prelinks_.clear();
+      progress_ = Progress{};
+      blocked_ = false;
+      slow_at_ = Time::Never();
       pause_ = left_at_ == Time::Never() ? Duration::zero() : now_ - left_at_;
       left_at_ = Time::Never();
       out_.emplace_back(Activated{view_, pause_});
@@ -191,6 +206,12 @@ void Member::OnCommand(const Command& command) {
       break;
     case CommandKind::kBuildFirst:
       OnBuildFirst();
+      break;
+    case CommandKind::kCancelPrelink:
+      OnCancelPrelink(command);
+      break;
+    case CommandKind::kFail:
+      OnFail(command.epoch, command.reason);
       break;
   }
 }
@@ -214,6 +235,7 @@ void Member::OnPrepare(const Command& command) {
     SendNow();
     return;
   }
+  if (command.failed != 0) OnFail(command.failed, command.verdict);
   const bool repeated = prepare_ && prepare_->epoch == command.epoch;
   prepare_ = command;
   if (command.planned && state_ == MemberState::kActive) {
@@ -235,6 +257,7 @@ void Member::OnPrepare(const Command& command) {
 
 void Member::OnHalt(const Command& command) {
   if (command.epoch < epoch_) return;
+  if (command.failed != 0) OnFail(command.failed, command.verdict);
   if (prepare_ && prepare_->epoch <= command.epoch) prepare_.reset();
   prelinks_.clear();
   offering_ = 0;
@@ -261,6 +284,8 @@ void Member::OnPrelink(const Command& command) {
   for (const LinkPeer& peer : PeersOf(command)) {
     PrelinkState& state = prelinks_[peer.slot];
     if (state.attempt >= command.plan) continue;
+    // A link to who had the slot before would hold up this one.
+    if (state.linking && !state.linked) out_.emplace_back(CancelPrelink{slot});
     state = PrelinkState{};
     state.attempt = command.plan;
     out_.emplace_back(MakePrelink{command.slot, peer, command.plan});
@@ -271,6 +296,30 @@ void Member::OnPrelink(const Command& command) {
     it->second.theirs = offer.address;
     TryLinkAhead(offer.slot, it->second);
   }
+}
+
+void Member::OnCancelPrelink(const Command& command) {
+  for (const uint32_t slot : command.relink) {
+    const auto it = prelinks_.find(slot);
+    if (it == prelinks_.end() || it->second.attempt > command.plan) continue;
+    prelinks_.erase(it);
+    out_.emplace_back(CancelPrelink{slot});
+  }
+}
+
+// The verdict of the coordinator on the epoch we are in. Its links carried half an operation, so
+// the epoch counts as broken.
+void Member::OnFail(Epoch epoch, const std::string& reason) {
+  if (state_ != MemberState::kActive || epoch != epoch_) return;
+  if (failed_ != epoch_) {
+    failed_ = epoch_;
+    broken_ = true;
+    problem_ = reason;
+    if (left_at_ == Time::Never()) left_at_ = now_;
+    out_.emplace_back(FailOperations{epoch_, reason});
+    if (waiting_) StopAtBoundary();
+  }
+  SendNow();
 }
 
 void Member::OnBuildFirst() {
@@ -297,7 +346,9 @@ void Member::OnTick() {
     AnswerBoundary(false);
     SendNow();
   }
-  if (now_ >= next_beat_) SendNow();
+  const bool slow = now_ >= slow_at_;
+  if (slow) slow_at_ = Time::Never();  // Once per operation.
+  if (slow || now_ >= next_beat_) SendNow();
 }
 
 // Leaves the active epoch by abort; the user's thread comes out through its failing collective.
@@ -355,6 +406,8 @@ void Member::SendNow() {
     if (!link.mine.empty()) r.prelinks.push_back({slot, link.attempt, link.mine});
     if (link.linked) r.linked.push_back({slot, link.attempt, ""});
   }
+  r.progress = progress_;
+  r.blocked = blocked_;
   out_.emplace_back(SendReport{std::move(r)});
 }
 

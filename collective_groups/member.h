@@ -10,8 +10,8 @@
 // cannot change behind the view's back.
 // Thread: owner only. Never blocks, reads no clock; same inputs give same outputs.
 // Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Activate of the epoch it
-// is Linked in),
-// GM-4 (an epoch it left is aborted before anything of a later one starts).
+// is Linked in), GM-4 (an epoch it left is aborted before anything of a later one starts), GM-11
+// (an epoch that failed by a verdict is not left before its operations have failed).
 // Limits: MemberOptions.
 #pragma once
 
@@ -34,6 +34,8 @@ struct MemberOptions {
   Duration beat = milliseconds(100);  // A report at least this often.
   Duration boundary_wait =
       milliseconds(500);  // At a planned boundary, for the word to stop; then training goes on.
+  // A collective that takes longer is reported without waiting for the beat.
+  Duration slow_operation = milliseconds(200);
 };
 
 // ---- events ----
@@ -74,10 +76,20 @@ struct PrelinkDone {
 struct CommandReceived {
   Command command;
 };
+// Around every collective; cheap, because neither makes a report.
+struct OperationBegan {
+  Epoch epoch = 0;
+  Progress progress;
+};
+struct OperationEnded {
+  Epoch epoch = 0;
+  uint64_t sequence = 0;
+};
 struct MemberTick {};
 using MemberEvent =
     std::variant<UserReady, UserBoundary, UserVersion, UserFinished, CommunicatorBroke, OffersMade,
-                 EpochLinked, PrelinkOffered, PrelinkDone, CommandReceived, MemberTick>;
+                 EpochLinked, PrelinkOffered, PrelinkDone, CommandReceived, OperationBegan,
+                 OperationEnded, MemberTick>;
 
 // ---- actions ----
 struct SendReport {
@@ -110,6 +122,14 @@ struct LinkAhead {
   uint64_t attempt = 0;
   std::string address;
 };  // -> PrelinkDone
+struct CancelPrelink {
+  uint32_t slot = 0;
+};  // Nobody will be at the other end: release the link lane.
+// Every operation of the epoch, running or not begun, ends as kMismatch with this reason.
+struct FailOperations {
+  Epoch epoch = 0;
+  std::string reason;
+};
 struct Activated {
   View view;
   Duration pause{};
@@ -123,7 +143,8 @@ struct Expelled {
   std::string reason;
 };
 using MemberAction = std::variant<SendReport, AbortEpoch, MakeOffers, LinkEpoch, MakePrelink,
-                                  LinkAhead, Activated, TooLateToFound, BoundaryAnswer, Expelled>;
+                                  LinkAhead, CancelPrelink, FailOperations, Activated,
+                                  TooLateToFound, BoundaryAnswer, Expelled>;
 
 class Member {
  public:
@@ -154,6 +175,9 @@ class Member {
   void OnHalt(const Command& command);
   void OnLeave(const Command& command);
   void OnPrelink(const Command& command);
+  void OnCancelPrelink(const Command& command);
+  void OnFail(Epoch epoch, const std::string& reason);
+  void OnOperation(const OperationBegan& e);
   void OnExpel(const Command& command);
   void OnBuildFirst();
   void OnTick();
@@ -187,8 +211,12 @@ class Member {
   bool linking_ = false;
   std::vector<LinkOffer> offers_;
   std::map<uint32_t, PrelinkState> prelinks_;
+  Progress progress_;
+  bool blocked_ = false;          // The collective of progress_ still runs.
+  Time slow_at_ = Time::Never();  // When to report that it takes long.
   Time left_at_ = Time::Never();
   Duration pause_{};
+  Epoch failed_ = 0;  // Its operations were failed by a verdict.
   bool expelled_ = false;
   uint64_t sequence_ = 0;
   Time next_beat_{};

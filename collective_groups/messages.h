@@ -41,6 +41,18 @@ struct LinkOffer {
   }
 };
 
+// Where a member is in the sequence of collectives of its epoch.
+struct Progress {
+  uint64_t sequence = 0;   // Of the last collective it began; 1 is the epoch's first, 0: none yet.
+  uint64_t signature = 0;  // Hash of what every rank must agree on; 0: unknown, never compared.
+  std::string operation;   // For people: all-reduce "grad.3" float32[1024] sum.
+
+  template <class A>
+  void Fields(A& a) {
+    a(sequence, signature, operation);
+  }
+};
+
 struct Report {
   MemberId id;
   uint64_t sequence = 0;  // Grows with every report of this incarnation.
@@ -61,11 +73,13 @@ struct Report {
   std::vector<LinkOffer> offers;  // kPrepared: for the peers to be re-linked.
   std::vector<LinkOffer> prelinks;  // Offers for joiners (and by joiners) made ahead of the epoch.
   std::vector<LinkOffer> linked;    // Ahead-of-time links that are up (slot and attempt).
+  Progress progress;                // kActive.
+  bool blocked = false;             // The collective of `progress` still runs.
 
   template <class A>
   void Fields(A& a) {
     a(id, sequence, host, memory, state, epoch, version, has_state, founder, broken, problem,
-      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked);
+      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked, progress, blocked);
   }
 };
 
@@ -89,8 +103,13 @@ enum class CommandKind : uint8_t {
   // A founder came too late: the group trains. Build the model first, so that nobody waits for it,
   // and be ready again.
   kBuildFirst = 9,
+  // These ahead-of-time links (`relink`, of attempt `plan` or older) will not be used: their other
+  // end is gone.
+  kCancelPrelink = 10,
+  // The collectives of `epoch` do not match (`reason`): they fail, on every member alike.
+  kFail = 11,
 };
-constexpr CommandKind LastValue(CommandKind) { return CommandKind::kBuildFirst; }
+constexpr CommandKind LastValue(CommandKind) { return CommandKind::kFail; }
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };
 constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }
@@ -98,21 +117,25 @@ constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }
 struct Command {
   CommandKind kind = CommandKind::kPlan;
   Epoch epoch = 0;
-  uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. kPrelink: which attempt.
+  uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. k(Cancel)Prelink: which attempt.
   uint64_t boundary = 0;
   bool planned = false;
   View view;          // kPrepare: without versions; kInstall: complete.
   uint32_t slot = 0;  // The receiver's own slot.
   std::vector<uint32_t>
-      relink;  // kPrepare: slots to make fresh links to. kPrelink: slots to offer to.
+      relink;  // kPrepare: slots to make fresh links to. k(Cancel)Prelink: slots to offer to.
   std::vector<std::string> memories;  // Of the members that `relink` names.
   std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
   std::string reason;
+  // kPrepare, kHalt: the epoch that is left failed by this verdict; who missed kFail learns it here.
+  Epoch failed = 0;
+  std::string verdict;
 
   template <class A>
   void Fields(A& a) {
-    a(kind, epoch, plan, boundary, planned, view, slot, relink, memories, offers, expel, reason);
+    a(kind, epoch, plan, boundary, planned, view, slot, relink, memories, offers, expel, reason,
+      failed, verdict);
   }
 };
 

@@ -257,6 +257,8 @@ void HeadService::OpenGroup(Job& job) {
   options.form_timeout = milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
   options.park_timeout = milliseconds(static_cast<int64_t>(job.spec.elastic_timeout_s * 1000));
   options.lease = milliseconds(job.spec.lease_ms);
+  options.stall_report_after = milliseconds(static_cast<int64_t>(job.spec.stall_report_s * 1000));
+  options.stall_remove_after = milliseconds(static_cast<int64_t>(job.spec.stall_remove_s * 1000));
   const auto with_job = [this, name](auto&& action) {
     if (const auto it = jobs_.find(name); it != jobs_.end()) action(it->second);
   };
@@ -313,6 +315,12 @@ void HeadService::OpenGroup(Job& job) {
   callbacks.settled = [this, with_job](const groups::View&, Duration pause) {
     with_job([&](Job& j) {
       if (j.epoch_pending) EmitEpoch(j, j.old_size == 0 ? j.took : pause);
+    });
+  };
+  callbacks.stalled = [this, with_job](const groups::GroupStalled& stalled) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.took);  // The ranks are those of this epoch.
+      Emit(j, StalledEvent(j.spec.job, Now(), stalled, StatusMap(j)));
     });
   };
   callbacks.parked = [this, with_job](const std::string& reason) {

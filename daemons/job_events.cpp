@@ -115,6 +115,27 @@ JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason)
   return {"parked", Dump(json), ""};
 }
 
+JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalled& stalled,
+                      const std::map<std::string, WorkerStatus>& workers) {
+  Json json = Base("stalled", job, at);
+  json["epoch"] = stalled.view.epoch;
+  json["operation"] = stalled.operation;
+  json["seconds"] = ToSeconds(stalled.lasted);
+  json["removed"] = stalled.removed;
+  json["waiting"] = stalled.waiting;
+  Json missing = Json::array();
+  for (const int rank : stalled.missing) {
+    const groups::ViewMember& m = stalled.view.members[static_cast<size_t>(rank)];
+    const auto it = workers.find(m.id.ToString());
+    missing.push_back({{"id", m.id.ToString()},
+                       {"rank", rank},
+                       {"host", m.host},
+                       {"pid", it == workers.end() ? 0 : it->second.pid}});
+  }
+  json["missing"] = missing;
+  return {"stalled", Dump(json), ""};
+}
+
 JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
                    const std::string& reason, const WorkerStatus& worker,
                    const std::string& payload) {

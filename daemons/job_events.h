@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "collective_groups/coordinator.h"
 #include "collective_groups/view.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
@@ -52,6 +53,10 @@ struct JobStatus {
 [[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                    int rank, const std::string& payload);
 [[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
+// Members that keep the others waiting in a collective, by rank in the stall's view.
+[[nodiscard]] JobEvent StalledEvent(const std::string& job, Time at,
+                                    const groups::GroupStalled& stalled,
+                                    const std::map<std::string, WorkerStatus>& workers);
 [[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
                                  const std::string& reason, const WorkerStatus& worker,
                                  const std::string& payload);

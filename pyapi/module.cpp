@@ -145,6 +145,8 @@ class PyDriver {
     s.worker_argv = worker_argv_;
     s.elastic_timeout_s = Get<double>(spec, "elastic_timeout_s", 600);
     s.start_timeout_s = Get<double>(spec, "start_timeout_s", 60);
+    s.stall_report_s = Get<double>(spec, "stall_report_s", 30);
+    s.stall_remove_s = Get<double>(spec, "stall_remove_s", 600);
     s.reset_limit = Get<int64_t>(spec, "reset_limit", -1);
     s.spares = Get<uint32_t>(spec, "spares", 1);
     s.lease_ms = lease_ms_;

@@ -34,6 +34,8 @@ constexpr std::array<Definition, static_cast<size_t>(Id::kCount)> kCatalogue{{
     {Id::kGroupMembers, kGauge, "troupe_group_members", "group", "Members of the active epoch"},
     {Id::kGroupsParked, kGauge, "troupe_groups_parked", "",
      "Groups that wait for their minimum of members"},
+    {Id::kGroupStalls, kCounter, "troupe_group_stalls_total", "removed",
+     "Times that members were told to keep the others waiting in a collective"},
     {Id::kStateTransfers, kCounter, "troupe_state_transfers_total", "",
      "States sent by a member to one that lacked it"},
     {Id::kStateBytes, kCounter, "troupe_state_sent_bytes_total", "", "Bytes of those"},

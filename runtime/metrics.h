@@ -29,6 +29,7 @@ enum class Id : uint8_t {
   kGroupRecovery,
   kGroupMembers,
   kGroupsParked,
+  kGroupStalls,
   kStateTransfers,
   kStateBytes,
   kWorkerEvents,

@@ -220,6 +220,8 @@ struct JobSpec {
   std::vector<std::string> worker_argv;  // How to start a worker process on a node.
   double elastic_timeout_s = 600;
   double start_timeout_s = 60;
+  double stall_report_s = 30;   // Workers kept waiting in a collective this long: tell by whom.
+  double stall_remove_s = 600;  // Then end the worker that is missing; 0: never.
   int64_t reset_limit = -1;
   uint32_t spares = 1;
   uint32_t lease_ms = 2000;
@@ -227,8 +229,8 @@ struct JobSpec {
   template <class A>
   void Fields(A& a) {
     a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload,
-      env, worker_argv, elastic_timeout_s, start_timeout_s, reset_limit, spares, lease_ms,
-      detached);
+      env, worker_argv, elastic_timeout_s, start_timeout_s, stall_report_s, stall_remove_s,
+      reset_limit, spares, lease_ms, detached);
   }
 };
 

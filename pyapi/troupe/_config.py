@@ -32,6 +32,8 @@ class Settings:
     key_file: Optional[str] = None
     elastic_timeout: float = 600.0
     start_timeout: float = 60.0
+    stall_report_s: float = 30.0
+    stall_remove_s: float = 600.0
     reset_limit: Optional[int] = None
     env: dict[str, str] = field(default_factory=dict)
     preload: Optional[list[str]] = None
@@ -94,8 +96,8 @@ def build_settings(config: ConfigSource, given: Mapping[str, Any]) -> Settings:
 
 # Arguments for which None means "the default".
 _DEFAULTED = frozenset(
-    {"min_workers", "strategy", "elastic_timeout", "start_timeout", "env", "log_to_driver",
-     "progress", "name", "cluster_resources"}
+    {"min_workers", "strategy", "elastic_timeout", "start_timeout", "stall_report_s",
+     "stall_remove_s", "env", "log_to_driver", "progress", "name", "cluster_resources"}
 )
 
 
@@ -144,7 +146,8 @@ def _check(s: Settings) -> None:
         value = getattr(s, name)
         if value is not None:
             check_amount(name, value)
-    for name in ("elastic_timeout", "start_timeout"):
+    check_amount("stall_remove_s", s.stall_remove_s)
+    for name in ("elastic_timeout", "start_timeout", "stall_report_s"):
         value = check_amount(name, getattr(s, name))
         if value <= 0:
             raise ValueError(f"{name} must be positive (seconds), not {value:g}")

@@ -32,10 +32,13 @@ class RunModel:
         self.members: list[Mapping[str, Any]] = []
         self.epochs: list[dict[str, Any]] = []
         self.last_report: Any = None
+        self.stall = ""
 
     def update(self, event: Mapping[str, Any]) -> None:
         """Takes an event in."""
         kind = event["kind"]
+        if kind in ("epoch", "parked", "report", "done"):
+            self.stall = ""  # whatever was waited for has come, or is waited for no more
         if kind == "epoch":
             self.state, self.reason = "running", ""
             self.members = list(event["members"])
@@ -46,6 +49,8 @@ class RunModel:
                     epoch["state_bytes"] += event["bytes"]
         elif kind == "parked":
             self.state, self.reason = "parked", event["reason"]
+        elif kind == "stalled":
+            self.stall = format_stall(event)
         elif kind == "report":
             self.last_report = event.get("value")
         elif kind == "done":
@@ -56,6 +61,8 @@ class RunModel:
         parts = [self.name, self.state]
         if self.reason:
             parts.append(f"({self.reason})")
+        if self.stall:
+            parts.append(f"(stalled: {self.stall})")
         if self.epochs:
             parts.append(f"epoch {self.epochs[-1]['epoch']}, {len(self.members)} workers")
         report = format_report(self.last_report)
@@ -71,6 +78,15 @@ def format_report(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{k}={_short(v)}" for k, v in value.items())
     return _short(value)
+
+
+def format_stall(event: Mapping[str, Any]) -> str:
+    """A "stalled" event in one line: who waits, in what, for whom, and for how long."""
+    waiting = ", ".join(str(rank) for rank in event["waiting"])
+    missing = ", ".join(f"{m['rank']} ({m['id']}, {m['host']})" for m in event["missing"])
+    text = (f"rank {waiting} waited {event['seconds']:.1f} s in {event['operation']} "
+            f"for rank {missing}")
+    return text + ", which is ended now" if event["removed"] else text
 
 
 def _short(value: Any) -> str:
@@ -167,6 +183,8 @@ class PlainView:
                     f"paused {event['pause_ms']:.1f} ms")
         if kind == "parked":
             return f"{self.model.name}: waiting: {event['reason']}"
+        if kind == "stalled":
+            return f"{self.model.name}: warning: {format_stall(event)}"
         if kind == "worker" and event["state"] in ("died", "failed"):
             detail = f": {event['detail']}" if event.get("detail") else ""
             return f"{self.model.name}: worker {event['worker']} (rank {event['rank']}, " \
@@ -206,7 +224,8 @@ class RichView(PlainView):
                 self._live = None
 
     def say(self, line: str) -> None:
-        self._console.print(self._text(f"troupe: {line}", style="cyan"))
+        style = "yellow" if ": warning: " in line else "cyan"
+        self._console.print(self._text(f"troupe: {line}", style=style))
 
     def write(self, stream: str, line: str) -> None:
         if self._live is not None and self._console.is_terminal and sys.stdout.isatty():
@@ -229,7 +248,7 @@ class NotebookView(PlainView):
     def on_event(self, event: Mapping[str, Any]) -> None:
         self.model.update(event)
         now = time.monotonic()
-        if event["kind"] in ("epoch", "done", "parked") or now >= self._next_s:
+        if event["kind"] in ("epoch", "done", "parked", "stalled") or now >= self._next_s:
             self._next_s = now + _NOTEBOOK_PERIOD_S
             if self._shown is not None:
                 self._shown.update(self._html(model_html(self.model)))

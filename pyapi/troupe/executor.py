@@ -39,6 +39,9 @@ class Executor:
         config: a YAML file or dict with any of these arguments; arguments given here win.
         elastic_timeout: seconds to wait for ``min_workers`` after losses before the run fails.
         start_timeout: seconds to wait for the first workers.
+        stall_report_s: when workers have waited this many seconds in a collective for others that
+            do not come to it, it is told which ones ("stalled" event), and again as often.
+        stall_remove_s: then the missing workers are ended and the others go on; 0: never.
         reset_limit: fail after this many membership changes; None: no limit.
         env: environment variables of the workers.
         preload: modules that spare workers import ahead of time; default: numpy and torch if this
@@ -70,6 +73,8 @@ class Executor:
         config: ConfigSource = None,
         elastic_timeout: Optional[float] = None,
         start_timeout: Optional[float] = None,
+        stall_report_s: Optional[float] = None,
+        stall_remove_s: Optional[float] = None,
         reset_limit: Optional[int] = None,
         env: Optional[dict[str, str]] = None,
         preload: Optional[list[str]] = None,
@@ -179,7 +184,7 @@ class Executor:
         """Starts a run and returns its handle at once.
 
         ``on_event`` is called with every event (a dict; "kind" is epoch, worker, state, report,
-        result, log, parked or done) on a thread of the run.
+        result, log, parked, stalled or done) on a thread of the run.
         """
         return self._submit(fn, args, kwargs, on_event=on_event)
 
@@ -283,6 +288,8 @@ class Executor:
             "env": dict(settings.env),
             "elastic_timeout_s": float(settings.elastic_timeout),
             "start_timeout_s": float(settings.start_timeout),
+            "stall_report_s": float(settings.stall_report_s),
+            "stall_remove_s": float(settings.stall_remove_s),
             "reset_limit": -1 if settings.reset_limit is None else settings.reset_limit,
         }
 

@@ -55,6 +55,8 @@ void Cluster::Start(const JobOptions& options) {
   spec.lease_ms = options.lease_ms;
   spec.elastic_timeout_s = options.elastic_timeout_s;
   spec.start_timeout_s = 20;
+  spec.stall_report_s = options.stall_report_s;
+  spec.stall_remove_s = options.stall_remove_s;
   Result<std::string> job = client_->Submit(spec);
   ASSERT_TRUE(job.ok()) << job.error().ToString();
   job_ = *job;
@@ -72,6 +74,8 @@ void Cluster::Handle(const JobEvent& event) {
   } else if (event.kind == "parked") {
     parked_.push_back(JsonField(json, 0, "reason"));
     members_.clear();
+  } else if (event.kind == "stalled") {
+    stalled_.push_back(json);
   } else if (event.kind == "worker") {
     if (JsonField(json, 0, "state") == "died") ++deaths_;
     if (JsonField(json, 0, "state") == "drained") drained_.push_back(JsonField(json, 0, "detail"));

@@ -30,6 +30,8 @@ class Cluster {
     uint32_t lease_ms = 2000;
     uint32_t spares = 0;
     double elastic_timeout_s = 60;
+    double stall_report_s = 30;
+    double stall_remove_s = 600;
     double cpu_each = 0.01;
     size_t samples = 2048;
     size_t per_rank = 2;
@@ -56,6 +58,8 @@ class Cluster {
   [[nodiscard]] int deaths() const { return deaths_; }
   // What was said of each worker that was drained.
   [[nodiscard]] const std::vector<std::string>& drained() const { return drained_; }
+  // The events of stalls, as JSON.
+  [[nodiscard]] const std::vector<std::string>& stalled() const { return stalled_; }
   // Processes of the cluster by program name, from /proc (children of troupe-local).
   [[nodiscard]] int PidOf(const std::string& program) const;
 
@@ -71,6 +75,7 @@ class Cluster {
   std::vector<std::string> parked_;
   int deaths_ = 0;
   std::vector<std::string> drained_;
+  std::vector<std::string> stalled_;
 };
 
 // The text or number after "key": in a flat JSON object; empty if absent.

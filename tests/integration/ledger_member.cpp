@@ -4,7 +4,8 @@
 //
 // TROUPE_TEST_FAULTS: "rank:step:phase;..." kills this member with SIGKILL when, being `rank` of
 // epoch 1, it reaches the phase. Phases of a step: before_reduce, in_reduce, after_reduce,
-// in_commit; of recovery (step is ignored): in_link, in_offer, in_sync.
+// in_commit; of recovery (step is ignored): in_link, in_offer, in_sync. The phase "hang" of a step
+// does not kill: the member's own code waits there for an event that never comes.
 #include <unistd.h>
 
 #include <csignal>
@@ -161,6 +162,9 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
   std::vector<float> one_hot(state.counts.size(), 0.0F);
   for (uint64_t i = begin; i < end; ++i) one_hot[i] = 1.0F;
   faults.Reach("before_reduce", step);
+  if (faults.Armed("hang", step)) {
+    for (;;) ::pause();
+  }
   if (faults.Armed("in_reduce", step)) {
     std::thread([] {
       ::usleep(150);

@@ -127,9 +127,7 @@ TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
 TEST(Recovery, JoinerDiesBeforeItIsAdmitted) {
   Cluster cluster;
   Cluster::JobOptions options;
-  // Enough work for several seconds: a member that was just linking to the joiner gives that up
-  // after kLinkTimeout, and its link to the replacement comes next.
-  options.samples = 32000;
+  options.samples = 16000;
   options.per_rank = 4;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(4));
@@ -180,6 +178,43 @@ TEST(Recovery, AStuckMemberIsEndedAtItsDrainDeadline) {
   EXPECT_EQ(cluster.deaths(), 0);
   ASSERT_EQ(cluster.drained().size(), 1U);
   EXPECT_NE(cluster.drained()[0].find("ended by force"), std::string::npos) << cluster.drained()[0];
+}
+
+TEST(Recovery, AMemberThatHangsIsNamedWithWhatTheOthersWaitIn) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.faults = "2:5:hang";
+  options.stall_report_s = 0.5;
+  options.stall_remove_s = 0;  // Never.
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const Member hung = cluster.members()[2];
+  ASSERT_TRUE(cluster.WaitFor("the second report", [&] { return cluster.stalled().size() >= 2; }));
+  const std::string& stall = cluster.stalled()[1];
+  EXPECT_NE(stall.find("\"id\":\"" + hung.id + "\""), std::string::npos) << stall;
+  EXPECT_EQ(JsonField(stall, stall.find("\"missing\""), "rank"), "2") << stall;
+  EXPECT_NE(stall.find("\"waiting\":[0,1,3]"), std::string::npos) << stall;
+  EXPECT_NE(JsonField(stall, 0, "operation").find("all-reduce"), std::string::npos) << stall;
+  EXPECT_EQ(JsonField(stall, 0, "removed"), "false");
+  EXPECT_GE(std::stod(JsonField(stall, 0, "seconds")), 1.0);
+  EXPECT_EQ(cluster.epoch(), 1U);
+  ::kill(hung.pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+}
+
+TEST(Recovery, AMemberThatHangsIsPutAsideAndTheOthersGoOn) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.faults = "1:5:hang";
+  options.stall_report_s = 30;  // It is told that it is removed, even so.
+  options.stall_remove_s = 0.5;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 3);
+  ASSERT_EQ(cluster.stalled().size(), 1U);
+  EXPECT_EQ(JsonField(cluster.stalled()[0], cluster.stalled()[0].find("\"missing\""), "rank"), "1");
+  EXPECT_EQ(JsonField(cluster.stalled()[0], 0, "removed"), "true");
 }
 
 TEST(Recovery, HeadIsKilledAndRestarted) {

@@ -27,6 +27,8 @@ EVENTS: list[dict[str, Any]] = [
     {"kind": "report", "value": {"loss": 0.123456, "step": 7}},
     {"kind": "worker", "worker": "w1", "rank": 1, "host": "<h>", "pid": 11, "state": "died",
      "detail": "signal 9"},
+    {"kind": "stalled", "epoch": 1, "operation": "all-reduce", "seconds": 30.04, "waiting": [0],
+     "missing": [{"id": "w1#1", "rank": 1, "host": "<h>", "pid": 11}], "removed": False},
     epoch(2, 2, 1, "death <of> w1"),
     {"kind": "state", "worker": "w0", "epoch": 2, "bytes": 3 << 20},
     {"kind": "parked", "reason": "1 of 2 workers"},
@@ -62,6 +64,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture) -> None:
     assert captured.err.splitlines() == [
         "troupe: train: epoch 1 (start): 0 -> 2 workers, paused 1.2 ms",
         "troupe: train: worker w1 (rank 1, <h>) died: signal 9",
+        "troupe: train: warning: rank 0 waited 30.0 s in all-reduce for rank 1 (w1#1, <h>)",
         "troupe: train: epoch 2 (death <of> w1): 2 -> 1 workers, paused 1.2 ms",
         "troupe: train: waiting: 1 of 2 workers",
         "troupe: train: failed: gone",
@@ -96,6 +99,17 @@ def test_running_members_are_shown() -> None:
     model = display.RunModel("train")
     model.update(EVENTS[0])
     assert "<td>11</td>" in display.model_html(model)
+
+
+def test_a_stall_is_shown_until_something_moves() -> None:
+    model = display.RunModel("train")
+    stall = next(event for event in EVENTS if event["kind"] == "stalled")
+    model.update(EVENTS[0])
+    model.update({**stall, "removed": True})
+    assert "stalled: rank 0 waited" in model.headline()
+    assert "rank 1 (w1#1, &lt;h&gt;), which is ended now" in display.model_html(model)
+    model.update({"kind": "report", "value": {"step": 8}})
+    assert "stalled" not in model.headline()
 
 
 def test_table() -> None:

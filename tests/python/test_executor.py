@@ -213,6 +213,8 @@ def test_a_global_that_cannot_be_pickled_is_named() -> None:
     ({"progress": "loud"}, ValueError, "progress"),
     ({"elastic_timeout": 0}, ValueError, "elastic_timeout must be positive"),
     ({"start_timeout": -1}, ValueError, "start_timeout"),
+    ({"stall_report_s": 0}, ValueError, "stall_report_s must be positive"),
+    ({"stall_remove_s": -1}, ValueError, "stall_remove_s must be a finite number of at least 0"),
     ({"reset_limit": -1}, ValueError, "reset_limit"),
     ({"env": {"A": 1}}, TypeError, r"env\['A'\]"),
     ({"preload": "torch"}, TypeError, "list of module names"),

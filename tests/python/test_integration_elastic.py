@@ -26,7 +26,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
-    reduction, in the middle of backward, or between step and commit.
+    reduction, in the middle of backward, or between step and commit. With "hang" it does not die:
+    it waits before the reduction for an event that never comes.
     """
     import torch
 
@@ -51,8 +52,11 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     journal = Journal(folder, f"worker-{os.getpid()}")
 
     def die(place: str) -> None:
-        if place == where and hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
+            if place == where:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if place == "before" and where == "hang":
+                threading.Event().wait()
 
     model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
@@ -134,6 +138,22 @@ def test_a_death_and_its_replacement_with_compressed_gradients(
     )
     check(tmp_path, handle.result(120), 3)
     assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
+
+
+def test_a_worker_that_hangs_is_named_and_replaced(tmp_path: Path) -> None:
+    with troupe.Executor(
+        2, 5, workers=3, cpus_per_worker=0.2, num_cpus=2, progress="off", stall_report_s=0.5,
+        stall_remove_s=1.5, preload=["torch", "troupe.torch"],
+    ) as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [3]}), {"victim": 1, "where": "hang"}
+        )
+        check(tmp_path, handle.result(120), 3)
+    stalls = [event for event in handle.events() if event["kind"] == "stalled"]
+    assert [m["rank"] for stall in stalls for m in stall["missing"]] == [1] * len(stalls)
+    assert [stall["removed"] for stall in stalls] == [False] * (len(stalls) - 1) + [True]
+    assert len(stalls) >= 2 and stalls[0]["waiting"] == [0, 2] and stalls[0]["operation"]
+    assert stalls[0]["missing"][0]["pid"] > 0
 
 
 def test_grow_and_drain(executor: troupe.Executor, tmp_path: Path) -> None:

@@ -1,23 +1,17 @@
 // A simulated cluster around the group protocol's pure cores: network, clock, store, node daemon
-// and training loops are virtual; Coordinator and Member are the production objects. One seed, one
-// run.
+// and training loops are virtual; Coordinator, Member and SampleLedger are the production objects.
+// One seed, one run.
 //
-// After every event the invariants GM-1..GM-8 are checked. A Sabotage breaks one thing on purpose;
-// the tests require that the checkers notice (a checker that never fires proves nothing).
+// Whenever something changes, the invariants GM-1..GM-11 are checked. A Sabotage breaks one thing
+// on purpose; the tests require that the checkers notice (a checker that never fires proves
+// nothing).
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <vector>
 
-#include "collective_groups/coordinator.h"
-#include "collective_groups/member.h"
-#include "runtime/loopback_transport.h"
+#include "collective_groups/view.h"
+#include "runtime/clock.h"
 
 namespace troupe::groups::sim {
 
@@ -31,13 +25,19 @@ enum class Sabotage {
   kIgnoreMinimum,     // GM-6: the coordinator does not know the minimum.
   kSendBeforeStore,   // GM-7: messages leave before the record is stored.
   kNoStateTransfer,   // GM-8: members start without the newest state.
+  kOldestIsSource,    // GM-8: the oldest member's state counts, not the newest.
+  kCommitOnAbort,     // GM-9: a step that was aborted is committed.
+  kForgetLedger,      // GM-9: state is sent without its ledger.
+  kHideProgress,      // GM-10: reports do not tell who waits.
+  kSwapProgress,      // GM-10: who waits is taken for who does not.
+  kHideSignatures,    // GM-11: reports do not tell what is called.
+  kForgetVerdict,     // GM-11: a verdict is told once, to half of the members.
 };
 
 struct SimOptions {
   uint64_t seed = 1;
   int members = 4;
   int min_members = 2;
-  int steps = 150;  // Training steps until the run is done.
   Duration chaos = milliseconds(1500);
   Duration settle = seconds(20);  // GM-5's bound after the last fault.
   Sabotage sabotage = Sabotage::kNone;
@@ -50,6 +50,9 @@ struct SimResult {
   Epoch epochs = 0;
   uint64_t steps = 0;
   int kills = 0;
+  int carriers = 0;    // Joiners that came with state.
+  int hangs = 0;       // Members put aside because they kept the others waiting.
+  int mismatches = 0;  // Epochs that failed by a verdict.
 };
 
 [[nodiscard]] SimResult RunGroupSimulation(const SimOptions& options);

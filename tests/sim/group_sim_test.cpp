@@ -1,6 +1,6 @@
-// GM-1..GM-8 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins,
-// store outages, coordinator restarts and doubled coordinators. Then everything heals and must
-// converge (GM-5).
+// GM-1..GM-11 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins
+// (some with state of their own), store outages, coordinator restarts, doubled coordinators, hung
+// members and mismatched collectives. Then all but the hung ones heals and must converge (GM-5).
 //
 // TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a
 // random seed.
@@ -35,18 +35,32 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
   if (FromEnv("TROUPE_SIM_RANDOM", 0) != 0) first = std::random_device()();
   uint64_t epochs = 0;
   int kills = 0;
+  int carriers = 0;
+  int hangs = 0;
+  int mismatches = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const SimResult result = RunGroupSimulation(OptionsFor(seed));
     ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation
                            << "\nreplay: TROUPE_SIM_SEED=" << seed;
     epochs += result.epochs;
     kills += result.kills;
+    carriers += result.carriers;
+    hangs += result.hangs;
+    mismatches += result.mismatches;
   }
-  std::printf("%llu seeds, %llu epochs, %d kills\n", static_cast<unsigned long long>(count),
-              static_cast<unsigned long long>(epochs), kills);
+  std::printf(
+      "%llu seeds, %llu epochs, %d kills, %d joiners with state, %d hung members put aside, %d "
+      "mismatches\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(epochs), kills,
+      carriers, hangs, mismatches);
   if (replay == 0) {
     EXPECT_GT(epochs, count * 3);  // The faults did reach the protocol.
     EXPECT_GT(kills, static_cast<int>(count));
+  }
+  if (count >= 1000) {  // The rarer ones as well.
+    EXPECT_GT(carriers, static_cast<int>(count) / 4);
+    EXPECT_GT(hangs, static_cast<int>(count) / 40);
+    EXPECT_GT(mismatches, static_cast<int>(count) / 20);
   }
 }
 
@@ -78,15 +92,18 @@ TEST_P(Mutants, AreCaught) {
                        << "; last other: " << others;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mutants,
-                         testing::Values(std::pair(Sabotage::kForgetRecord, "GM-1"),
-                                         std::pair(Sabotage::kDifferentMembers, "GM-2"),
-                                         std::pair(Sabotage::kActivateEarly, "GM-3"),
-                                         std::pair(Sabotage::kMixEpochs, "GM-4"),
-                                         std::pair(Sabotage::kNoRepeats, "GM-5"),
-                                         std::pair(Sabotage::kIgnoreMinimum, "GM-6"),
-                                         std::pair(Sabotage::kSendBeforeStore, "GM-7"),
-                                         std::pair(Sabotage::kNoStateTransfer, "GM-8")));
+INSTANTIATE_TEST_SUITE_P(
+    All, Mutants,
+    testing::Values(
+        std::pair(Sabotage::kForgetRecord, "GM-1"), std::pair(Sabotage::kDifferentMembers, "GM-2"),
+        std::pair(Sabotage::kActivateEarly, "GM-3"), std::pair(Sabotage::kMixEpochs, "GM-4"),
+        std::pair(Sabotage::kNoRepeats, "GM-5"), std::pair(Sabotage::kIgnoreMinimum, "GM-6"),
+        std::pair(Sabotage::kSendBeforeStore, "GM-7"),
+        std::pair(Sabotage::kNoStateTransfer, "GM-8"), std::pair(Sabotage::kOldestIsSource, "GM-8"),
+        std::pair(Sabotage::kCommitOnAbort, "GM-9"), std::pair(Sabotage::kForgetLedger, "GM-9"),
+        std::pair(Sabotage::kHideProgress, "GM-10"), std::pair(Sabotage::kSwapProgress, "GM-10"),
+        std::pair(Sabotage::kHideSignatures, "GM-11"),
+        std::pair(Sabotage::kForgetVerdict, "GM-11")));
 
 }  // namespace
 }  // namespace troupe::groups::sim

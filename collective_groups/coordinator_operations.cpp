@@ -1,0 +1,174 @@
+// The Coordinator's judgement of collectives: whether the members call the same ones, and who lets
+// the others wait.
+#include <algorithm>
+#include <sstream>
+
+#include "collective_groups/coordinator.h"
+
+namespace troupe::groups {
+namespace {
+
+std::string Ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+// How long a collective lasts is measured between the first and the latest report of it, not up to
+// now: a member that is not heard must not look like one that waits.
+void Coordinator::NoteOperation(Peer& peer) {
+  const Report& r = peer.report;
+  if (r.state != MemberState::kActive || !r.blocked || r.broken) {
+    peer.operation = 0;
+    return;
+  }
+  if (peer.operation != r.progress.sequence || peer.operation_epoch != r.epoch) {
+    peer.operation_epoch = r.epoch;
+    peer.operation = r.progress.sequence;
+    peer.operation_since = now_;
+    peer.operation_reports = 0;
+  }
+  peer.operation_until = now_;
+  ++peer.operation_reports;
+}
+
+bool Coordinator::ReconsiderOperations() {
+  if (failed_epoch_ != 0) return false;  // The verdict is on its way.
+  if (const std::string mismatch = FindMismatch(); !mismatch.empty()) {
+    FailEpoch(mismatch);
+    return true;
+  }
+  const Stall stall = FindStall();
+  if (stall.missing.empty()) return false;
+  const bool remove =
+      options_.stall_remove_after > Duration::zero() && stall.lasted >= options_.stall_remove_after;
+  const bool told = stall_told_ == stall.sequence;
+  const bool tell = stall.lasted >= options_.stall_report_after &&
+                    (!told || now_ - stall_told_at_ >= options_.stall_report_after);
+  if (!tell && !remove) return false;
+  const std::string operation =
+      peers_.at(current_.members[stall.waiting[0]].id).report.progress.operation;
+  std::ostringstream reason;
+  reason << Ranks(stall.waiting) << " waited for " << ToSeconds(stall.lasted) << " s in "
+         << operation << " for " << Ranks(stall.missing);
+  for (const int rank : stall.missing) reason << " " << current_.members[rank].id.ToString();
+  out_.reason = reason.str();
+  out_.actions.emplace_back(
+      GroupStalled{current_, stall.missing, stall.waiting, operation, stall.lasted, remove});
+  stall_told_ = stall.sequence;
+  stall_told_at_ = now_;
+  if (!remove) return false;
+  RemoveStalled(stall.missing, out_.reason);
+  return true;
+}
+
+// Members that are in the same collective of the epoch but call it differently.
+std::string Coordinator::FindMismatch() const {
+  struct Side {
+    uint64_t signature = 0;
+    std::vector<int> ranks;
+    std::string operation;
+  };
+  std::map<uint64_t, std::vector<Side>> sides;  // By sequence number.
+  for (size_t rank = 0; rank < current_.members.size(); ++rank) {
+    const auto it = peers_.find(current_.members[rank].id);
+    if (it == peers_.end()) continue;
+    const Peer& peer = it->second;
+    const Progress& progress = peer.report.progress;
+    const bool sure = peer.operation_reports >= 2 ||
+                      peer.operation_until - peer.operation_since >= options_.mismatch_grace;
+    if (peer.operation == 0 || peer.operation_epoch != current_.epoch || !sure ||
+        progress.signature == 0) {
+      continue;
+    }
+    std::vector<Side>& at = sides[peer.operation];
+    auto side = std::find_if(at.begin(), at.end(),
+                             [&](const Side& s) { return s.signature == progress.signature; });
+    if (side == at.end()) side = at.insert(at.end(), {progress.signature, {}, progress.operation});
+    side->ranks.push_back(static_cast<int>(rank));
+  }
+  for (const auto& [sequence, at] : sides) {
+    if (at.size() < 2) continue;
+    std::string text = "the ranks called different collectives: ";
+    for (size_t i = 0; i < at.size(); ++i) {
+      text += (i == 0 ? "" : ", but ") + Ranks(at[i].ranks) + " " + at[i].operation;
+    }
+    return text + " (number " + std::to_string(sequence) + " of epoch " +
+           std::to_string(current_.epoch) + ")";
+  }
+  return "";
+}
+
+// The members that are furthest on wait for those that have not begun the same collective. If some
+// of the latter are in no collective at all, it is these; else the ones furthest behind.
+Coordinator::Stall Coordinator::FindStall() const {
+  struct At {
+    int rank = 0;
+    const Peer* peer = nullptr;
+    uint64_t begun = 0;
+    bool blocked = false;
+  };
+  std::vector<At> all;
+  Stall stall;
+  for (size_t i = 0; i < current_.members.size(); ++i) {
+    const auto it = peers_.find(current_.members[i].id);
+    if (it == peers_.end() || finished_.contains(current_.members[i].id)) continue;
+    const Peer& peer = it->second;
+    const Report& r = peer.report;
+    // Who has left the epoch (at a planned boundary) is waited for by nobody that matters.
+    if (r.state != MemberState::kActive || r.epoch != current_.epoch) continue;
+    const bool blocked = peer.operation != 0 && peer.operation_epoch == current_.epoch;
+    all.push_back({static_cast<int>(i), &peer, r.progress.sequence, blocked});
+    if (blocked) stall.sequence = std::max(stall.sequence, peer.operation);
+  }
+  const auto behind = [&](const At& at) { return at.begun < stall.sequence; };
+  const bool idle =
+      std::any_of(all.begin(), all.end(), [&](const At& at) { return behind(at) && !at.blocked; });
+  const Peer* first = nullptr;  // Who has waited longest.
+  Time known = Time::Never();   // Until when all that are missing are known to have been.
+  uint64_t least = stall.sequence;
+  for (const At& at : all) least = std::min(least, at.begun);
+  for (const At& at : all) {
+    if (at.blocked && !behind(at)) {
+      stall.waiting.push_back(at.rank);
+      if (first == nullptr || at.peer->operation_since < first->operation_since) first = at.peer;
+    } else if (behind(at) && (idle ? !at.blocked : at.begun == least)) {
+      stall.missing.push_back(at.rank);
+      known = std::min(known, at.peer->told);
+    }
+  }
+  if (first == nullptr) stall.missing.clear();
+  if (stall.missing.empty()) return stall;
+  stall.lasted = std::min(first->operation_until, known) - first->operation_since;
+  return stall;
+}
+
+void Coordinator::FailEpoch(const std::string& reason) {
+  failed_epoch_ = current_.epoch;
+  verdict_ = reason;
+  cause_at_ = Time::Never();
+  NoteCause(EpochCause::kMismatch, reason);
+  out_.reason = reason;
+  for (const ViewMember& m : current_.members) {
+    if (peers_.contains(m.id)) SendFail(m.id);
+  }
+}
+
+void Coordinator::RemoveStalled(const std::vector<int>& ranks, const std::string& reason) {
+  for (const int rank : ranks) {
+    const MemberId& id = current_.members[rank].id;
+    out_.actions.emplace_back(FenceMember{id, reason});
+    gone_.insert(id);
+    peers_.erase(id);
+  }
+  cause_at_ = Time::Never();  // A plan that it held up is not the cause.
+  NoteCause(EpochCause::kStall, reason);
+  if (!EndIfFinished()) Propose(reason, false, Survivors());
+}
+
+}  // namespace troupe::groups

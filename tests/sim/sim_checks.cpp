@@ -1,0 +1,122 @@
+// The invariants of the group simulation.
+#include <algorithm>
+
+#include "tests/sim/sim_head.h"
+#include "tests/sim/sim_member.h"
+
+namespace troupe::groups::sim {
+
+void World::CheckMemberList(Epoch epoch, const View& view, const char* where) {
+  std::vector<MemberId> ids;
+  for (const ViewMember& m : view.members) ids.push_back(m.id);
+  const auto [it, is_new] = lists_.try_emplace(epoch, ids);
+  if (!is_new && it->second != ids)
+    Fail(std::string("GM-2: two member lists of one epoch, seen at ") + where);
+}
+
+void World::CheckActivated(const SimMember& member, const View& view) {
+  CheckMemberList(view.epoch, view, "activate");
+  if (view.epoch <= member.last_activated())
+    Fail("GM-1: a member entered an epoch that is not newer");
+  for (const ViewMember& m : view.members) {
+    if (!prepared_.contains({m.id, view.epoch}))
+      Fail("GM-3: active before " + m.id.ToString() + " was prepared");
+  }
+  if (static_cast<int>(view.members.size()) < options_.min_members && !any_finished_) {
+    Fail("GM-6: active below the minimum");
+  }
+  if (!newest_.contains(view.epoch)) NoteNewest(view);
+}
+
+// What the members of a view hold when it begins, whatever the view says. Everybody is prepared, so
+// nothing changes until all are active.
+void World::NoteNewest(const View& view) {
+  Newest& newest = newest_[view.epoch];
+  for (const ViewMember& m : view.members) {
+    const SimMember* member = Find(m.id);
+    if (member == nullptr || !member->state().has_state) continue;
+    if (newest.any && member->state().version <= newest.version) continue;
+    newest = {true, member->state().version, member->state().hash};
+  }
+  // What was committed beyond that is lost; whoever brings it later was too late.
+  std::erase_if(committed_,
+                [&](const SimState& s) { return !newest.any || s.version > newest.version; });
+  for (auto& [id, member] : members_) {
+    const bool outside = RankOf(view, id) < 0 && member->carries();
+    if (outside && member->state().has_state && member->state().version > newest.version)
+      member->Kill();
+  }
+}
+
+void World::CheckSent(const Command& command) {
+  const bool epoch_message =
+      command.kind == CommandKind::kPrepare || command.kind == CommandKind::kInstall;
+  if (!epoch_message) return;
+  CheckMemberList(command.epoch, command.view, "send");
+  const bool stored =
+      std::any_of(store_.history.begin(), store_.history.end(), [&](const EpochRecord& r) {
+        return r.view.epoch == command.epoch &&
+               r.view.members.size() == command.view.members.size();
+      });
+  if (!stored) Fail("GM-7: a message of an epoch left before the epoch was stored");
+}
+
+void World::CheckSynced(const SimMember& member, const View& view) {
+  const SimState& mine = member.state();
+  const Newest& newest = newest_[view.epoch];
+  if (newest.any && (mine.version != newest.version || mine.hash != newest.hash)) {
+    return Fail("GM-8: " + member.id().ToString() + " began without the newest committed state");
+  }
+  for (const ViewMember& m : view.members) {
+    const SimMember* other = Find(m.id);
+    const bool comparable = other != nullptr && other->in_epoch() && other->synced() &&
+                            other->epoch() == view.epoch && other->state().version == mine.version;
+    if (comparable && other->state().hash != mine.hash)
+      Fail("GM-8: members of an active view hold different state");
+  }
+}
+
+void World::CheckLedger(const SimMember& member) {
+  const SimState& s = member.state();
+  const auto committed = static_cast<ptrdiff_t>(s.ledger.committed());
+  const auto middle = s.counts.begin() + committed;
+  const bool once = std::count(s.counts.begin(), middle, 1) == committed &&
+                    std::count(middle, s.counts.end(), 0) == s.counts.end() - middle;
+  if (!once || s.ledger.committed() != s.version * kBatch) {
+    return Fail("GM-9: " + member.id().ToString() + " has samples that are in no step or in two");
+  }
+  result_.steps = std::max(result_.steps, s.version);
+  if (!committed_.empty() && committed_.back().version >= s.version) return;
+  if (committed_.size() >= 8) committed_.erase(committed_.begin());
+  committed_.push_back(s);
+}
+
+void World::CheckStall(const View& view, const std::vector<int>& missing) {
+  for (const int rank : missing) {
+    const SimMember* member = Find(view.members[static_cast<size_t>(rank)].id);
+    if (member != nullptr && member->usable() && member->hung_since() == Time::Never())
+      Fail("GM-10: " + member->id().ToString() + " was put aside though it keeps nobody waiting");
+  }
+}
+
+void World::CheckVerdict(Epoch epoch) {
+  if (!mismatched_.contains(epoch)) Fail("GM-11: collectives failed that do match");
+}
+
+void World::CheckNoticed() {
+  for (const auto& [id, member] : members_) {
+    if (!member->usable() || !member->in_epoch()) continue;
+    const auto overdue = [&](Time since) {
+      return since != Time::Never() && Now() - std::max(since, healed_) > kStallSlack;
+    };
+    const auto list = lists_.find(member->epoch());
+    const bool awaited = list != lists_.end() && list->second.size() > 1;
+    if (awaited && overdue(member->hung_since()))
+      Fail("GM-10: " + id.ToString() + " keeps the others waiting and is not put aside");
+    const auto mismatch = mismatched_.find(member->epoch());
+    if (mismatch != mismatched_.end() && overdue(mismatch->second))
+      Fail("GM-11: collectives that do not match were not noticed");
+  }
+}
+
+}  // namespace troupe::groups::sim

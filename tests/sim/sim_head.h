@@ -1,0 +1,35 @@
+// A simulated head: the production Coordinator with a store that answers late or not at all.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "collective_groups/coordinator.h"
+#include "tests/sim/sim_world.h"
+
+namespace troupe::groups::sim {
+
+class SimHead {
+ public:
+  SimHead(World* world, std::string owner, std::optional<EpochRecord> record);
+  void Receive(Report report);
+  void Feed(const CoordinatorEvent& event);
+  void Stop() { running_ = false; }
+  [[nodiscard]] bool running() const { return running_; }
+  [[nodiscard]] const Coordinator& core() const { return core_; }
+
+ private:
+  void Handle(const CoordinatorAction& action);
+  void Persist(const PersistRecord& request);
+  void Answer(const PersistRecord& request, bool lie);
+  void SendTo(const MemberId& to, Command command);
+  void ArmTimer();
+
+  World* const world_;
+  const std::string owner_;
+  Coordinator core_;
+  TimerId timer_ = kNoTimer;
+  bool running_ = true;
+};
+
+}  // namespace troupe::groups::sim

@@ -1,0 +1,259 @@
+#include "tests/sim/sim_member.h"
+
+#include <algorithm>
+
+#include "runtime/wire.h"
+#include "tests/sim/sim_head.h"
+
+namespace troupe::groups::sim {
+namespace {
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL;
+}
+
+}  // namespace
+
+SimMember::SimMember(World* world, const MemberId& id, bool carries)
+    : world_(world),
+      id_(id),
+      transport_(world->network_.MakeTransport(id.ToString())),
+      core_(MemberOptions{id, "host" + std::to_string(id.incarnation % 2), ""}, world->Now()),
+      carries_(carries) {
+  state_.hash = id.incarnation;  // Until it is told, everybody has another model.
+  transport_->SetHandler(
+      [this](const std::string&, std::string frame) { Receive(std::move(frame)); });
+  Feed(MemberTick{});
+  Later(world_->Between(microseconds(100), milliseconds(30)), [this] {
+    const std::vector<SimState>& known = world_->committed_;
+    carries_ = carries_ && !known.empty();
+    if (carries_) {
+      state_ = known[static_cast<size_t>(world_->Uniform() * static_cast<double>(known.size()))];
+      ++world_->result_.carriers;
+    }
+    Feed(UserReady{state_.version, state_.has_state, !carries_ && world_->Uniform() < 0.5});
+  });
+}
+
+void SimMember::Later(Duration delay, std::function<void()> fn) {
+  transport_->loop().CallAfter(delay, [this, fn = std::move(fn)] {
+    if (!alive_) return;
+    if (paused_) {
+      held_.push_back(fn);
+    } else {
+      fn();
+    }
+  });
+}
+
+void SimMember::Pause(bool paused) {
+  paused_ = paused;
+  if (paused) return;
+  std::deque<std::function<void()>> held;
+  held.swap(held_);
+  for (auto& fn : held) {
+    if (alive_) fn();
+  }
+}
+
+void SimMember::Receive(std::string frame) {
+  if (!alive_) return;
+  if (paused_) {
+    held_.push_back([this, frame = std::move(frame)] { Receive(frame); });
+    return;
+  }
+  const Result<Command> command = wire::Decode<Command>(kCommandFrame, frame);
+  if (!command.ok()) return world_->Fail("wire: " + command.error().message);
+  OnCommand(*command);
+}
+
+void SimMember::OnCommand(const Command& command) {
+  const bool inside = core_.state() == MemberState::kActive;
+  const Epoch before = core_.epoch();
+  Feed(CommandReceived{command});
+  const bool out = command.kind == CommandKind::kHalt ||
+                   (command.kind == CommandKind::kPrepare && !command.planned);
+  if (!inside || !out || core_.state() == MemberState::kActive || failed_ == before) return;
+  const auto verdict = world_->verdicts_.find(before);
+  if (verdict != world_->verdicts_.end() && verdict->second == world_->OnlyHead()) {
+    world_->Fail("GM-11: " + id_.ToString() + " left a failed epoch without the verdict");
+  }
+}
+
+void SimMember::Feed(const MemberEvent& event) {
+  if (!alive_ || expelled_) return;
+  const auto actions = core_.Step(world_->Now(), event);
+  if (core_.state() == MemberState::kPrepared) world_->prepared_.insert({id_, core_.epoch()});
+  for (const MemberAction& action : actions) Handle(action);
+  ArmTimer();
+}
+
+void SimMember::ArmTimer() {
+  transport_->loop().Cancel(timer_);
+  timer_ = transport_->loop().CallAt(core_.NextDeadline(), [this] {
+    if (!alive_) return;
+    if (paused_) {
+      held_.push_back([this] { Feed(MemberTick{}); });
+    } else {
+      Feed(MemberTick{});
+    }
+  });
+}
+
+void SimMember::Handle(const MemberAction& action) {
+  if (const auto* a = std::get_if<SendReport>(&action)) {
+    (void)transport_->Send(kHead, wire::Encode(kReportFrame, a->report));
+  } else if (std::holds_alternative<AbortEpoch>(action)) {
+    UnwindSoon();
+  } else if (const auto* a = std::get_if<FailOperations>(&action)) {
+    world_->CheckVerdict(a->epoch);
+    failed_ = a->epoch;
+    UnwindSoon();
+  } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
+    OffersMade made{a->epoch, {}, ""};
+    for (const LinkPeer& peer : a->peers) made.offers.push_back({peer.slot, 0, "at " + id_.ToString()});
+    Later(world_->Between(microseconds(50), microseconds(500)), [this, made] { Feed(made); });
+  } else if (const auto* a = std::get_if<LinkEpoch>(&action)) {
+    Later(world_->Between(microseconds(100), milliseconds(1)), [this, epoch = a->view.epoch] {
+      Feed(EpochLinked{epoch, ""});
+    });
+  } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
+    Later(microseconds(200), [this, a = *a] { Feed(PrelinkOffered{a.slot, a.attempt, "ahead"}); });
+  } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
+    Later(microseconds(300), [this, a = *a] { Feed(PrelinkDone{a.slot, a.attempt, true}); });
+  } else if (const auto* a = std::get_if<Activated>(&action)) {
+    world_->CheckActivated(*this, a->view);
+    last_activated_ = a->view.epoch;
+    StartEpoch(a->view);
+  } else if (std::holds_alternative<TooLateToFound>(action)) {
+    Later(world_->Between(milliseconds(1), milliseconds(100)), [this] {
+      Feed(UserReady{state_.version, state_.has_state, false});
+    });
+  } else if (const auto* a = std::get_if<BoundaryAnswer>(&action)) {
+    Later(microseconds(10), [this, stop = a->stop, g = generation_] {
+      if (!in_epoch_ || g != generation_) return;
+      stop ? Unwind() : NextStep();
+    });
+  } else if (std::holds_alternative<Expelled>(action)) {
+    expelled_ = true;
+    in_epoch_ = false;
+    world_->LeaveSteps(id_, epoch_);
+  }
+}
+
+// ---- the training loop ----
+
+void SimMember::StartEpoch(const View& view) {
+  in_epoch_ = true;
+  synced_ = false;
+  in_step_ = false;
+  ++generation_;
+  epoch_ = view.epoch;
+  view_ = view;
+  step_ = 0;
+  world_->result_.epochs = std::max(world_->result_.epochs, view.epoch);
+  world_->Sync(*this, view);
+}
+
+void SimMember::TakeState(SimState state) {
+  if (world_->Sabotaged(Sabotage::kForgetLedger)) state.ledger = state_.ledger;
+  state_ = std::move(state);
+}
+
+void SimMember::Synced() {
+  synced_ = true;
+  state_.has_state = true;
+  world_->CheckSynced(*this, view_);
+  Feed(UserVersion{state_.version});
+  NextStep();
+}
+
+void SimMember::NextStep() {
+  if (!in_epoch_) return;
+  Later(world_->Between(microseconds(200), milliseconds(2)), [this, g = generation_] {
+    if (!in_epoch_ || g != generation_) return;
+    if (hang_next_ == 0) return EnterStep();
+    // Whom nobody waits for may hang for ever.
+    const bool for_ever = hang_next_ == 2 && view_.members.size() > 1;
+    hang_next_ = 0;
+    hung_since_ = world_->Now();
+    if (for_ever) return;
+    Later(world_->Between(milliseconds(10), seconds(1)), [this] {
+      hung_since_ = Time::Never();
+      if (!in_epoch_) return;
+      core_.state() == MemberState::kActive ? EnterStep() : Unwind();
+    });
+  });
+}
+
+void SimMember::EnterStep() {
+  share_ = {};
+  if (state_.ledger.remaining() > 0) {  // Else this is the barrier after the last step.
+    std::vector<uint64_t> sizes(view_.members.size(), kBatch / view_.members.size());
+    for (size_t r = 0; r < kBatch % sizes.size(); ++r) ++sizes[r];
+    const auto shares = state_.ledger.Lease(state_.version + 1, sizes);
+    if (!shares.ok()) return world_->Fail("GM-9: " + shares.error().message);
+    share_ = (*shares)[static_cast<size_t>(RankOf(view_, id_))];
+  }
+  in_step_ = true;
+  const uint64_t signature = mismatch_next_ ? 2 : 1;
+  mismatch_next_ = false;
+  ++step_;
+  Feed(OperationBegan{epoch_, {step_, signature, "step"}});
+  world_->EnterStep(*this, epoch_, view_, {step_, signature, share_});
+}
+
+void SimMember::CompleteStep(Epoch epoch, uint64_t step,
+                             const std::vector<SampleLedger::Range>& shares) {
+  if (!in_epoch_) return;
+  if (epoch != epoch_ || step != step_)
+    return world_->Fail("GM-4: a collective completed across epochs");
+  in_step_ = false;
+  Feed(OperationEnded{epoch, step});
+  if (state_.ledger.remaining() == 0) {  // That was the barrier after the last step.
+    finished_ = true;
+    in_epoch_ = false;
+    world_->any_finished_ = true;
+    Feed(UserFinished{});
+    return;
+  }
+  for (const auto& [begin, end] : shares) {
+    for (uint64_t i = begin; i < end; ++i) ++state_.counts[i];
+  }
+  if (!state_.ledger.Commit(state_.version + 1).ok())
+    return world_->Fail("GM-9: a step was committed that was not leased");
+  state_.hash = Mix(Mix(state_.hash, epoch), state_.version);
+  ++state_.version;
+  state_.has_state = true;
+  world_->CheckLedger(*this);
+  Feed(UserVersion{state_.version});
+  Feed(UserBoundary{});
+}
+
+// The blocked collective unwinds a little later on the user's thread; one that hangs elsewhere does
+// not notice.
+void SimMember::UnwindSoon() {
+  if (!in_epoch_ || hung_since_ != Time::Never()) return;
+  Later(world_->Between(microseconds(20), microseconds(400)), [this, g = generation_] {
+    if (in_epoch_ && g == generation_ && hung_since_ == Time::Never()) Unwind();
+  });
+}
+
+void SimMember::Unwind() {
+  if (in_step_) Feed(OperationEnded{epoch_, step_});
+  if (in_step_ && world_->Sabotaged(Sabotage::kCommitOnAbort)) {
+    for (uint64_t i = share_.first; i < share_.second; ++i) ++state_.counts[i];
+    if (state_.ledger.Commit(state_.version + 1).ok()) ++state_.version;
+    world_->CheckLedger(*this);
+  }
+  state_.ledger.Void(state_.version + 1);
+  in_step_ = false;
+  in_epoch_ = false;
+  world_->LeaveSteps(id_, epoch_);
+  ++generation_;
+  Later(world_->Between(microseconds(10), microseconds(300)), [this] {
+    if (!finished_) Feed(UserReady{state_.version, state_.has_state});
+  });
+}
+
+}  // namespace troupe::groups::sim
