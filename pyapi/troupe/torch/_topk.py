@@ -48,4 +48,4 @@ class TopK(ErrorFeedback):
         result = torch.zeros_like(work)
         for rank in range(group.size):  # indices of one rank differ, so each sum has one order
             result.index_add_(0, all_indices[rank], all_values[rank])
-        self.finish(bucket, result, work)
+        self.finish(bucket, result, work, [all_values])
