@@ -11,7 +11,7 @@ from test_elastic import Log, finish, kill_at, start, trainer
 
 import troupe.torch as hvd
 from troupe.errors import CollectiveMismatchError
-from troupe.torch import _buckets, _powersgd
+from troupe.torch import _buckets, _powersgd, _topk
 from troupe.torch.compression import (
     Collectives,
     Compression,
@@ -485,6 +485,27 @@ def test_the_first_q_depends_on_seed_epoch_and_bucket_only() -> None:
     assert torch.equal(first(1, 2, 3), first(1, 2, 3))
     for other in [(0, 2, 3), (1, 1, 3), (1, 2, 0)]:
         assert not torch.equal(first(1, 2, 3), first(*other))
+
+
+@pytest.mark.parametrize("numel", [1, 50, 70_000, 300_001])
+@pytest.mark.parametrize("kind", ["normal", "sorted", "few", "nan"])
+def test_largest(numel: int, kind: str) -> None:
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).abs()
+    if kind == "sorted":
+        x = x.sort().values
+    elif kind == "few":  # less than k are not zero
+        x[torch.arange(numel) % 1000 != 3] = 0
+    elif kind == "nan":
+        x[numel // 2] = float("nan")
+    k = max(1, numel // 100)
+    found = _topk._largest(x, k)
+    assert found.unique().numel() == k
+    wanted = torch.topk(x, k).values
+    values = x[found].sort(descending=True).values
+    if kind == "nan":
+        assert bool(values.isnan().any()) and bool(wanted.isnan().any())
+        values, wanted = values.nan_to_num(9.0).sort().values, wanted.nan_to_num(9.0).sort().values
+    assert torch.equal(values, wanted)
 
 
 def test_argument_errors() -> None:

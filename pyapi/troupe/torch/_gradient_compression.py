@@ -155,14 +155,20 @@ class ErrorFeedback(GradientCompressor):
         return work if error is None else work.add_(error)
 
     def finish(
-        self, bucket: GradientBucket, result: torch.Tensor, error: torch.Tensor | None
+        self,
+        bucket: GradientBucket,
+        result: torch.Tensor,
+        error: torch.Tensor | None,
+        received: Sequence[torch.Tensor],
     ) -> bool:
         """Ends a reduction with the sum of all ranks and what this rank has not sent.
 
-        Both are 1-D of ``work_dtype``. Returns whether the result is finite. If not, all ranks drop
-        their errors, so that one overflow does not come back in every step that follows.
+        ``result`` and ``error`` are 1-D of ``work_dtype``; ``received``, equal on all ranks, is
+        what the result was made of. Returns whether that is finite. If not, all ranks drop their
+        errors, so that one overflow does not come back in every step that follows.
         """
-        finite = bool(torch.isfinite(result).all())
+        finite = all(bool(torch.isfinite(part).all()) for part in received)
         self.keep(bucket, "error", error if finite else None, shared=False)
-        bucket.flat.copy_(result)
+        if result is not bucket.flat:
+            bucket.flat.copy_(result)
         return finite

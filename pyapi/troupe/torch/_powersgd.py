@@ -9,6 +9,8 @@ import torch
 
 from troupe.torch._gradient_compression import Collectives, ErrorFeedback, GradientBucket
 
+_BLOCK = 1 << 15  # elements
+
 
 class PowerSGD(ErrorFeedback):
     """Low-rank compression (Vogels et al., "PowerSGD", NeurIPS 2019), with error feedback.
@@ -61,7 +63,7 @@ class PowerSGD(ErrorFeedback):
         if self.steps < self.start_after:
             group.all_reduce(work)
             yield
-            self.finish(bucket, work, None)
+            self.finish(bucket, work, None, [])
             return
         matrices, rest = self._split(bucket, work)
         plain = torch.cat([part.reshape(-1) for part in rest]) if rest else work.new_empty(0)
@@ -88,13 +90,14 @@ class PowerSGD(ErrorFeedback):
         group.all_reduce(new_q)
         yield
 
-        result = torch.empty_like(work)
+        # The gradients are in `work` by now, so the result can take their place.
+        result = bucket.flat if bucket.flat.dtype == work.dtype else torch.empty_like(work)
         whole, others = self._split(bucket, result)
         for target, part, q_part in zip(whole, p_parts, q_parts, strict=True):
             _product_into(target, part, q_part)
         for target, value in zip(others, sums, strict=True):
             target.copy_(value.view(target.shape))
-        finite = self.finish(bucket, result, work)
+        finite = self.finish(bucket, result, work, [plain, new_q])
         self.keep(bucket, "q", new_q if finite else None, shared=True)
 
     def _split(
@@ -170,7 +173,12 @@ def _orthogonalise(p: torch.Tensor) -> None:
 
 
 def _product_into(out: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> None:
-    """out = p q' by outer products in the order of columns."""
-    torch.mul(p[:, :1], q[:, 0], out=out)
-    for j in range(1, p.shape[1]):
-        out += p[:, j:j + 1] * q[:, j]
+    """out = p q' by outer products in the order of columns, in blocks of rows that fit a cache."""
+    rows = max(1, _BLOCK // max(1, out.shape[1]))
+    columns = q.t().contiguous()
+    scratch = torch.empty_like(out[:rows])
+    for begin in range(0, out.shape[0], rows):
+        block, part = out[begin:begin + rows], p[begin:begin + rows]
+        torch.mul(part[:, :1], columns[0], out=block)
+        for j in range(1, p.shape[1]):
+            block += torch.mul(part[:, j:j + 1], columns[j], out=scratch[:block.shape[0]])

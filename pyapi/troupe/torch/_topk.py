@@ -9,6 +9,8 @@ import torch
 
 from troupe.torch._gradient_compression import Collectives, ErrorFeedback, GradientBucket
 
+_SAMPLE = 1 << 14  # elements
+
 
 class TopK(ErrorFeedback):
     """Sparse gradients with error feedback (Stich et al., "Sparsified SGD with Memory", NeurIPS
@@ -39,7 +41,7 @@ class TopK(ErrorFeedback):
     def reduce(self, bucket: GradientBucket, group: Collectives) -> Iterator[None]:
         work = self.corrected(bucket)
         k = min(work.numel(), math.ceil(self.ratio * work.numel()))
-        indices = torch.topk(work.abs(), k, sorted=False).indices
+        indices = _largest(work.abs(), k)
         values = work[indices]
         all_indices = group.all_gather(indices)
         all_values = group.all_gather(values)
@@ -48,4 +50,21 @@ class TopK(ErrorFeedback):
         result = torch.zeros_like(work)
         for rank in range(group.size):  # indices of one rank differ, so each sum has one order
             result.index_add_(0, all_indices[rank], all_values[rank])
-        self.finish(bucket, result, work)
+        self.finish(bucket, result, work, [all_values])
+
+
+def _largest(magnitude: torch.Tensor, k: int) -> torch.Tensor:
+    """Indices of the k largest elements, NaN above all.
+
+    A sample says what roughly 2 k elements exceed. If at least k do, the largest are among them:
+    the answer is exact and most elements were looked at only once.
+    """
+    numel = magnitude.numel()
+    sample = magnitude[::max(1, numel // _SAMPLE)]
+    share = math.ceil(2 * k / numel * sample.numel()) + 8
+    if share < sample.numel() // 4:
+        threshold = torch.topk(sample, share).values[-1]
+        candidates = (~(magnitude < threshold)).nonzero().flatten()
+        if candidates.numel() >= k:
+            return candidates[torch.topk(magnitude[candidates], k, sorted=False).indices]
+    return torch.topk(magnitude, k, sorted=False).indices
