@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from troupe.errors import (
+    CollectiveMismatchError,
     DrainedError,
     HorovodInternalError,
     PlacementError,

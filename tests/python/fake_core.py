@@ -86,9 +86,10 @@ class SampleLedger:
 
 
 class Op:
-    def __init__(self, kind: str, key: tuple[Any, ...]) -> None:
+    def __init__(self, kind: str, key: tuple[Any, ...], text: str = "") -> None:
         self.kind = kind
         self.key = key
+        self.text = text
         self.parts: dict[int, Any] = {}
         self.done_for: set[int] = set()
         self.error: Optional[CoreError] = None
@@ -254,7 +255,9 @@ class FakeGroup:
         self.active: Optional[dict[str, Any]] = None
         self.version = 0
         self._epoch: Optional[Epoch] = None
-        self._sequence = 0
+        self._sequence = 0  # Of handles.
+        self._team_sequences: dict[int, int] = {}
+        self._teams: list[list[str]] = []
         self._handles: dict[int, tuple[Epoch, Op]] = {}
 
     # -- views ----------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ class FakeGroup:
             if self.active is None:
                 return None
             self._epoch = self.cluster.epoch
-            self._sequence = 0
+            self._team_sequences = {}
             return dict(self.active)
 
     def view(self) -> Optional[dict[str, Any]]:
@@ -307,22 +310,55 @@ class FakeGroup:
 
     # -- collectives ----------------------------------------------------------------------------
 
-    def allreduce(self, buffers: list[tuple[int, int]], dtype: str, op: str, prescale: float,
-                  postscale: float, name: str) -> int:
-        key = ("allreduce", name, dtype, op, prescale, postscale, tuple(n for _, n in buffers))
-        return self._issue("allreduce", name, key, buffers)
+    def allreduce(self, ins: list[tuple[int, int]], outs: list[tuple[int, int]], count: int,
+                  dtype: str, op: str, prescale: float, postscale: float, text: str,
+                  team: int = 0) -> int:
+        size = torch.tensor([], dtype=_DTYPES[dtype]).element_size()
+        assert sum(n for _, n in ins) == count * size, "allreduce: the input has another size"
+        assert not outs or sum(n for _, n in outs) == count * size
+        key = (count, dtype, op, prescale, postscale)
+        return self._issue("allreduce", text, key, (ins, outs), team)
 
-    def broadcast(self, ptr: int, nbytes: int, root: int, name: str) -> int:
-        return self._issue("broadcast", name, ("broadcast", name, nbytes, root), ptr)
+    def reducescatter(self, in_ptr: int, out_ptr: int, counts: list[int], dtype: str, op: str,
+                      prescale: float, postscale: float, text: str, team: int = 0) -> int:
+        key = (tuple(counts), dtype, op, prescale, postscale)
+        return self._issue("reducescatter", text, key, (in_ptr, out_ptr), team)
 
-    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], name: str) -> int:
-        key = ("allgather", name, tuple(nbytes_per_rank))
-        return self._issue("allgather", name, key, (in_ptr, out_ptr))
+    def adasum(self, tensors: list[tuple[int, int]], dtype: str, text: str, team: int = 0) -> int:
+        key = (dtype, tuple(n for _, n in tensors))
+        return self._issue("adasum", text, key, tensors, team)
 
-    def barrier(self, name: str) -> int:
-        return self._issue("barrier", name, ("barrier", name), None)
+    def broadcast(self, ptr: int, nbytes: int, root: int, text: str, team: int = 0) -> int:
+        return self._issue("broadcast", text, (nbytes, root), ptr, team)
 
-    def wait(self, handle: int, timeout_s: float) -> None:
+    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], text: str,
+                  team: int = 0) -> int:
+        return self._issue("allgather", text, tuple(nbytes_per_rank), (in_ptr, out_ptr), team)
+
+    def exchange(self, outgoing: list[tuple[int, int, int]], incoming: list[tuple[int, int, int]],
+                 text: str, team: int = 0) -> int:
+        return self._issue("exchange", text, (), (outgoing, incoming), team)
+
+    def barrier(self, text: str, team: int = 0) -> int:
+        return self._issue("barrier", text, (), None, team)
+
+    def add_team(self, ranks: list[int]) -> int:
+        names = [self.cluster.epoch.members[rank].name for rank in ranks]
+        self._teams.append(names)
+        epoch = self._step("add_team", "")
+        op = Op("add_team", ())
+        op.done_for.add(id(self))
+        self._handles[-len(self._teams)] = (epoch, op)
+        return -len(self._teams)
+
+    def team(self, team: int) -> list[int]:
+        members = self._epoch.members if self._epoch else []
+        if team == 0:
+            return list(range(len(members)))
+        names = self._teams[team - 1] if team <= len(self._teams) else []
+        return [rank for rank, member in enumerate(members) if member.name in names]
+
+    def wait(self, handle: int, timeout_s: float) -> int:
         if handle not in self._handles:
             raise CoreError("invalid_argument", f"no collective {handle} is in flight")
         epoch, op = self._handles.pop(handle)
@@ -331,19 +367,22 @@ class FakeGroup:
                 lambda: id(self) in op.done_for or op.error or epoch.aborted,
                 min(timeout_s, DEADLINE_S),
             ):
-                raise CoreError("deadline_exceeded", f"{op.key[:2]} is incomplete")
+                raise CoreError("deadline_exceeded", f"{op.text} is incomplete")
             if id(self) in op.done_for:
-                return
+                return max(0, -handle)
             if op.error:
                 raise op.error
             self._check(epoch)
+            raise AssertionError("unreachable")
 
     def poll(self, handle: int) -> bool:
         epoch, op = self._handles[handle]
         with self.cluster.cond:
             return id(self) in op.done_for or bool(op.error or epoch.aborted)
 
-    def transfer(self, chain: list[int], buffers: list[tuple[int, int]], timeout_s: float) -> int:
+    def transfer(self, sources: list[int], receivers: list[int], buffers: list[tuple[int, int]],
+                 timeout_s: float) -> int:
+        chain = [*sources, *receivers]
         epoch = self._step("transfer", "")
         sizes = tuple(n for _, n in buffers)
         with self.cluster.cond:
@@ -358,7 +397,7 @@ class FakeGroup:
                 op.error = CoreError("internal", f"transfer sizes differ: {op.key} and {sizes}")
             op.parts[id(self)] = buffers
             if len(op.parts) == len(members) and not op.error:
-                for member in members[1:]:
+                for member in members[len(sources):]:
                     for (src, n), (dst, _) in zip(op.parts[id(members[0])], op.parts[id(member)]):
                         memory(dst, n).copy_(memory(src, n))
                 op.done_for.update(id(m) for m in members)
@@ -389,73 +428,140 @@ class FakeGroup:
         if epoch.aborted:
             raise CoreError("epoch_changed", epoch.aborted)
 
-    def _issue(self, kind: str, name: str, key: tuple[Any, ...], part: Any) -> int:
-        epoch = self._step(kind, name)
+    def _issue(self, kind: str, text: str, key: Any, part: Any, team: int) -> int:
+        epoch = self._step(kind, text)
         with self.cluster.cond:
             self._check(epoch)
-            handle = self._sequence
-            self._sequence += 1
-            op = epoch.ops.setdefault(handle, Op(kind, key))
+            handle = self._sequence = self._sequence + 1
+            place = self._team_sequences[team] = self._team_sequences.get(team, 0) + 1
+            members = [epoch.members[rank] for rank in self.team(team)]
+            op = epoch.ops.setdefault((team, place), Op(kind, key, text))
             self._handles[handle] = (epoch, op)
-            if op.key != key:
+            if op.text != text:
+                op.error = CoreError(
+                    "mismatch", f"the ranks disagree about a collective: {op.text}; {text}"
+                )
+            elif (op.kind, op.key) != (kind, key):
                 op.error = CoreError("internal", f"ranks issue {op.key} and {key} at once")
             op.parts[id(self)] = part
-            if len(op.parts) == len(epoch.members) and not op.error:
-                self._complete(epoch, op)
+            if len(op.parts) == len(members) and not op.error:
+                self._complete(epoch, op, members)
             self.cluster.cond.notify_all()
             return handle
 
-    def _complete(self, epoch: Epoch, op: Op) -> None:
-        members = epoch.members
+    def _complete(self, epoch: Epoch, op: Op, members: list[FakeGroup]) -> None:
         receivers: Optional[set[str]] = None
         if self.cluster.deliver is not None:
             receivers = self.cluster.deliver(op, members)
         chosen = [m for m in members if receivers is None or m.name in receivers]
         if op.kind == "allreduce":
             _reduce(op, members, chosen)
+        elif op.kind == "reducescatter":
+            _reduce_scatter(op, members, chosen)
+        elif op.kind == "adasum":
+            _adasum(op, members, chosen)
         elif op.kind == "broadcast":
-            _, _, nbytes, root = op.key
-            source = memory(op.parts[id(members[root])], nbytes).clone()
-            for member in chosen:
-                memory(op.parts[id(member)], nbytes).copy_(source)
+            nbytes, root = op.key
+            if nbytes:
+                source = memory(op.parts[id(members[root])], nbytes).clone()
+                for member in chosen:
+                    memory(op.parts[id(member)], nbytes).copy_(source)
         elif op.kind == "allgather":
-            sizes = op.key[2]
-            gathered = torch.cat(
-                [memory(op.parts[id(m)][0], n) for m, n in zip(members, sizes) if n]
-            )
-            for member in chosen:
-                memory(op.parts[id(member)][1], sum(sizes)).copy_(gathered)
+            blocks = [
+                memory(op.parts[id(m)][0], n) for m, n in zip(members, op.key) if n
+            ]
+            for member in chosen if blocks else []:
+                memory(op.parts[id(member)][1], sum(op.key)).copy_(torch.cat(blocks))
+        elif op.kind == "exchange":
+            _exchange(op, members, chosen)
         op.done_for.update(id(m) for m in chosen)
         if receivers is not None:
             epoch.aborted = "a member died while results were under way"
 
 
+def _combine(parts: list[torch.Tensor], how: str, pre: float, post: float) -> torch.Tensor:
+    dtype = parts[0].dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    stack = torch.stack([p.to(wide) for p in parts])
+    if pre != 1.0:
+        stack = stack * pre
+    if how in ("sum", "average"):
+        result = stack.any(0) if dtype == torch.bool else stack.sum(0)
+        if how == "average":
+            result = result / len(parts)
+    elif how == "min":
+        result = stack.min(0).values
+    elif how == "max":
+        result = stack.max(0).values
+    else:
+        result = stack.prod(0)
+    if post != 1.0:
+        result = result * post
+    return result.to(dtype)
+
+
+def _joined(buffers: list[tuple[int, int]], dtype: torch.dtype) -> torch.Tensor:
+    pieces = [memory(ptr, n, dtype) for ptr, n in buffers if n]
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=dtype)
+
+
+def _spread(flat: torch.Tensor, buffers: list[tuple[int, int]]) -> None:
+    begin = 0
+    for ptr, n in buffers:
+        if n == 0:
+            continue
+        target = memory(ptr, n, flat.dtype)
+        target.copy_(flat[begin:begin + target.numel()])
+        begin += target.numel()
+
+
 def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    _, _, dtype_name, how, pre, post, counts = op.key
+    _, dtype_name, how, pre, post = op.key
+    dtype = _DTYPES[dtype_name]
+    result = _combine([_joined(op.parts[id(m)][0], dtype) for m in members], how, pre, post)
+    for member in chosen:
+        _spread(result, op.parts[id(member)][1])
+
+
+def _reduce_scatter(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
+    counts, dtype_name, how, pre, post = op.key
     dtype = _DTYPES[dtype_name]
     size = torch.tensor([], dtype=dtype).element_size()
-    for index, count in enumerate(counts):
-        parts = [
-            memory(op.parts[id(m)][index][0], count * size, dtype).clone() for m in members
-        ]
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-        stack = torch.stack([p.to(wide) for p in parts])
-        if pre != 1.0:
-            stack = stack * pre
-        if how in ("sum", "average"):
-            result = stack.any(0) if dtype == torch.bool else stack.sum(0)
-            if how == "average":
-                result = result / len(members)
-        elif how == "min":
-            result = stack.min(0).values
-        elif how == "max":
-            result = stack.max(0).values
-        else:
-            result = stack.prod(0)
-        if post != 1.0:
-            result = result * post
+    inputs = [_joined([(op.parts[id(m)][0], sum(counts) * size)], dtype) for m in members]
+    blocks = _combine(inputs, how, pre, post).split(list(counts))
+    for position, member in enumerate(members):
+        if member in chosen:
+            _spread(blocks[position], [(op.parts[id(member)][1], counts[position] * size)])
+
+
+def _adasum(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
+    """Folds the ranks beyond a power of two, then combines neighbours, neighbours of pairs, ..."""
+    dtype_name, sizes = op.key
+    dtype = _DTYPES[dtype_name]
+    for index, n in enumerate(sizes):
+        values = [memory(op.parts[id(m)][index][0], n, dtype).double() for m in members]
+        power = 1 << (len(values).bit_length() - 1)
+        for extra in range(power, len(values)):
+            values[extra - power] = _adasum_pair(values[extra - power], values[extra])
+        values = values[:power]
+        while len(values) > 1:
+            values = [_adasum_pair(a, b) for a, b in zip(values[::2], values[1::2])]
         for member in chosen:
-            memory(op.parts[id(member)][index][0], count * size, dtype).copy_(result.to(dtype))
+            memory(op.parts[id(member)][index][0], n, dtype).copy_(values[0].to(dtype))
+
+
+def _adasum_pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    ab, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    return (1 - ab / (2 * aa) if aa else 1) * a + (1 - ab / (2 * bb) if bb else 1) * b
+
+
+def _exchange(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
+    for position, member in enumerate(members):
+        for peer, ptr, n in op.parts[id(member)][1] if member in chosen else []:
+            blocks = [b for b in op.parts[id(members[peer])][0] if b[0] == position and b[2] == n]
+            assert len(blocks) == 1, f"nobody sends {n} bytes from {peer} to {position}"
+            if n:
+                memory(ptr, n).copy_(memory(blocks[0][1], n))
 
 
 class FakeWorker:

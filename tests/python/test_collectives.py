@@ -284,11 +284,124 @@ def test_init_again_after_shutdown() -> None:
     assert run_ranks(2, fn) == [2, 2]
 
 
-def test_adasum_is_not_offered() -> None:
-    assert not hasattr(hvd, "Adasum")
-
+def test_adasum_adds_what_is_orthogonal_and_averages_what_is_equal() -> None:
     def fn() -> None:
-        with pytest.raises(ValueError, match="op 2 is not supported"):
-            hvd.allreduce(torch.ones(1), op=2)
+        apart = torch.zeros(4)
+        apart[hvd.rank()] = 2.0
+        assert hvd.allreduce(apart, op=hvd.Adasum).tolist() == [2.0, 2.0, 2.0, 0.0]
+        same = torch.tensor([1.0, -3.0], dtype=torch.float64)
+        assert hvd.allreduce(same, op=hvd.Adasum).tolist() == [1.0, -3.0]
+        with pytest.raises(ValueError, match="floating"):
+            hvd.allreduce(torch.ones(1, dtype=torch.int32), op=hvd.Adasum)
 
-    run_ranks(1, fn)
+    run_ranks(3, fn)
+
+
+def test_reducescatter_of_uneven_rows_and_its_gradient() -> None:
+    def fn() -> None:
+        r, size = hvd.rank(), hvd.size()
+        x = torch.arange(10, dtype=torch.float32).reshape(5, 2) * (r + 1)
+        rows = [slice(0, 2), slice(2, 4), slice(4, 5)][r]
+        total = torch.arange(10, dtype=torch.float32).reshape(5, 2) * 6
+        assert torch.equal(hvd.reducescatter(x, op=hvd.Sum), total[rows])
+        assert torch.equal(hvd.reducescatter(x), total[rows] / size)
+        exact = hvd.reducescatter(x.to(torch.int32), prescale_factor=2.0)
+        assert torch.equal(exact, (total[rows] * 2).to(torch.int32) // size)
+        a, b = hvd.grouped_reducescatter([x, x.double()], op=hvd.Sum)
+        assert torch.equal(a, total[rows]) and torch.equal(b, total[rows].double())
+        x.requires_grad_()
+        hvd.reducescatter(x).sum().backward()
+        assert x.grad.tolist() == [[1.0, 1.0]] * 5
+        with pytest.raises(ValueError, match="Max"):
+            hvd.reducescatter(x, op=hvd.Max)
+        with pytest.raises(ValueError, match="scalar"):
+            hvd.reducescatter(torch.tensor(1.0))
+
+    run_ranks(3, fn)
+
+
+def test_alltoall_with_and_without_splits() -> None:
+    def fn() -> None:
+        r, size = hvd.rank(), hvd.size()
+        x = torch.arange(size * 2).reshape(size, 2) + 100 * r
+        assert hvd.alltoall(x).tolist() == [
+            [2 * r + 100 * p, 2 * r + 1 + 100 * p] for p in range(size)
+        ]
+        # Rank r sends p rows to rank p.
+        y = torch.full((3,), float(r), requires_grad=True)
+        out, received = hvd.alltoall(y, splits=torch.tensor([0, 1, 2]))
+        assert received.tolist() == [r] * 3
+        assert out.tolist() == [float(p) for p in range(size) for _ in range(r)]
+        (out * (r + 1)).sum().backward()
+        assert y.grad.tolist() == [2.0, 3.0, 3.0]
+        with pytest.raises(ValueError, match="add up"):
+            hvd.alltoall(y, splits=[1, 1, 2])
+        with pytest.raises(ValueError, match="evenly"):
+            hvd.alltoall(torch.ones(4))
+
+    run_ranks(3, fn)
+
+
+def test_gather_scatter_and_reduce_to_a_root() -> None:
+    def fn() -> None:
+        r = hvd.rank()
+        mine = torch.full((r, 2), r, dtype=torch.int64)
+        gathered = hvd.gather(mine, 1)
+        assert (gathered is None) == (r != 1)
+        if gathered is not None:
+            assert gathered[:, 0].tolist() == [1, 2, 2]
+        whole = torch.arange(8.0).reshape(4, 2) if r == 2 else None
+        share = hvd.scatter(whole, 2)
+        assert share.tolist() == [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0]], [[6.0, 7.0]]][r]
+        back = hvd.gather(share, 0)
+        assert torch.equal(back, torch.arange(8.0).reshape(4, 2)) if r == 0 else back is None
+        top = hvd.reduce(torch.tensor([float(r)]), 0, op=hvd.Max)
+        assert top.tolist() == [2.0] if r == 0 else top is None
+
+    run_ranks(3, fn)
+
+
+def test_grouped_allgather_and_sparse_allreduce() -> None:
+    def fn() -> None:
+        r = hvd.rank()
+        a, b = hvd.grouped_allgather([torch.full((r,), r), torch.ones(1, 2)])
+        assert a.tolist() == [1, 2, 2] and b.shape == (3, 2)
+        x = torch.sparse_coo_tensor([[r, 3]], [1.0, 3.0], (4,))
+        wait = hvd.sparse_allreduce_async(x)
+        assert wait().to_dense().tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 3.0])
+        assert hvd.sparse_allreduce_async(x, op=hvd.Sum)().to_dense().tolist() == [1, 1, 1, 9]
+        with pytest.raises(ValueError, match="sparse"):
+            hvd.sparse_allreduce_async(torch.ones(2))
+
+    run_ranks(3, fn)
+
+
+def test_process_sets_are_members_with_their_own_collectives() -> None:
+    def fn() -> None:
+        r = hvd.rank()
+        outer = hvd.add_process_set([0, 2])
+        pair = hvd.add_process_set(hvd.ProcessSet([1, 0]))
+        assert outer.ranks == [0, 2] and pair.ranks == [0, 1]
+        assert (outer.included(), outer.rank()) == ((True, r // 2) if r != 1 else (False, -1))
+        x = torch.tensor([float(r + 1)])
+        if outer.included():
+            assert hvd.allreduce(x, op=hvd.Sum, process_set=outer).item() == 4.0
+            assert hvd.allreduce(x, process_set=outer).item() == 2.0
+            assert hvd.broadcast(x, 2, process_set=outer).item() == 3.0
+            with pytest.raises(ValueError, match="root_rank 1"):
+                hvd.broadcast(x, 1, process_set=outer)
+            assert hvd.allgather(x, process_set=outer).tolist() == [1.0, 3.0]
+            hvd.barrier(process_set=outer)
+        else:
+            with pytest.raises(ValueError, match="not in"):
+                hvd.allreduce(x, process_set=outer)
+        with pytest.raises(ValueError, match="already"):
+            hvd.add_process_set([2, 0])
+        with pytest.raises(ValueError, match="not ranks"):
+            hvd.add_process_set([0, 7])
+        assert hvd.remove_process_set(outer) and not hvd.remove_process_set(outer)
+        with pytest.raises(ValueError, match="not registered"):
+            hvd.allreduce(x, process_set=outer)
+        assert not hvd.remove_process_set(hvd.global_process_set)
+
+    run_ranks(3, fn)

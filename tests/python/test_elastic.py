@@ -165,7 +165,7 @@ def test_who_has_the_result_rolls_the_others_forward(receivers: set[str], every:
     seen = collections.Counter()
 
     def deliver(op: Op, members: list[FakeGroup]) -> Optional[set[str]]:
-        if op.kind == "allreduce" and str(op.key[1]).startswith("optimizer.0."):
+        if op.kind == "allreduce" and op.text.startswith("optimizer.0."):
             seen["steps"] += 1
             if seen["steps"] == 6:
                 return receivers

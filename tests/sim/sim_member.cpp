@@ -111,14 +111,15 @@ void SimMember::Handle(const MemberAction& action) {
     UnwindSoon();
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
     OffersMade made{a->epoch, {}, ""};
-    for (const LinkPeer& peer : a->peers) made.offers.push_back({peer.slot, 0, "at " + id_.ToString()});
+    for (const LinkPeer& peer : a->peers)
+      made.offers.push_back({peer.slot, 0, "at " + id_.ToString()});
     Later(world_->Between(microseconds(50), microseconds(500)), [this, made] { Feed(made); });
   } else if (const auto* a = std::get_if<LinkEpoch>(&action)) {
     Later(world_->Between(microseconds(100), milliseconds(1)), [this, epoch = a->view.epoch] {
       Feed(EpochLinked{epoch, ""});
     });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
-    Later(microseconds(200), [this, a = *a] { Feed(PrelinkOffered{a.slot, a.attempt, "ahead"}); });
+    Later(microseconds(200), [this, a = *a] { Feed(PrelinkOffered{a.peer.slot, a.attempt, "ahead"}); });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
     Later(microseconds(300), [this, a = *a] { Feed(PrelinkDone{a.slot, a.attempt, true}); });
   } else if (const auto* a = std::get_if<Activated>(&action)) {

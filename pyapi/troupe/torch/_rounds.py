@@ -40,9 +40,9 @@ class _Reduction:
         if tensor.numel() == 0:
             return
         with _native.collective_errors(name):
+            buffers = [(tensor.data_ptr(), nbytes(tensor))]
             self.handles.append(int(self._context.group.allreduce(
-                [(tensor.data_ptr(), tensor.numel())], DTYPE_NAMES[tensor.dtype], "sum", 1.0, 1.0,
-                name,
+                buffers, buffers, tensor.numel(), DTYPE_NAMES[tensor.dtype], "sum", 1.0, 1.0, name
             )))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,10 @@ from typing import Any, Optional
 
 
 class SoloGroup:
-    """The interface of the core's group for a single member; collectives have nothing to do."""
+    """The interface of the core's group for a single member; collectives of one are not issued."""
 
     def __init__(self) -> None:
+        self._teams = 0
         self._view: dict[str, Any] = {
             "epoch": 1, "rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0,
             "cross_size": 1, "max_size": 1, "reason": "alone", "source_rank": 0, "needs_state": [],
@@ -38,27 +39,21 @@ class SoloGroup:
     def set_version(self, version: int) -> None:
         self._view["members"][0]["version"] = version
 
-    def allreduce(self, buffers: Sequence[tuple[int, int]], dtype: str, op: str, prescale: float,
-                  postscale: float, name: str) -> int:
-        raise AssertionError("a group of one issues no all-reduce")
+    def team(self, team: int) -> list[int]:
+        return [0]
 
-    def broadcast(self, ptr: int, nbytes: int, root: int, name: str) -> int:
-        return 0
+    def add_team(self, ranks: list[int]) -> int:
+        self._teams += 1
+        return self._teams
 
-    def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], name: str) -> int:
-        raise AssertionError("a group of one issues no all-gather")
-
-    def barrier(self, name: str) -> int:
-        return 0
-
-    def wait(self, handle: int, timeout_s: float) -> None:
-        return None
+    def wait(self, handle: int, timeout_s: float) -> int:
+        return handle
 
     def poll(self, handle: int) -> bool:
         return True
 
-    def transfer(self, chain: Sequence[int], buffers: Sequence[tuple[int, int]],
-                 timeout_s: float) -> int:
+    def transfer(self, sources: Sequence[int], receivers: Sequence[int],
+                 buffers: Sequence[tuple[int, int]], timeout_s: float) -> int:
         return 0
 
 

@@ -84,18 +84,17 @@ def broadcast_object(
 ) -> Any:
     """``root_rank``'s object, pickled and sent to all; the root gets its own back."""
     context = _context.current()
-    label = name or context.new_name("broadcast_object", None)
+    label = name or "broadcast_object"
     is_root = context.rank == root_rank
     data = torch.empty(0, dtype=torch.uint8)
     if is_root and context.size > 1:
         data = torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+    if context.size == 1 or process_set.size() == 1:
+        return obj
     length = torch.tensor([data.numel()], dtype=torch.int64)
     synchronize(broadcast_async_(length, root_rank, f"{label}.size", process_set))
-    if context.size == 1:
-        return obj
     if not is_root:
         data = torch.empty(int(length.item()), dtype=torch.uint8)
-    # Every rank knows the length by now, so only it makes the name's signature.
     synchronize(broadcast_async_(data, root_rank, f"{label}.data", process_set))
     return obj if is_root else pickle.loads(data.numpy().tobytes())
 
@@ -105,9 +104,9 @@ def allgather_object(
 ) -> list[Any]:
     """All ranks' objects, ordered by rank."""
     context = _context.current()
-    label = name or context.new_name("allgather_object", None)
+    label = name or "allgather_object"
     data = torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
-    lengths = context.gather_ints([data.numel()], f"{label}.size")
+    lengths = context.gather_ints([data.numel()], f"{label}.size", process_set.team)
     gathered = allgather(data, f"{label}.data", process_set)
     objects = []
     begin = 0

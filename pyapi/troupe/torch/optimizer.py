@@ -22,7 +22,7 @@ from troupe.torch import _context
 from troupe.torch._buckets import Bucket, layout_hash, plan_buckets
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._rounds import Rounds
-from troupe.torch._tree import copy_into
+from troupe.torch._tree import copy_into, nbytes
 from troupe.torch.compression import (
     Compression,
     Compressor,
@@ -33,7 +33,6 @@ from troupe.torch.compression import (
 from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
 from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
 
-_KIND_OPTIMIZER = 5
 _HALF = (torch.float16, torch.bfloat16)
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
@@ -183,8 +182,10 @@ class _Reducer:
             context.require_active()
         try:
             if bucket is self.buckets[0]:
-                name = f"optimizer.{context.ordinal(self)}.layout"
-                context.agree(name, _KIND_OPTIMIZER, None, [len(self.buckets)], self._hash)
+                context.agree(
+                    f"gradients of optimizer {context.ordinal(self)}: {len(self.buckets)} buckets, "
+                    f"layout {self._hash}"
+                )
                 if self._rounds is not None:
                     self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
             weight = self._weight()
@@ -215,9 +216,10 @@ class _Reducer:
         elif self.op == Average and self.predivide != 1.0:
             core_op, pre, post = "sum", 1.0 / self.predivide, self.predivide / self.context.size
         with _native.collective_errors(name):
+            buffers = [(flat.data_ptr(), nbytes(flat))]
             return int(
                 self.context.group.allreduce(
-                    [(flat.data_ptr(), flat.numel())], DTYPE_NAMES[flat.dtype], core_op, pre, post,
+                    buffers, buffers, flat.numel(), DTYPE_NAMES[flat.dtype], core_op, pre, post,
                     name,
                 )
             )

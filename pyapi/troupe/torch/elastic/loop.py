@@ -71,5 +71,5 @@ def _end_together(context: _context.Context) -> None:
     """Nobody leaves with the newest state while a peer still has to redo the last step."""
     if context.size > 1:
         context.flush_optimizers()
-        name = "elastic.end"
-        context.run_now(name, lambda: int(context.group.barrier(name)))
+        text = "end of elastic.run"
+        context.run_now(text, lambda: int(context.group.barrier(text)))

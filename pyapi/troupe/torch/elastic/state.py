@@ -286,7 +286,9 @@ def _transfer(context: _context.Context, chain: list[int], tensors: list[torch.T
     if not buffers:
         return
     with _native.collective_errors("state transfer"):
-        context.group.transfer(chain, buffers, context.runtime.elastic_timeout_s)
+        context.group.transfer(
+            chain[:1], chain[1:], buffers, context.runtime.elastic_timeout_s
+        )
 
 
 class TorchState(ObjectState):
