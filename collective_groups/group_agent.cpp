@@ -419,8 +419,7 @@ GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<in
                     metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
                   }
                   return sent;
-                },
-                {0, "", false});
+                });
 }
 
 // ---- teams ----

@@ -285,7 +285,7 @@ void Member::OnPrelink(const Command& command) {
     PrelinkState& state = prelinks_[peer.slot];
     if (state.attempt >= command.plan) continue;
     // A link to who had the slot before would hold up this one.
-    if (state.linking && !state.linked) out_.emplace_back(CancelPrelink{slot});
+    if (state.linking && !state.linked) out_.emplace_back(CancelPrelink{peer.slot});
     state = PrelinkState{};
     state.attempt = command.plan;
     out_.emplace_back(MakePrelink{command.slot, peer, command.plan});

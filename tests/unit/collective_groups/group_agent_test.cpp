@@ -175,7 +175,7 @@ TEST_F(GroupAgentTest, AnEpochThatChangesIsNoVerdict) {
 TEST_F(GroupAgentTest, ATransferHasNoPlaceInTheSequence) {
   Enter(1);
   ASSERT_TRUE(agent_.Wait(agent_.Barrier({}), seconds(10)).ok());
-  ASSERT_TRUE(agent_.Wait(agent_.Transfer({0}, {}), seconds(10)).ok());
+  ASSERT_TRUE(agent_.Wait(agent_.Transfer({0}, {}, {}), seconds(10)).ok());
   ASSERT_TRUE(agent_.Wait(agent_.Barrier({}), seconds(10)).ok());
   Tell(CommandKind::kPlan, 1);  // Is answered with a report.
   EXPECT_EQ(Newest().progress.sequence, 2U);

@@ -50,7 +50,7 @@ class MemberTest : public ::testing::Test {
   }
 
   Time now_{1'000'000'000};
-  MemberOptions options_{{"w", 1}, "h"};
+  MemberOptions options_{{"w", 1}, "h", ""};
   std::optional<Member> core_{std::in_place, options_, now_};
   std::vector<MemberAction> last_;
 };
