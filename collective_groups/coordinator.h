@@ -315,8 +315,7 @@ class Coordinator {
   Time unwinding_since_ = Time::Never();  // Parked or forming: members must come out of a step.
   Epoch failed_epoch_ = 0;  // Its collectives do not match; why, by name of both sides.
   std::string verdict_;
-  uint64_t stall_told_ = 0;  // The collective whose stall was told last, and when.
-  Time stall_told_at_{};
+  Time stall_told_at_ = Time::Never();  // Last.
   std::string waiting_for_;
   CoordinatorDecision out_;
 };

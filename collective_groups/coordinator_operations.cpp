@@ -47,9 +47,9 @@ bool Coordinator::ReconsiderOperations() {
   if (stall.missing.empty()) return false;
   const bool remove =
       options_.stall_remove_after > Duration::zero() && stall.lasted >= options_.stall_remove_after;
-  const bool told = stall_told_ == stall.sequence;
-  const bool tell = stall.lasted >= options_.stall_report_after &&
-                    (!told || now_ - stall_told_at_ >= options_.stall_report_after);
+  const bool told =
+      stall_told_at_ != Time::Never() && now_ - stall_told_at_ < options_.stall_report_after;
+  const bool tell = stall.lasted >= options_.stall_report_after && !told;
   if (!tell && !remove) return false;
   const std::string operation =
       peers_.at(current_.members[stall.waiting[0]].id).report.progress.operation;
@@ -60,7 +60,6 @@ bool Coordinator::ReconsiderOperations() {
   out_.reason = reason.str();
   out_.actions.emplace_back(
       GroupStalled{current_, stall.missing, stall.waiting, operation, stall.lasted, remove});
-  stall_told_ = stall.sequence;
   stall_told_at_ = now_;
   if (!remove) return false;
   RemoveStalled(stall.missing, out_.reason);
@@ -117,10 +116,10 @@ Coordinator::Stall Coordinator::FindStall() const {
   Stall stall;
   for (size_t i = 0; i < current_.members.size(); ++i) {
     const auto it = peers_.find(current_.members[i].id);
-    if (it == peers_.end() || finished_.contains(current_.members[i].id)) continue;
+    if (it == peers_.end()) continue;
     const Peer& peer = it->second;
     const Report& r = peer.report;
-    // Who has left the epoch (at a planned boundary) is waited for by nobody that matters.
+    // Nobody that matters waits for who has finished, or has left at a planned boundary.
     if (r.state != MemberState::kActive || r.epoch != current_.epoch) continue;
     const bool blocked = peer.operation != 0 && peer.operation_epoch == current_.epoch;
     all.push_back({static_cast<int>(i), &peer, r.progress.sequence, blocked});

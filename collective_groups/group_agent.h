@@ -75,9 +75,9 @@ class GroupAgent {
   Handle Barrier();
   Handle Transfer(std::vector<int> chain, std::vector<MutableBuffer> buffers);
   // kEpochChanged if the epoch ended under it; kInvalidArgument, on every rank, if the ranks called
-  // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it running; kNotFound for a
-  // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
-  // 0.
+  // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
+  // running; kNotFound for a handle that was waited for before. The value is the number of state
+  // bytes sent (Transfer), else 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
   // True if done (or unknown).
   [[nodiscard]] bool Poll(Handle handle) const;

@@ -52,7 +52,11 @@ class BlockingCommunicator final : public Communicator {
   }
   Status Broadcast(void*, size_t, int) override { return Status::Ok(); }
   Status AllGather(const void*, void*, std::span<const size_t>) override { return Status::Ok(); }
-  Status Barrier() override { return Status::Ok(); }
+  Status Barrier() override {
+    std::lock_guard lock(mu_);
+    if (aborted_ > 0) return Error{ErrorCode::kEpochChanged, "the epoch was aborted"};
+    return Status::Ok();
+  }
   Result<uint64_t> Transfer(std::span<const int>, std::span<const MutableBuffer>) override {
     return uint64_t{0};
   }
@@ -136,7 +140,8 @@ TEST_F(GroupAgentTest, AVerdictFailsWhatRunsAndWhatWaitsWithItsReason) {  // GM-
   EXPECT_THAT(first.error().message, HasSubstr("different collectives"));
   agent_.Ready(0, false);
   const Result<uint64_t> second = agent_.Wait(waiting, seconds(10));
-  EXPECT_TRUE(second.ok() || second.error().code == ErrorCode::kInvalidArgument);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(GroupAgentTest, AnEpochThatChangesIsNoVerdict) {
