@@ -233,7 +233,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, size_t bytes, Body body,
   auto operation = std::make_shared<Operation>();
   Handle handle = 0;
   Epoch epoch = 0;
-  Progress progress{0, agreement.signature, std::move(agreement.operation)};
+  Progress progress{0, agreement.signature, std::move(agreement.operation), !agreement.whole_view};
   if (progress.operation.empty())
     progress.operation = std::string(what) + " of " + std::to_string(bytes) + " bytes";
   {

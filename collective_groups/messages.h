@@ -44,10 +44,11 @@ struct Progress {
   uint64_t sequence = 0;   // Of the last collective it began; 1 is the epoch's first, 0: none yet.
   uint64_t signature = 0;  // Hash of what every rank must agree on; 0: unknown, never compared.
   std::string operation;   // For people: all-reduce "grad.3" float32[1024] sum.
+  bool partial = false;    // Only some ranks take part in `operation`; it comes after `sequence`.
 
   template <class A>
   void Fields(A& a) {
-    a(sequence, signature, operation);
+    a(sequence, signature, operation, partial);
   }
 };
 
@@ -88,8 +89,7 @@ enum class CommandKind : uint8_t {
   kInstall = 3,
   // Everybody is linked: go.
   kActivate = 4,
-  // Leave epoch `epoch` and wait: the group is below its minimum.
-  kHalt = 5,
+  kHalt = 5,   // Leave epoch `epoch` and wait: the group is below its minimum.
   kExpel = 6,  // You are no member any more: see `expel`.
   // Make an offer to these peers ahead of time, and connect those offers that are given.
   kPrelink = 7,

@@ -163,6 +163,7 @@ TEST_F(GroupAgentTest, ATransferHasNoPlaceInTheSequence) {
   ASSERT_TRUE(agent_.Wait(agent_.Barrier(), seconds(10)).ok());
   Tell(CommandKind::kPlan, 1);  // Is answered with a report.
   EXPECT_EQ(Newest().progress.sequence, 2U);
+  EXPECT_FALSE(Newest().progress.partial);
   EXPECT_FALSE(Newest().blocked);
 }
 
