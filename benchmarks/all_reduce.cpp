@@ -49,8 +49,7 @@ struct Page {
 struct Settings {
   int members = 2;
   double seconds = 0.5;  // Per way and size.
-  std::vector<size_t> sizes = {1024,    4096,     65536,     1 << 20,
-                               4 << 20, 16 << 20, 102236160, 256 << 20};
+  std::vector<size_t> sizes = {1024, 4096, 65536, 1 << 20, 4 << 20, 16 << 20, 102236160, 256 << 20};
 };
 
 void Meet(Page* page, int n) {
@@ -122,8 +121,8 @@ class Member {
     const size_t largest = *std::max_element(settings_.sizes.begin(), settings_.sizes.end());
     in_.assign(largest / sizeof(float), static_cast<float>(rank_ + 1));
     out_.resize(in_.size());
-    static constexpr const char* kWays[] = {"memory", "links", "gloo_ring",
-                                            "gloo_halving_doubling", "limit"};
+    static constexpr const char* kWays[] = {"memory", "links", "gloo_ring", "gloo_halving_doubling",
+                                            "limit"};
     for (const size_t bytes : settings_.sizes) {
       std::vector<double> times[5];
       // Equal numbers of rounds on all ranks, from rank 0's clock of the slowest way.
@@ -203,11 +202,12 @@ class Member {
 
   void Print(const char* way, size_t bytes, std::vector<double>& us) const {
     std::sort(us.begin(), us.end());
-    std::printf("{\"bench\": \"all_reduce\", \"way\": \"%s\", \"n\": %d, \"bytes\": %zu, \"p50\": "
-                "%.1f, \"p99\": %.1f, \"max\": %.1f, \"unit\": \"us\", \"rounds\": %zu, "
-                "\"gb_per_s\": %.3f}\n",
-                way, n_, bytes, us[us.size() / 2], us[us.size() * 99 / 100], us.back(), us.size(),
-                static_cast<double>(bytes) / us[us.size() / 2] / 1e3);
+    std::printf(
+        "{\"bench\": \"all_reduce\", \"way\": \"%s\", \"n\": %d, \"bytes\": %zu, \"p50\": "
+        "%.1f, \"p99\": %.1f, \"max\": %.1f, \"unit\": \"us\", \"rounds\": %zu, "
+        "\"gb_per_s\": %.3f}\n",
+        way, n_, bytes, us[us.size() / 2], us[us.size() * 99 / 100], us.back(), us.size(),
+        static_cast<double>(bytes) / us[us.size() / 2] / 1e3);
     std::fflush(stdout);
   }
 

@@ -270,7 +270,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
   // What only some members of the view do has no place in the sequence.
   const bool counted = call.team == 0 && call.everyone;
   pending->progress = {counted ? next_sequence_++ : next_sequence_ - 1, counted ? signature : 0,
-                       text};
+                       text, !counted};
   queue_.push_back(pending);
   if (call.run_by == RunBy::kCaller) return handle;
   const Status posted = collectives_.Post([this] {

@@ -94,9 +94,8 @@ class GroupAgent {
   [[nodiscard]] Team team(uint32_t id) const;
   // kEpochChanged if the epoch ended under it; kMismatch, on every rank, if the ranks called
   // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
-  // running; kNotFound for a
-  // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
-  // 0.
+  // running; kNotFound for a handle that was waited for before. The value is the number of state
+  // bytes sent (Transfer), the team's number (AddTeam), else 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
   // True if done (or unknown).
   [[nodiscard]] bool Poll(Handle handle) const;
