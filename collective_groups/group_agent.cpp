@@ -28,11 +28,24 @@ Error ExpelError(ExpelKind kind, const std::string& reason) {
 }  // namespace
 
 namespace {
+
 MemberOptions WithMemory(MemberOptions options, const Communicator& communicator) {
   options.memory = communicator.memory();
   return options;
 }
 }  // namespace
+
+struct GroupAgent::Pending {
+  Operation operation;
+  Progress progress;
+  size_t bytes = 0;
+  Epoch epoch = 0;
+  Body body;
+  RunBy run_by = RunBy::kLane;
+  bool done = false;
+  Status status;
+  uint64_t value = 0;
+};
 
 GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
                        std::unique_ptr<Communicator> communicator, SendReportFn send)

@@ -1,10 +1,8 @@
 // Messages of the group protocol.
 //
-// A member speaks in Reports, each the whole of what the coordinator needs to know about it; a
-// coordinator speaks in Commands, each idempotent within its epoch. Loss is healed by repeating the
-// latest Report and the outstanding Command; reordering by the Report's sequence number and the
-// Command's epoch; a dead incarnation is fenced by id.
-// Thread: plain values.
+// A member speaks in Reports, each all that the coordinator needs to know about it; a coordinator in
+// Commands, each idempotent within its epoch. Repeating the latest Report and the outstanding
+// Command heals loss, sequence numbers and epochs heal reordering. Thread: plain values.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +56,7 @@ struct Report {
   std::string host;
   std::string memory;  // See ViewMember.
   MemberState state = MemberState::kIdle;
-  Epoch epoch = 0;  // That the state refers to (kPrepared and later), or the last one it was in.
+  Epoch epoch = 0;  // That the state refers to (kPrepared and later), or the last one.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
   bool founder = false;   // kReady: only for the first epoch of the group; see kBuildFirst.
