@@ -1,6 +1,6 @@
 // Messages of the group protocol.
 //
-// A member speaks in Reports, each all that the coordinator needs to know about it; a coordinator in
+// A member speaks in Reports, each all that the coordinator needs to know of it; a coordinator in
 // Commands, each idempotent within its epoch. Repeating the latest Report and the outstanding
 // Command heals loss, sequence numbers and epochs heal reordering. Thread: plain values.
 #pragma once
