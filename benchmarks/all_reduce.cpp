@@ -125,6 +125,7 @@ class Member {
                                             "limit"};
     for (const size_t bytes : settings_.sizes) {
       std::vector<double> times[5];
+      for (auto& cpu : cpu_us_) cpu.clear();
       // Equal numbers of rounds on all ranks, from rank 0's clock of the slowest way.
       const int rounds = Rounds(bytes);
       for (int round = 0; round < rounds + 2; ++round) {
@@ -133,7 +134,8 @@ class Member {
           if (round >= 2) times[way].push_back(us);
         }
       }
-      for (int way = 0; way < 5 && rank_ == 0; ++way) Print(kWays[way], bytes, times[way]);
+      for (int way = 0; way < 5 && rank_ == 0; ++way)
+        Print(kWays[way], bytes, times[way], cpu_us_[way]);
     }
   }
 
@@ -147,7 +149,9 @@ class Member {
     Meet(page_, n_);
     const SteadyClock clock;
     const Time begin = clock.Now();
+    const double cpu = CpuMicros();
     Reduce(way, count);
+    cpu_us_[way].push_back(CpuMicros() - cpu);
     page_->done_ns[rank_].store(clock.Now().ns);
     const float* result = way == 4 ? reinterpret_cast<float*>(shared_) : out_.data();
     const auto expected = static_cast<float>(n_ * (n_ + 1) / 2);
@@ -200,14 +204,23 @@ class Member {
     Meet(page_, n_);
   }
 
-  void Print(const char* way, size_t bytes, std::vector<double>& us) const {
+  static double CpuMicros() {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+  }
+
+  void Print(const char* way, size_t bytes, std::vector<double>& us,
+             std::vector<double>& cpu_us) const {
     std::sort(us.begin(), us.end());
+    std::sort(cpu_us.begin(), cpu_us.end());
     std::printf(
-        "{\"bench\": \"all_reduce\", \"way\": \"%s\", \"n\": %d, \"bytes\": %zu, \"p50\": "
+        "{\"bench\": \"all_reduce\", \"way\": \"%s\", \"n\": %d, \"bytes\": %zu, \"min\": %.1f, "
+        "\"p50\": "
         "%.1f, \"p99\": %.1f, \"max\": %.1f, \"unit\": \"us\", \"rounds\": %zu, "
-        "\"gb_per_s\": %.3f}\n",
-        way, n_, bytes, us[us.size() / 2], us[us.size() * 99 / 100], us.back(), us.size(),
-        static_cast<double>(bytes) / us[us.size() / 2] / 1e3);
+        "\"cpu_us\": %.1f, \"gb_per_s\": %.3f}\n",
+        way, n_, bytes, us[0], us[us.size() / 2], us[us.size() * 99 / 100], us.back(), us.size(),
+        cpu_us[cpu_us.size() / 2], static_cast<double>(bytes) / us[us.size() / 2] / 1e3);
     std::fflush(stdout);
   }
 
@@ -221,6 +234,7 @@ class Member {
   std::shared_ptr<gloo::Context> gloo_;
   std::vector<float> in_;
   std::vector<float> out_;
+  std::vector<double> cpu_us_[5];  // Of this process, per operation.
   int tag_ = 0;
 };
 

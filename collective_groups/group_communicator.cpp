@@ -185,8 +185,8 @@ class GroupCommunicator final : public Communicator {
       const double postscale = PostscaleOf(arguments, team.team);
       if (arguments.count == 0) return Status::Ok();
       if (team.layout.way == Way::kMemory) {
-        const SharedGroup::Reduction reduction{arguments.elements, arguments.prescale, postscale, 0,
-                                               nullptr};
+        const SharedGroup::Reduction reduction{
+            arguments.elements, arguments.prescale, postscale, 0, team.team.size(), nullptr};
         return epoch.near->AllReduce(team.local, in, out, arguments.count, reduction);
       }
       if (team.layout.way == Way::kLevels) {
@@ -402,8 +402,9 @@ class GroupCommunicator final : public Communicator {
     const size_t width = ElementBytes(type);
     Team peers = team.layout.peers;
     const bool small = arguments.count * width <= kSmallAllReduceBytes;
-    SharedGroup::Reduction reduction{arguments.elements, arguments.prescale, postscale,
-                                     small ? 1 : team.layout.owners, nullptr};
+    SharedGroup::Reduction reduction{arguments.elements, arguments.prescale,
+                                     postscale,          small ? 1 : team.layout.owners,
+                                     team.team.size(),   nullptr};
     reduction.across = [&](void* part, size_t count) {
       return Algorithms(epoch.far.get(), &peers, key).AllReduce(part, count, arguments.elements);
     };
@@ -414,7 +415,7 @@ class GroupCommunicator final : public Communicator {
     std::vector<char> chunk(kStageBytes);
     SegmentReader reader(in);
     SegmentWriter writer(out);
-    const size_t per_chunk = SharedGroup::ChunkElements(arguments.count, width);
+    const size_t per_chunk = SharedGroup::ChunkElements(arguments.count, width, team.team.size());
     for (size_t at = 0; at < arguments.count; at += per_chunk) {
       const size_t count = std::min(per_chunk, arguments.count - at);
       reader.Read(chunk.data(), count * width);

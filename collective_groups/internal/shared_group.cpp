@@ -169,18 +169,29 @@ Status SharedGroup::StillCurrent(const LocalTeam& team) const {
 
 // ---- all-reduce ----
 
-Status SharedGroup::PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader& in, size_t elements,
-                             const Reduction& reduction) {
+// Nobody else reads this member's input to its own part: it stays where it is, if it can.
+const char* SharedGroup::PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader& in,
+                                  size_t elements, const Reduction& reduction) {
+  const size_t width = ElementBytes(reduction.elements.type);
+  const int owners = reduction.owners > 0 ? reduction.owners : team.size();
+  const size_t begin = PartBegin(elements, width, team.me, owners) * width;
+  const size_t end = PartBegin(elements, width, team.me + 1, owners) * width;
   char* stage = Mine().stage(team.id, chunk);
-  in.Read(stage, elements * ElementBytes(reduction.elements.type));
+  in.Read(stage, begin);
+  const char* own = reduction.prescale == 1.0 ? in.Take(end - begin) : nullptr;
+  if (own == nullptr) {
+    own = stage + begin;
+    in.Read(stage + begin, end - begin);
+  }
+  in.Read(stage + end, elements * width - end);
   if (reduction.prescale != 1.0) {
     ScaleInPlace(stage, elements, reduction.elements.type, reduction.prescale);
   }
   Publish(team, &SharedHeader::staged, chunk + 1);
-  return Status::Ok();
+  return own;
 }
 
-Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements,
+Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements, const char* own,
                                 const Reduction& reduction) {
   const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
   if (!all.ok()) return all;
@@ -194,6 +205,7 @@ Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements
     for (const int peer : team.peers) {
       inputs.push_back(peers_[peer].segment->stage(team.id, chunk) + begin * width);
     }
+    inputs[static_cast<size_t>(team.me)] = own;
     Combine(result, inputs, count, reduction.elements);
     if (reduction.across && count > 0) {
       if (Status s = reduction.across(result, count); !s.ok()) return s;
@@ -222,10 +234,12 @@ Status SharedGroup::CopyParts(LocalTeam& team, uint64_t chunk, SegmentWriter* ou
   return Status::Ok();
 }
 
-// Not less than four chunks, so that putting, computing and copying overlap.
-size_t SharedGroup::ChunkElements(size_t count, size_t width) {
+// Not less than four chunks, so that putting, computing and copying overlap. Two members seldom
+// wait, and do best with what their caches hold; more of them pay for every wait.
+size_t SharedGroup::ChunkElements(size_t count, size_t width, int members) {
   const size_t wanted = (count * width / 4 + kAlign - 1) / kAlign * kAlign;
-  return std::clamp(wanted, kSmallBytes, kStageBytes) / width;
+  const size_t most = members <= 2 ? kStageBytes / 4 : kStageBytes;
+  return std::clamp(wanted, kSmallBytes, most) / width;
 }
 
 Status SharedGroup::AllReduce(LocalTeam& team, std::span<const ConstBuffer> in,
@@ -235,17 +249,18 @@ Status SharedGroup::AllReduce(LocalTeam& team, std::span<const ConstBuffer> in,
   if (count * width <= kSmallBytes && !reduction.across) {
     return AllReduceSmall(team, in, out, count, reduction);
   }
-  const size_t per_chunk = ChunkElements(count, width);
+  const size_t per_chunk = ChunkElements(count, width, reduction.members);
   const uint64_t chunks = (count + per_chunk - 1) / per_chunk;
   const uint64_t first = team.chunk;
   const auto size_of = [&](uint64_t i) { return std::min(per_chunk, count - i * per_chunk); };
   SegmentReader reader(in);
-  SegmentWriter writer(out);
+  SegmentWriter writer(out, count * width >= kStreamBytes);
+  const char* own[2] = {};
   for (uint64_t i = 0; i < chunks + 2; ++i) {
     Status s;
-    if (i < chunks) s = PutChunk(team, first + i, reader, size_of(i), reduction);
-    if (s.ok() && i >= 1 && i - 1 < chunks) {
-      s = ComputePart(team, first + i - 1, size_of(i - 1), reduction);
+    if (i < chunks) own[i % 2] = PutChunk(team, first + i, reader, size_of(i), reduction);
+    if (i >= 1 && i - 1 < chunks) {
+      s = ComputePart(team, first + i - 1, size_of(i - 1), own[(i - 1) % 2], reduction);
     }
     if (s.ok() && i >= 2) {
       s = CopyParts(team, first + i - 2, out.empty() ? nullptr : &writer, size_of(i - 2),
@@ -262,7 +277,13 @@ Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer>
                                    const Reduction& reduction) {
   const uint64_t chunk = team.chunk;
   SegmentReader reader(in);
-  if (Status s = PutChunk(team, chunk, reader, count, reduction); !s.ok()) return s;
+  const size_t bytes = count * ElementBytes(reduction.elements.type);
+  char* stage = Mine().stage(team.id, chunk);
+  reader.Read(stage, bytes);
+  if (reduction.prescale != 1.0) {
+    ScaleInPlace(stage, count, reduction.elements.type, reduction.prescale);
+  }
+  Publish(team, &SharedHeader::staged, chunk + 1);
   const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
   if (!all.ok()) return all;
   if (!out.empty() && count > 0) {
@@ -276,7 +297,7 @@ Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer>
     if (reduction.postscale != 1.0) {
       ScaleInPlace(result, count, reduction.elements.type, reduction.postscale);
     }
-    SegmentWriter(out).Write(result, count * ElementBytes(reduction.elements.type));
+    SegmentWriter(out).Write(result, bytes);
   }
   team.chunk += 1;
   return StillCurrent(team);

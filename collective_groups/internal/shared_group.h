@@ -58,8 +58,9 @@ class SharedGroup final : public Channel {
     Elements elements;
     double prescale = 1.0;
     double postscale = 1.0;
-    int owners = 0;  // The first so many members compute a part each; 0: all.
-    Across across;   // Null: the team is on this host alone.
+    int owners = 0;   // The first so many members compute a part each; 0: all.
+    int members = 0;  // Of the whole team, on all hosts.
+    Across across;    // Null: the team is on this host alone.
   };
   // `out` may be empty: this member does not want the result.
   Status AllReduce(LocalTeam& team, std::span<const ConstBuffer> in,
@@ -69,7 +70,7 @@ class SharedGroup final : public Channel {
   Status Broadcast(LocalTeam& team, void* data, size_t bytes, int root, const Fetch& fetch);
   Status Barrier(LocalTeam& team);
   // How an all-reduce of `count` elements of `width` bytes is cut, alike on all hosts.
-  [[nodiscard]] static size_t ChunkElements(size_t count, size_t width);
+  [[nodiscard]] static size_t ChunkElements(size_t count, size_t width, int members);
 
   Ticket Send(int to, uint64_t key, const void* data, size_t bytes) override;
   Ticket Receive(int from, uint64_t key, void* data, size_t bytes) override;
@@ -97,9 +98,11 @@ class SharedGroup final : public Channel {
   Status AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer> in,
                         std::span<const MutableBuffer> out, size_t count,
                         const Reduction& reduction);
-  Status PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader& in, size_t elements,
-                  const Reduction& reduction);
-  Status ComputePart(LocalTeam& team, uint64_t chunk, size_t elements, const Reduction& reduction);
+  // Returns where this member's own input to its part of the chunk lies.
+  const char* PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader& in, size_t elements,
+                       const Reduction& reduction);
+  Status ComputePart(LocalTeam& team, uint64_t chunk, size_t elements, const char* own,
+                     const Reduction& reduction);
   Status CopyParts(LocalTeam& team, uint64_t chunk, SegmentWriter* out, size_t elements,
                    const Reduction& reduction);
   Status StillCurrent(const LocalTeam& team) const;

@@ -23,7 +23,7 @@ namespace troupe::groups {
 
 inline constexpr size_t kPeersMax = kGroupMembersMax;
 inline constexpr size_t kStages = 3;  // Chunks of one team in flight.
-inline constexpr size_t kStageBytes = size_t{512} << 10;
+inline constexpr size_t kStageBytes = size_t{1} << 20;
 inline constexpr size_t kRingBytes = size_t{256} << 10;
 
 // A counter of one epoch: the low 48 bits count, the high 16 are the epoch's.
