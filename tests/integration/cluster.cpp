@@ -50,7 +50,8 @@ void Cluster::Start(const JobOptions& options) {
       options.argv.empty() ? std::vector<std::string>{SelfDir() + "/ledger-member"} : options.argv;
   spec.payload = std::to_string(options.samples) + " " + std::to_string(options.per_rank) + " " +
                  std::to_string(options.pace_us);
-  spec.env = {{"TROUPE_TEST_FAULTS", options.faults}};
+  spec.env = {{"TROUPE_TEST_FAULTS", options.faults},
+              {"TROUPE_SHARED_MEMORY", options.share_memory ? "1" : "0"}};
   spec.spares = options.spares;
   spec.lease_ms = options.lease_ms;
   spec.elastic_timeout_s = options.elastic_timeout_s;

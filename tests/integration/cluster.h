@@ -37,6 +37,7 @@ class Cluster {
     size_t per_rank = 2;
     int pace_us = 500;
     std::string faults;
+    bool share_memory = true;       // False: over links, as between hosts.
     std::vector<std::string> argv;  // Default: the ledger member.
   };
   void Start(const JobOptions& options);

@@ -29,12 +29,19 @@ TEST(Recovery, NobodyDies) {
   EXPECT_EQ(cluster.deaths(), 0);
 }
 
-class KillAt : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+using Fault = std::tuple<int, const char*, bool>;  // Rank, phase, through shared memory.
+std::string FaultName(const ::testing::TestParamInfo<Fault>& info) {
+  const auto [rank, phase, memory] = info.param;
+  return "rank" + std::to_string(rank) + "_" + phase + (memory ? "_memory" : "_links");
+}
+
+class KillAt : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(KillAt, SurvivorsCountEverySampleOnce) {
-  const auto [rank, phase] = GetParam();
+  const auto [rank, phase, memory] = GetParam();
   Cluster cluster;
   Cluster::JobOptions options;
+  options.share_memory = memory;
   options.faults = std::to_string(rank) + ":5:" + phase;
   options.samples = 65536;  // 256 KiB per reduce: a ring over several segments.
   options.per_rank = 256;
@@ -48,19 +55,18 @@ TEST_P(KillAt, SurvivorsCountEverySampleOnce) {
 INSTANTIATE_TEST_SUITE_P(EveryRankAndPhase, KillAt,
                          ::testing::Combine(::testing::Values(0, 1, 2, 3),
                                             ::testing::Values("before_reduce", "in_reduce",
-                                                              "after_reduce", "in_commit")),
-                         [](const auto& info) {
-                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+                                                              "after_reduce", "in_commit"),
+                                            ::testing::Bool()),
+                         FaultName);
 
 // A first death (rank 1, step 5) starts a recovery, in which a second member dies.
-class KillInRecovery : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+class KillInRecovery : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
-  const auto [rank, phase] = GetParam();
+  const auto [rank, phase, memory] = GetParam();
   Cluster cluster;
   Cluster::JobOptions options;
+  options.share_memory = memory;
   options.workers = 5;
   options.faults = "1:5:before_reduce;" + std::to_string(rank) + ":0:" + phase;
   options.samples = 16384;
@@ -75,11 +81,9 @@ TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
 // trip them.
 INSTANTIATE_TEST_SUITE_P(OldestAndOthers, KillInRecovery,
                          ::testing::Combine(::testing::Values(0, 2, 4),
-                                            ::testing::Values("in_offer", "in_link")),
-                         [](const auto& info) {
-                           return "rank" + std::to_string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+                                            ::testing::Values("in_offer", "in_link"),
+                                            ::testing::Bool()),
+                         FaultName);
 
 TEST(Recovery, TwoDeathsAtOnce) {
   Cluster cluster;
