@@ -453,28 +453,49 @@ std::vector<Team> GroupAgent::TeamsIn(const View& view) const {
   return teams;
 }
 
+// A member that joined later knows none of the teams before it: all take the number after the
+// highest that anybody knows.
 GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
-  return Submit(
-      "add a team", {}, 0, [this, ranks](Communicator& c, const Operation&) -> Result<uint64_t> {
-        Team team;
-        {
-          std::lock_guard lock(mu_);
-          if (teams_.size() + 2 >= kTeamsMax) {
-            return Error{ErrorCode::kResourceExhausted, "a group has at most " +
-                                                            std::to_string(kTeamsMax - 2) +
-                                                            " teams besides the whole view"};
-          }
-          std::vector<MemberId> members;
-          for (const int rank : ranks) {
-            members.push_back(active_.view.members.at(static_cast<size_t>(rank)).id);
-          }
-          teams_.push_back(std::move(members));
-          team = TeamsIn(active_.view).back();
-        }
-        const uint64_t id = team.id;
-        if (Status s = c.AddTeam(std::move(team)); !s.ok()) return s.error();
-        return id;
-      });
+  const auto body = [this, ranks](Communicator& c, const Operation& operation) -> Result<uint64_t> {
+    const Result<uint64_t> known = HighestTeam(c, operation);
+    if (!known.ok()) return known;
+    Team team;
+    {
+      std::lock_guard lock(mu_);
+      if (*known + 2 >= kTeamsMax) {
+        return Error{ErrorCode::kResourceExhausted, "a group has at most " +
+                                                        std::to_string(kTeamsMax - 2) +
+                                                        " teams besides the whole view"};
+      }
+      teams_.resize(*known);
+      std::vector<MemberId> members;
+      for (const int rank : ranks) {
+        members.push_back(active_.view.members.at(static_cast<size_t>(rank)).id);
+      }
+      teams_.push_back(std::move(members));
+      team = TeamsIn(active_.view).back();
+    }
+    const uint64_t id = team.id;
+    if (Status s = c.AddTeam(std::move(team)); !s.ok()) return s.error();
+    return id;
+  };
+  return Submit("add a team", {}, 0, body);
+}
+
+Result<uint64_t> GroupAgent::HighestTeam(Communicator& communicator, const Operation& operation) {
+  int64_t highest = 0;
+  {
+    std::lock_guard lock(mu_);
+    highest = static_cast<int64_t>(teams_.size());
+  }
+  ReduceArguments arguments;
+  arguments.elements = {DataType::kInt64, ReduceOp::kMax};
+  arguments.count = 1;
+  const ConstBuffer in{&highest, sizeof highest};
+  const MutableBuffer out{&highest, sizeof highest};
+  const Status s = communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments);
+  if (!s.ok()) return s.error();
+  return static_cast<uint64_t>(highest);
 }
 
 Team GroupAgent::team(uint32_t id) const {

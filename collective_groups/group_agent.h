@@ -89,8 +89,7 @@ class GroupAgent {
   // Makes a team of these ranks of the present view, which all ranks do in the same order. It
   // follows its members into later epochs; without those that left. The value is its number.
   Handle AddTeam(const std::vector<int>& ranks);
-  // In the present view; empty if unknown.
-  [[nodiscard]] Team team(uint32_t id) const;
+  [[nodiscard]] Team team(uint32_t id) const;  // In the present view; empty if unknown.
   // kEpochChanged if the epoch ended under it; kMismatch, on every rank, if the ranks called
   // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
   // running; kNotFound for a handle that was waited for before. The value is the number of state
@@ -112,6 +111,7 @@ class GroupAgent {
   void RunOldest(std::unique_lock<std::mutex>& lock);
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
+  Result<uint64_t> HighestTeam(Communicator& communicator, const Operation& operation);
 
   const MemberOptions options_;
   EventLoop* const loop_;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from collective_cases import KINDS, run_cases
 
@@ -40,3 +42,53 @@ def test_what_is_not_contiguous_is_refused_before_anything_moves() -> None:
 
     with troupe.Executor(2, cpus_per_worker=0.1, num_cpus=2, progress="off") as executor:
         assert executor.run(fn) == [2.0, 2.0]
+
+
+def test_a_process_set_follows_its_members_through_a_death_and_a_join() -> None:
+    def fn() -> Any:
+        import os
+        import signal
+
+        import torch
+
+        import troupe.torch as hvd
+
+        hvd.init()
+        state = hvd.elastic.ObjectState(step=0, founders=[])
+        mine: dict[str, Any] = {}
+
+        @hvd.elastic.run
+        def loop(state: Any) -> list:
+            seen = []
+            if not state.founders:
+                state.founders = hvd.allgather_object(os.getpid())
+                mine["ends"] = hvd.add_process_set([0, 2])
+                state.commit()
+            while state.step < 60:
+                if state.step == 20 and os.getpid() == state.founders[1]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if "ends" in mine and mine["ends"].included():
+                    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=mine["ends"])
+                    seen.append((hvd.size(), mine["ends"].ranks, int(total)))
+                hvd.allreduce(torch.ones(1))
+                state.step += 1
+                while state.step == 40 and hvd.size() < 3:
+                    state.check_host_updates()  # Until the replacement is here.
+                state.commit()
+            # Who has joined knows nothing of the first set, and takes part in the next.
+            later = hvd.add_process_set([1, 2])
+            if later.included():
+                assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=later).item() == 2
+            return seen
+
+        return loop(state)
+
+    with troupe.Executor(
+        2, 3, workers=3, cpus_per_worker=0.1, num_cpus=2, progress="off"
+    ) as executor:
+        results = executor.run(fn)
+    assert len(results) == 3
+    for seen in results[:2]:
+        sizes = [size for size, _, _ in seen]
+        assert 3 in sizes and all(total == 2 for _, _, total in seen)
+        assert {tuple(ranks) for size, ranks, _ in seen if size == 2} <= {(0, 1)}
