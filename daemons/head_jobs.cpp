@@ -276,8 +276,10 @@ void HeadService::OpenGroup(Job& job) {
   };
   callbacks.fence = [this, with_job](const groups::MemberId& id, const std::string& reason) {
     with_job([&](Job& j) {
-      const JobWorker* worker = FindWorker(j, id.ToString());
-      if (worker != nullptr) Kill(worker->process, SIGKILL, reason);
+      JobWorker* worker = FindWorker(j, id.ToString());
+      if (worker == nullptr) return;
+      worker->fenced = true;
+      Kill(worker->process, SIGKILL, reason);
     });
   };
   callbacks.activated = [this, with_job](const groups::EpochActivated& activated) {

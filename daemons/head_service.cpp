@@ -313,6 +313,12 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   }
   if (known == processes_.end() || known->second.exited || !worker->alive()) return;
   if (worker->status() == WorkerState::kFinished) return;  // A repeat.
+  if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
+    (void)transport_->Send(result.process,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"put aside"}));
+    Kill(result.process, SIGKILL, "it was put aside by its group");
+    return;
+  }
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");

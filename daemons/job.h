@@ -35,6 +35,7 @@ struct JobWorker {
   uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
   Time drain_by = Time::Never();  // Its end on this head's clock.
   bool overdue = false;           // It is ended by force.
+  bool fenced = false;            // Put aside by its group: what it says is void.
 
   [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
   [[nodiscard]] bool alive() const {

@@ -1,0 +1,82 @@
+"""Groups that span hosts: collectives in two levels, deaths on either host, a host cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collective_cases import KINDS, run_cases
+from hosts import Hosts, missing
+from test_integration_elastic import check, train
+
+from troupe._cluster import find_bin_dir
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    bin_dir = Path(find_bin_dir())
+    with Hosts(tmp_path_factory.mktemp("hosts"), bin_dir, count=2, cpus=3) as made:
+        yield made
+
+
+def test_collectives_in_two_levels_match_numpy(hosts: Hosts) -> None:
+    def fn(seed: int, count: int) -> Any:
+        import troupe.torch as hvd
+
+        hvd.init()
+        layout = (hvd.local_size(), hvd.cross_size(), hvd.is_homogeneous())
+        return layout, run_cases(seed, count)
+
+    uneven = {(2, 2, False), (2, 1, False), (1, 2, False)}
+    for workers, layouts in ((4, {(2, 2, True)}), (3, uneven)):
+        with hosts.executor(workers, strategy="spread") as executor:
+            results = executor.run(fn, (workers, 6 * len(KINDS)))
+        assert {layout for layout, _ in results} == layouts
+        assert [rank for _, (rank, _) in results] == list(range(workers))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_on_either_host(hosts: Hosts, tmp_path: Path, victim: int) -> None:
+    with hosts.executor(2, 4, workers=4, strategy="spread") as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}),
+            {"victim": victim, "where": "backward"},
+        )
+        check(tmp_path, handle.result(120), 4)
+        sizes = [epoch["size"] for epoch in handle.epochs()]
+        assert sizes[1] == sizes[0] - 1 and sizes[-1] == 4  # A slow host may begin with three.
+        assert {member["host"] for member in handle.epochs()[0]["members"]} == {"host0", "host1"}
+
+
+def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path: Path) -> None:
+    with hosts.executor(2, 4, workers=4, strategy="spread") as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
+        )
+        wait_for(handle, lambda epochs: bool(epochs) and epochs[0]["size"] == 4)
+        hosts.cut(1)
+        try:
+            wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
+        finally:
+            hosts.mend(1)
+        left = {member["host"] for member in handle.epochs()[-1]["members"]}
+        assert left == {"host0"}
+        check(tmp_path, handle.result(120), 4)
+        returned = {member["host"] for member in handle.epochs()[-1]["members"]}
+        assert returned == {"host0", "host1"}
+
+
+def wait_for(handle: Any, condition: Any, limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition(handle.epochs()):
+        assert time.monotonic() < deadline, handle.epochs()
+        assert not handle.done(), handle.epochs()
+        time.sleep(0.05)
