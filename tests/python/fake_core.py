@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+import fake_commits
 import torch
 
 DEADLINE_S = 10.0
@@ -138,6 +139,7 @@ class FakeCluster:
         self.transfers: list[tuple[int, tuple[int, ...], int]] = []
         self.members: list[FakeGroup] = []
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.told: list[tuple[str, str, str]] = []  # (member, kind, message)
 
     # -- membership -----------------------------------------------------------------------------
 
@@ -579,6 +581,10 @@ class FakeWorker:
     def report(self, payload: bytes) -> None:
         self._report(payload)
 
+    def tell(self, kind: str, message: str) -> None:
+        with self.group.cluster.cond:
+            self.group.cluster.told.append((self.group.name, kind, message))
+
 
 class Driver:
     """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
@@ -686,6 +692,7 @@ def build_module() -> types.ModuleType:
     module = types.ModuleType("troupe._core")
     module.CoreError = CoreError  # type: ignore[attr-defined]
     module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
+    module.CommitStore = fake_commits.CommitStore  # type: ignore[attr-defined]
     module.Driver = Driver  # type: ignore[attr-defined]
     module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
     module.version = lambda: "fake"  # type: ignore[attr-defined]
