@@ -110,7 +110,6 @@ void Coordinator::OnReport(const Report& report) {
   if (report.state == MemberState::kFinished) finished_.insert(report.id);
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
-  peer.told = now_;
   NoteOperation(peer);
   last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.

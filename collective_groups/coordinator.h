@@ -192,18 +192,19 @@ class Coordinator {
     uint64_t seniority = 0;
     std::optional<uint32_t> slot;
     Time heard{};
-    Time told{};  // When the report came.
     Time ready_since = Time::Never();
     bool draining = false;
     uint64_t arrival = 0;  // Order of first report, for seniority among joiners.
     uint64_t prelink_attempt = 0;
     Time prelink_deadline = Time::Never();
-    // The collective that its reports show it in.
-    Epoch operation_epoch = 0;
-    uint64_t operation = 0;  // Its sequence number; 0: none.
-    Time operation_since{};  // First and latest report of it, and how many.
-    Time operation_until{};
-    int operation_reports = 0;
+    // Where its reports show it among the collectives: since when, until when, in how many.
+    Epoch at_epoch = 0;
+    uint64_t at = 0;       // The last one it began.
+    bool blocked = false;  // It is in that one, or in one of only some ranks.
+    bool waits = false;    // It is in that one.
+    Time at_since{};
+    Time at_until{};
+    int at_reports = 0;
   };
   // What holds the others up, by rank in the current view.
   struct Stall {
@@ -211,6 +212,7 @@ class Coordinator {
     std::vector<int> missing;
     std::vector<int> waiting;
     Duration lasted{};
+    bool busy = false;  // Who is missing does something with some of the others, and may end it.
   };
   using Link = std::pair<uint32_t, uint32_t>;  // Slots, smaller first.
 
@@ -315,8 +317,7 @@ class Coordinator {
   Time unwinding_since_ = Time::Never();  // Parked or forming: members must come out of a step.
   Epoch failed_epoch_ = 0;  // Its collectives do not match; why, by name of both sides.
   std::string verdict_;
-  uint64_t stall_told_ = 0;  // The collective whose stall was told last, and when.
-  Time stall_told_at_{};
+  Time stall_told_at_ = Time::Never();  // Last.
   std::string waiting_for_;
   CoordinatorDecision out_;
 };

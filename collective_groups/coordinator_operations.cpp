@@ -19,22 +19,23 @@ std::string Ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-// How long a collective lasts is measured between the first and the latest report of it, not up to
-// now: a member that is not heard must not look like one that waits.
+// How long a member stays where it is is measured between the first and the latest report of it,
+// not up to now: a member that is not heard must not look like one that waits.
 void Coordinator::NoteOperation(Peer& peer) {
   const Report& r = peer.report;
-  if (r.state != MemberState::kActive || !r.blocked || r.broken) {
-    peer.operation = 0;
-    return;
+  const bool blocked = r.blocked && r.state == MemberState::kActive && !r.broken;
+  const bool waits = blocked && !r.progress.partial;
+  if (peer.at_epoch != r.epoch || peer.at != r.progress.sequence || peer.blocked != blocked ||
+      peer.waits != waits) {
+    peer.at_epoch = r.epoch;
+    peer.at = r.progress.sequence;
+    peer.blocked = blocked;
+    peer.waits = waits;
+    peer.at_reports = 0;
   }
-  if (peer.operation != r.progress.sequence || peer.operation_epoch != r.epoch) {
-    peer.operation_epoch = r.epoch;
-    peer.operation = r.progress.sequence;
-    peer.operation_since = now_;
-    peer.operation_reports = 0;
-  }
-  peer.operation_until = now_;
-  ++peer.operation_reports;
+  if (peer.at_reports == 0) peer.at_since = now_;
+  peer.at_until = now_;
+  ++peer.at_reports;
 }
 
 bool Coordinator::ReconsiderOperations() {
@@ -45,11 +46,11 @@ bool Coordinator::ReconsiderOperations() {
   }
   const Stall stall = FindStall();
   if (stall.missing.empty()) return false;
-  const bool remove =
-      options_.stall_remove_after > Duration::zero() && stall.lasted >= options_.stall_remove_after;
-  const bool told = stall_told_ == stall.sequence;
-  const bool tell = stall.lasted >= options_.stall_report_after &&
-                    (!told || now_ - stall_told_at_ >= options_.stall_report_after);
+  const bool remove = !stall.busy && options_.stall_remove_after > Duration::zero() &&
+                      stall.lasted >= options_.stall_remove_after;
+  const bool told =
+      stall_told_at_ != Time::Never() && now_ - stall_told_at_ < options_.stall_report_after;
+  const bool tell = stall.lasted >= options_.stall_report_after && !told;
   if (!tell && !remove) return false;
   const std::string operation =
       peers_.at(current_.members[stall.waiting[0]].id).report.progress.operation;
@@ -60,7 +61,6 @@ bool Coordinator::ReconsiderOperations() {
   out_.reason = reason.str();
   out_.actions.emplace_back(
       GroupStalled{current_, stall.missing, stall.waiting, operation, stall.lasted, remove});
-  stall_told_ = stall.sequence;
   stall_told_at_ = now_;
   if (!remove) return false;
   RemoveStalled(stall.missing, out_.reason);
@@ -80,13 +80,12 @@ std::string Coordinator::FindMismatch() const {
     if (it == peers_.end()) continue;
     const Peer& peer = it->second;
     const Progress& progress = peer.report.progress;
-    const bool sure = peer.operation_reports >= 2 ||
-                      peer.operation_until - peer.operation_since >= options_.mismatch_grace;
-    if (peer.operation == 0 || peer.operation_epoch != current_.epoch || !sure ||
-        progress.signature == 0) {
+    const bool sure =
+        peer.at_reports >= 2 || peer.at_until - peer.at_since >= options_.mismatch_grace;
+    if (!peer.waits || peer.at_epoch != current_.epoch || !sure || progress.signature == 0) {
       continue;
     }
-    std::vector<Side>& at = sides[peer.operation];
+    std::vector<Side>& at = sides[peer.at];
     auto side = std::find_if(at.begin(), at.end(),
                              [&](const Side& s) { return s.signature == progress.signature; });
     if (side == at.end()) side = at.insert(at.end(), {progress.signature, {}, progress.operation});
@@ -107,44 +106,42 @@ std::string Coordinator::FindMismatch() const {
 // The members that are furthest on wait for those that have not begun the same collective. If some
 // of the latter are in no collective at all, it is these; else the ones furthest behind.
 Coordinator::Stall Coordinator::FindStall() const {
-  struct At {
-    int rank = 0;
-    const Peer* peer = nullptr;
-    uint64_t begun = 0;
-    bool blocked = false;
-  };
-  std::vector<At> all;
+  std::vector<std::pair<int, const Peer*>> all;
   Stall stall;
+  uint64_t newest = 0;
   for (size_t i = 0; i < current_.members.size(); ++i) {
     const auto it = peers_.find(current_.members[i].id);
-    if (it == peers_.end() || finished_.contains(current_.members[i].id)) continue;
+    if (it == peers_.end()) continue;
     const Peer& peer = it->second;
-    const Report& r = peer.report;
-    // Who has left the epoch (at a planned boundary) is waited for by nobody that matters.
-    if (r.state != MemberState::kActive || r.epoch != current_.epoch) continue;
-    const bool blocked = peer.operation != 0 && peer.operation_epoch == current_.epoch;
-    all.push_back({static_cast<int>(i), &peer, r.progress.sequence, blocked});
-    if (blocked) stall.sequence = std::max(stall.sequence, peer.operation);
+    // Nobody that matters waits for who has finished, or has left at a planned boundary.
+    if (peer.report.state != MemberState::kActive || peer.at_epoch != current_.epoch) continue;
+    all.emplace_back(static_cast<int>(i), &peer);
+    if (peer.waits) newest = std::max(newest, peer.at);
   }
-  const auto behind = [&](const At& at) { return at.begun < stall.sequence; };
-  const bool idle =
-      std::any_of(all.begin(), all.end(), [&](const At& at) { return behind(at) && !at.blocked; });
+  bool idle = false;
+  uint64_t least = newest;
+  for (const auto& [rank, peer] : all) {
+    least = std::min(least, peer->at);
+    idle |= peer->at < newest && !peer->blocked;
+  }
   const Peer* first = nullptr;  // Who has waited longest.
-  Time known = Time::Never();   // Until when all that are missing are known to have been.
-  uint64_t least = stall.sequence;
-  for (const At& at : all) least = std::min(least, at.begun);
-  for (const At& at : all) {
-    if (at.blocked && !behind(at)) {
-      stall.waiting.push_back(at.rank);
-      if (first == nullptr || at.peer->operation_since < first->operation_since) first = at.peer;
-    } else if (behind(at) && (idle ? !at.blocked : at.begun == least)) {
-      stall.missing.push_back(at.rank);
-      known = std::min(known, at.peer->told);
+  Time since{};                 // When the last of those missing came to where they are,
+  Time until = Time::Never();   // and until when all of them are known to have been there.
+  for (const auto& [rank, peer] : all) {
+    if (peer->at >= newest) {
+      if (!peer->waits) continue;
+      stall.waiting.push_back(rank);
+      if (first == nullptr || peer->at_since < first->at_since) first = peer;
+    } else if (idle ? !peer->blocked : peer->at == least) {
+      stall.missing.push_back(rank);
+      stall.busy |= peer->blocked && !peer->waits;
+      since = std::max(since, peer->at_since);
+      until = std::min(until, peer->at_until);
     }
   }
   if (first == nullptr) stall.missing.clear();
   if (stall.missing.empty()) return stall;
-  stall.lasted = std::min(first->operation_until, known) - first->operation_since;
+  stall.lasted = std::min(first->at_until, until) - std::max(first->at_since, since);
   return stall;
 }
 

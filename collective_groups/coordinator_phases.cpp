@@ -105,7 +105,6 @@ void Coordinator::BeginActive() {
   parked_since_ = Time::Never();
   failed_epoch_ = 0;
   verdict_.clear();
-  stall_told_ = 0;
   plan_round_ = 0;
 }
 

@@ -28,11 +28,24 @@ Error ExpelError(ExpelKind kind, const std::string& reason) {
 }  // namespace
 
 namespace {
+
 MemberOptions WithMemory(MemberOptions options, const Communicator& communicator) {
   options.memory = communicator.memory();
   return options;
 }
 }  // namespace
+
+struct GroupAgent::Pending {
+  Operation operation;
+  Progress progress;
+  size_t bytes = 0;
+  Epoch epoch = 0;
+  Body body;
+  RunBy run_by = RunBy::kLane;
+  bool done = false;
+  Status status;
+  uint64_t value = 0;
+};
 
 GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
                        std::unique_ptr<Communicator> communicator, SendReportFn send)
@@ -270,7 +283,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
   // What only some members of the view do has no place in the sequence.
   const bool counted = call.team == 0 && call.everyone;
   pending->progress = {counted ? next_sequence_++ : next_sequence_ - 1, counted ? signature : 0,
-                       text};
+                       text, !counted};
   queue_.push_back(pending);
   if (call.run_by == RunBy::kCaller) return handle;
   const Status posted = collectives_.Post([this] {

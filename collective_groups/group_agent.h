@@ -2,10 +2,8 @@
 // calls into events, and decisions into reports, communicator calls and wake-ups.
 //
 // Thread: OnCommand on the loop; everything else from any thread except the loop. One user thread
-// at a time goes through Ready -> WaitActive -> collectives -> Boundary.
-// Owns: the communicator, a link lane, a collective lane.
-// Invariants: those of Member; collectives run in order of issue, each in the epoch it was issued
-// in.
+// goes through Ready -> WaitActive -> collectives -> Boundary. Owns: the communicator, two lanes.
+// Invariants: those of Member; collectives run in order of issue, each in its epoch.
 // Limits: kLaneQueueMax collectives in flight.
 #pragma once
 
@@ -68,7 +66,8 @@ class GroupAgent {
   enum class RunBy : uint8_t { kLane, kCaller };
   struct Call {
     uint32_t team = 0;
-    // What the ranks must agree on, and nothing else; empty: they do not compare. Such as `all-reduce "grad" float32[1024] sum`.
+    // What the ranks must agree on, such as `all-reduce "grad" float32[1024] sum`; empty: they do
+    // not compare.
     std::string text;
     RunBy run_by = RunBy::kLane;
     bool everyone = true;  // False: only some members of the team call it; it is not counted.
@@ -90,30 +89,18 @@ class GroupAgent {
   // Makes a team of these ranks of the present view, which all ranks do in the same order. It
   // follows its members into later epochs; without those that left. The value is its number.
   Handle AddTeam(const std::vector<int>& ranks);
-  // Members of the team in the present view; empty if unknown.
+  // In the present view; empty if unknown.
   [[nodiscard]] Team team(uint32_t id) const;
   // kEpochChanged if the epoch ended under it; kMismatch, on every rank, if the ranks called
   // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
-  // running; kNotFound for a
-  // handle that was waited for before. The value is the number of state bytes sent (Transfer), else
-  // 0.
+  // running; kNotFound for a handle that was waited for before. The value is the number of state
+  // bytes sent (Transfer), the team's number (AddTeam), else 0.
   Result<uint64_t> Wait(Handle handle, Duration limit);
-  // True if done (or unknown).
-  [[nodiscard]] bool Poll(Handle handle) const;
+  [[nodiscard]] bool Poll(Handle handle) const;  // True if done (or unknown).
 
  private:
   using Body = std::function<Result<uint64_t>(Communicator&, const Operation&)>;
-  struct Pending {
-    Operation operation;
-    Progress progress;
-    size_t bytes = 0;
-    Epoch epoch = 0;
-    Body body;
-    RunBy run_by = RunBy::kLane;
-    bool done = false;
-    Status status;
-    uint64_t value = 0;
-  };
+  struct Pending;  // An operation from its issue until it was waited for.
 
   void Feed(const MemberEvent& event);
   void FeedLocked(const MemberEvent& event);

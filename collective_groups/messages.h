@@ -1,10 +1,8 @@
 // Messages of the group protocol.
 //
-// A member speaks in Reports, each the whole of what the coordinator needs to know about it; a
-// coordinator speaks in Commands, each idempotent within its epoch. Loss is healed by repeating the
-// latest Report and the outstanding Command; reordering by the Report's sequence number and the
-// Command's epoch; a dead incarnation is fenced by id.
-// Thread: plain values.
+// A member speaks in Reports, each all that the coordinator needs to know of it; a coordinator in
+// Commands, each idempotent within its epoch. Repeating the latest Report and the outstanding
+// Command heals loss, sequence numbers and epochs heal reordering. Thread: plain values.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +14,7 @@
 namespace troupe::groups {
 
 enum class MemberState : uint8_t {
-  kIdle =
-      0,  // The user's code has not asked to take part yet (it boots, imports, builds its model).
+  kIdle = 0,      // The user's code has not asked to take part yet (it builds its model).
   kReady = 1,     // Outside any epoch, state version known, waiting to be admitted.
   kLeaving = 2,   // Told to leave its epoch; the user's thread has not come out yet.
   kPrepared = 3,  // Out of the old epoch, offers for new links made.
@@ -30,8 +27,7 @@ constexpr MemberState LastValue(MemberState) { return MemberState::kFinished; }
 
 // An address at which one side of a link waits for the other; opaque to the protocol.
 struct LinkOffer {
-  uint32_t slot =
-      0;  // In a Report: the peer this offer is for. In a Command: the peer that made it.
+  uint32_t slot = 0;     // In a Report: whom it is for. In a Command: who made it.
   uint64_t attempt = 0;  // Ahead-of-time links only: which round of offers this belongs to.
   std::string address;
 
@@ -46,10 +42,11 @@ struct Progress {
   uint64_t sequence = 0;   // Of the last collective it began; 1 is the epoch's first, 0: none yet.
   uint64_t signature = 0;  // Hash of what every rank must agree on; 0: unknown, never compared.
   std::string operation;   // For people: all-reduce "grad.3" float32[1024] sum.
+  bool partial = false;    // Only some ranks take part in `operation`; it comes after `sequence`.
 
   template <class A>
   void Fields(A& a) {
-    a(sequence, signature, operation);
+    a(sequence, signature, operation, partial);
   }
 };
 
@@ -59,8 +56,7 @@ struct Report {
   std::string host;
   std::string memory;  // See ViewMember.
   MemberState state = MemberState::kIdle;
-  Epoch epoch =
-      0;  // The epoch the state refers to (kPrepared and later), or the last one taken part in.
+  Epoch epoch = 0;  // That the state refers to (kPrepared and later), or the last one.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
   bool founder = false;   // kReady: only for the first epoch of the group; see kBuildFirst.
@@ -92,10 +88,8 @@ enum class CommandKind : uint8_t {
   kInstall = 3,
   // Everybody is linked: go.
   kActivate = 4,
-  // Leave epoch `epoch` and wait: the group is below its minimum.
-  kHalt = 5,
-  // You are no member any more: see `expel`.
-  kExpel = 6,
+  kHalt = 5,   // Leave epoch `epoch` and wait: the group is below its minimum.
+  kExpel = 6,  // You are no member any more: see `expel`.
   // Make an offer to these peers ahead of time, and connect those offers that are given.
   kPrelink = 7,
   // Draining: leave `epoch` at `boundary`, then wait for kExpel.
@@ -120,15 +114,14 @@ struct Command {
   uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. k(Cancel)Prelink: which attempt.
   uint64_t boundary = 0;
   bool planned = false;
-  View view;          // kPrepare: without versions; kInstall: complete.
-  uint32_t slot = 0;  // The receiver's own slot.
-  std::vector<uint32_t>
-      relink;  // kPrepare: slots to make fresh links to. k(Cancel)Prelink: slots to offer to.
+  View view;                          // kPrepare: without versions; kInstall: complete.
+  uint32_t slot = 0;                  // The receiver's own slot.
+  std::vector<uint32_t> relink;       // Slots. kPrepare: to link afresh. k*Prelink: to offer to.
   std::vector<std::string> memories;  // Of the members that `relink` names.
   std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
   std::string reason;
-  // kPrepare, kHalt: the epoch that is left failed by this verdict; who missed kFail learns it here.
+  // kPrepare, kHalt: the epoch that is left has failed; who missed kFail learns it here.
   Epoch failed = 0;
   std::string verdict;
 
@@ -143,8 +136,7 @@ struct Command {
 // epoch (GM-7).
 struct EpochRecord {
   std::string owner;  // The coordinator that wrote it,
-  uint64_t term =
-      0;  // and its term: every coordinator start has a higher one, and the highest owns the group.
+  uint64_t term = 0;  // and its term: every start has a higher one, the highest owns the group.
   View view;
   uint64_t next_seniority = 1;
   bool ended = false;

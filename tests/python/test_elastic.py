@@ -303,7 +303,7 @@ def test_a_death_in_the_last_barrier_redoes_nothing() -> None:
     log = Log()
 
     def before(member: FakeGroup, kind: str, name: str) -> None:
-        if member.name == "w1" and name == "elastic.end":
+        if member.name == "w1" and name == "end of elastic.run":
             raise Killed()
 
     cluster = FakeCluster(3, before=before)

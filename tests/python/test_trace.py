@@ -83,7 +83,7 @@ def test_a_recovery_is_seen_from_the_death_to_the_first_collective(
     assert processes >= 6  # driver, head, node, three workers; this process counts only if first
     names = [e["name"] for e in events if "name" in e]
     for wanted in ("life lost", "death noticed", "persist epoch", "preparing", "linking",
-                   "epoch 2", "ready", "link", "all-reduce", "sync", "train",
+                   "epoch 2", "ready", "link", "allreduce float32[8] sum", "sync", "train",
                    "to the first collective"):
         assert wanted in names, wanted
     epoch = next(e for e in events if e.get("name") == "epoch 2")

@@ -119,7 +119,9 @@ void SimMember::Handle(const MemberAction& action) {
       Feed(EpochLinked{epoch, ""});
     });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
-    Later(microseconds(200), [this, a = *a] { Feed(PrelinkOffered{a.peer.slot, a.attempt, "ahead"}); });
+    Later(microseconds(200), [this, a = *a] {
+      Feed(PrelinkOffered{a.peer.slot, a.attempt, "ahead"});
+    });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
     Later(microseconds(300), [this, a = *a] { Feed(PrelinkDone{a.slot, a.attempt, true}); });
   } else if (const auto* a = std::get_if<Activated>(&action)) {

@@ -17,9 +17,10 @@ from troupe.torch._operations import (
     deliver,
     enter,
     resolve_op,
+    rows_of,
     synchronize,
 )
-from troupe.torch._reductions import allreduce, rows_of
+from troupe.torch._reductions import allreduce
 from troupe.torch._tree import nbytes, staging
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
@@ -393,7 +394,7 @@ def scatter(
     except BaseException:
         context.unreserve(site.name)
         raise
-    source: torch.Tensor = tensor if here else torch.empty(0)  # type: ignore[assignment]
+    source: torch.Tensor = tensor if here else torch.empty(0)
     codes = list(_context.DTYPE_NAMES)
     shape = [codes.index(source.dtype), source.dim(), *source.shape] if here else []
     text = site.describe("scatter", None, (), f"root {root_rank}")

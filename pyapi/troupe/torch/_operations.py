@@ -140,6 +140,12 @@ def enter(kind: str, name: Optional[str], process_set: ProcessSet) -> Site:
     return Site(context, process_set.team, process_set.ranks, reserved, name)
 
 
+def rows_of(rows: int, size: int) -> list[int]:
+    """How many of ``rows`` rows each rank gets: the first ``rows % size`` ranks one more."""
+    share, more = divmod(rows, size)
+    return [share + (rank < more) for rank in range(size)]
+
+
 def deliver(output: torch.Tensor, work: torch.Tensor) -> torch.Tensor:
     """Brings what arrived in host memory to where the user wants it."""
     with torch.no_grad():

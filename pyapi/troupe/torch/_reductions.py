@@ -1,4 +1,4 @@
-"""All-reduce, reduce-scatter, reduce, and their variants."""
+"""All-reduce, reduce, and their variants."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from troupe.torch._operations import (
     Average,
     ReduceOp,
     Site,
-    Sum,
-    check_rows,
     check_tensor,
     deliver,
     enter,
@@ -40,12 +38,14 @@ def scale_(tensor: torch.Tensor, factor: float) -> None:
             tensor.copy_((tensor.double() * factor).trunc())
 
 
-def _average_exactly_(tensor: torch.Tensor, size: int) -> None:
+def average_exactly_(tensor: torch.Tensor, size: int) -> None:
+    """Divides a sum of integers, truncating towards zero; truth values stay as they are."""
     if tensor.dtype != torch.bool:
         tensor.copy_(torch.div(tensor, size, rounding_mode="trunc"))
 
 
-def _scales(prescale: float, postscale: float) -> str:
+def scales_text(prescale: float, postscale: float) -> str:
+    """How a description names the scales."""
     return "" if prescale == postscale == 1.0 else f"prescale {prescale} postscale {postscale}"
 
 
@@ -81,7 +81,7 @@ class _Reduction:
         """What remains when it has arrived."""
         for tensor in self.outs:
             if self.exact and self.op == Average:
-                _average_exactly_(tensor, self.site.size)
+                average_exactly_(tensor, self.site.size)
             if self.exact or self.op == Adasum:
                 scale_(tensor, self.postscale)
 
@@ -107,7 +107,7 @@ def _allreduce(
     if op == Adasum and any(not t.dtype.is_floating_point for t in inputs):
         raise ValueError("op=Adasum is for floating-point tensors")
     site = enter("allreduce", name, process_set)
-    how = (op.name.lower(), _scales(prescale, postscale))
+    how = (op.name.lower(), scales_text(prescale, postscale))
     if single:
         text = site.describe("allreduce", inputs[0], inputs[0].shape, *how)
     else:
@@ -382,183 +382,7 @@ def reduce(
         if site.size == 1:
             output.copy_(work)
         elif exact and mine:
-            _average_exactly_(output, site.size)
+            average_exactly_(output, site.size)
         return output.to(tensor.device) if mine else None
 
     return synchronize(site.issue([start], finish, [tensor, work, output]))
-
-
-# -- reduce-scatter -----------------------------------------------------------------------------
-
-
-def rows_of(rows: int, size: int) -> list[int]:
-    """How many of ``rows`` rows each rank gets: the first ``rows % size`` ranks one more."""
-    share, more = divmod(rows, size)
-    return [share + (rank < more) for rank in range(size)]
-
-
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: Optional[str] = None,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> int:
-    """Starts a reduce-scatter; ``synchronize(handle)`` returns this rank's rows, reduced."""
-    return _reducescatter(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor, single=True
-    )
-
-
-def _reducescatter(
-    tensors: list[torch.Tensor],
-    name: Optional[str],
-    op: int,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    single: bool,
-) -> int:
-    reduce_op = resolve_op(None, op)
-    if reduce_op not in (Average, Sum):
-        raise ValueError(f"reducescatter supports Average and Sum, not {reduce_op.name}")
-    for tensor in tensors:
-        check_rows(tensor, "reducescatter")
-    site = enter("reducescatter", name, process_set)
-    works = [_prescaled(staging(t.detach()), prescale) for t in tensors]
-    outputs: list[torch.Tensor] = []
-    starts: list[Callable[[], int]] = []
-    for work, tensor in zip(works, tensors, strict=True):
-        rows = rows_of(work.shape[0], site.size)
-        width = work[0].numel() if work.shape[0] else 0
-        output = torch.empty((rows[site.position], *work.shape[1:]), dtype=work.dtype)
-        outputs.append(output)
-        text = site.describe("reducescatter", tensor, tensor.shape, reduce_op.name.lower(),
-                             _scales(prescale, postscale))
-        starts.append(_start_reducescatter(
-            site, work, output, [r * width for r in rows], reduce_op, prescale, postscale, text
-        ))
-        if site.size == 1:
-            output.copy_(work)
-            scale_(output, postscale if not work.dtype.is_floating_point else prescale * postscale)
-
-    def finish() -> Any:
-        results = []
-        with torch.no_grad():
-            for output, tensor in zip(outputs, tensors, strict=True):
-                if site.size > 1 and not output.dtype.is_floating_point:
-                    if reduce_op == Average:
-                        _average_exactly_(output, site.size)
-                    scale_(output, postscale)
-                results.append(output.to(tensor.device))
-        return results[0] if single else results
-
-    return site.issue(starts, finish, [*tensors, *works, *outputs])
-
-
-def _prescaled(work: torch.Tensor, prescale: float) -> torch.Tensor:
-    """Integers are scaled here, floating-point numbers by the core."""
-    if work.dtype.is_floating_point or prescale == 1.0:
-        return work
-    scaled = work.clone()
-    scale_(scaled, prescale)
-    return scaled
-
-
-def _start_reducescatter(
-    site: Site, work: torch.Tensor, output: torch.Tensor, counts: list[int], op: ReduceOp,
-    prescale: float, postscale: float, text: str,
-) -> Callable[[], int]:
-    exact = not work.dtype.is_floating_point
-    core_op = "sum" if exact else CORE_OPS[op]
-    scales = (1.0, 1.0) if exact else (prescale, postscale)
-
-    def start() -> int:
-        return int(site.context.group.reducescatter(
-            work.data_ptr(), output.data_ptr(), counts, DTYPE_NAMES[work.dtype], core_op, *scales,
-            text, site.team,
-        ))
-
-    return start
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], op: int,
-                process_set: ProcessSet, prescale: float, postscale: float) -> torch.Tensor:
-        ctx.op, ctx.process_set = op, process_set
-        ctx.scale = prescale * postscale
-        return synchronize(
-            reducescatter_async(tensor, name, op, process_set, prescale, postscale)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        from troupe.torch._movements import allgather
-
-        grad = grads[0].contiguous() * ctx.scale
-        if resolve_op(None, ctx.op) == Sum:
-            grad = grad * ctx.process_set.size()  # As Horovod has it.
-        return allgather(grad, process_set=ctx.process_set), None, None, None, None, None
-
-
-def reducescatter(
-    tensor: torch.Tensor,
-    name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> torch.Tensor:
-    """Reduces ``tensor`` over all ranks and gives each its share of the rows; differentiable.
-
-    Args:
-        tensor: of equal shape and dtype on all ranks; the first ``shape[0] % size`` ranks get one
-            row more.
-        op: Average (default) or Sum.
-
-    Returns:
-        A new tensor of this rank's rows.
-
-    Raises:
-        ValueError: a scalar, another op, or the ranks disagree.
-    """
-    compressed, undo = compression.compress(tensor)
-    reduced = _Reducescatter.apply(
-        compressed, name, op, process_set, prescale_factor, postscale_factor
-    )
-    return compression.decompress(reduced, undo)
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[torch.Tensor],
-    name: Optional[str] = None,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> int:
-    """Starts the reduce-scatter of a list under one handle, which gives a list of tensors."""
-    return _reducescatter(
-        list(tensors), name, op, process_set, prescale_factor, postscale_factor, single=False
-    )
-
-
-def grouped_reducescatter(
-    tensors: Sequence[torch.Tensor],
-    name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[torch.Tensor]:
-    """:func:`reducescatter` of a list of tensors; not differentiable."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = synchronize(grouped_reducescatter_async(
-        [compressed for compressed, _ in pairs], name, op, process_set, prescale_factor,
-        postscale_factor,
-    ))
-    return [compression.decompress(r, undo) for r, (_, undo) in zip(reduced, pairs, strict=True)]

@@ -36,6 +36,12 @@ from troupe.torch._operations import (
     resolve_op,
     synchronize,
 )
+from troupe.torch._reduce_scatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
 from troupe.torch._reductions import (
     allreduce,
     allreduce_,
@@ -45,11 +51,7 @@ from troupe.torch._reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
     reduce,
-    reducescatter,
-    reducescatter_async,
 )
 
 __all__ = [

@@ -25,8 +25,6 @@ extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reser
 namespace troupe::groups {
 namespace {
 
-using ::testing::HasSubstr;
-
 // An abort takes 0.3 ms; this is for a busy machine, and far from kCollectiveTimeout.
 constexpr Duration kAbortLimit = seconds(2);
 
@@ -515,64 +513,6 @@ TEST_P(EpochTest, ManyEpochsLeaveNothingBehind) {
   for (int i = 0; i < 100; ++i) epoch();  // Two epochs each.
   EXPECT_EQ(tests::OpenDescriptors(), descriptors);
   EXPECT_EQ(tests::Threads(), threads);
-}
-
-// ---- what is refused ----
-
-TEST(RefusalTest, NothingRunsOutsideAnEpochOrWithoutLinks) {
-  const auto alone = MakeCommunicator(CommunicatorOptions{}).value();
-  EXPECT_EQ(alone->Barrier(kUnnamed).error().code, ErrorCode::kEpochChanged);
-  View view;
-  view.epoch = 1;
-  view.members.resize(2);
-  view.members[1].id = {"w1", 1};
-  view.members[1].slot = 1;
-  const Status begun = alone->Begin(view, 0, {});
-  EXPECT_EQ(begun.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(begun.error().message, HasSubstr("not linked to w1#1"));
-  EXPECT_EQ(alone->Link(1, "raddress").error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(alone->Offer(0, 1'000'000, "").error().code, ErrorCode::kInvalidArgument);
-}
-
-TEST(RefusalTest, AnAddressThatIsNoneIsAnErrorWithinTheLinkTimeout) {
-  const auto one = MakeCommunicator(CommunicatorOptions{}).value();
-  for (const std::string& address :
-       {std::string(), std::string("garbage"), "r" + std::string(300, 'x'),
-        "r" + std::string(300, '\0'), std::string("m1 2 3"), std::string("m")}) {
-    ASSERT_TRUE(one->Offer(0, 1, "").ok());
-    const Time start = SteadyClock().Now();
-    EXPECT_FALSE(one->Link(1, address).ok());
-    EXPECT_LT(SteadyClock().Now() - start, 3 * kLinkTimeout);
-  }
-}
-
-TEST(RefusalTest, ALinkWhosePeerNeverComesCanBeCancelled) {
-  const auto one = MakeCommunicator(CommunicatorOptions{}).value();
-  const auto two = MakeCommunicator(CommunicatorOptions{}).value();
-  ASSERT_TRUE(one->Offer(0, 1, "").ok());
-  const std::string address = *two->Offer(1, 0, "");
-  ASSERT_TRUE(one->Offer(0, 1, "").ok());
-  Status status;
-  std::atomic<bool> done{false};
-  std::thread linking([&] {
-    status = one->Link(1, address);
-    done = true;
-  });
-  while (!done) {
-    one->CancelLinks();
-    std::this_thread::yield();
-  }
-  linking.join();
-  EXPECT_FALSE(status.ok());
-}
-
-TEST(RefusalTest, AnInterfaceThatIsNotHereIsAClearError) {
-  CommunicatorOptions options;
-  options.gloo.bind_address = "203.0.113.1";
-  const auto made = MakeCommunicator(options);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
-  EXPECT_THAT(made.error().message, HasSubstr("203.0.113.1"));
 }
 
 }  // namespace

@@ -65,7 +65,11 @@ class BlockingCommunicator final : public Communicator {
                   std::span<const IncomingBlock>) override {
     return Status::Ok();
   }
-  Status Barrier(const Operation&) override { return Status::Ok(); }
+  Status Barrier(const Operation&) override {
+    std::lock_guard lock(mu_);
+    if (aborted_ > 0) return Error{ErrorCode::kEpochChanged, "the epoch was aborted"};
+    return Status::Ok();
+  }
   Result<uint64_t> Transfer(std::span<const int>, std::span<const int>,
                             std::span<const MutableBuffer>) override {
     return uint64_t{0};
@@ -157,7 +161,8 @@ TEST_F(GroupAgentTest, AVerdictFailsWhatRunsAndWhatWaitsWithItsReason) {  // GM-
   EXPECT_THAT(first.error().message, HasSubstr("different collectives"));
   agent_.Ready(0, false);
   const Result<uint64_t> second = agent_.Wait(waiting, seconds(10));
-  EXPECT_TRUE(second.ok() || second.error().code == ErrorCode::kMismatch);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, ErrorCode::kMismatch);
 }
 
 TEST_F(GroupAgentTest, AnEpochThatChangesIsNoVerdict) {
@@ -179,6 +184,7 @@ TEST_F(GroupAgentTest, ATransferHasNoPlaceInTheSequence) {
   ASSERT_TRUE(agent_.Wait(agent_.Barrier({}), seconds(10)).ok());
   Tell(CommandKind::kPlan, 1);  // Is answered with a report.
   EXPECT_EQ(Newest().progress.sequence, 2U);
+  EXPECT_FALSE(Newest().progress.partial);
   EXPECT_FALSE(Newest().blocked);
 }
 

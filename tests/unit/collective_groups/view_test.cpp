@@ -16,7 +16,7 @@ View OnHosts(const std::vector<std::string>& hosts) {
   View view{"g", 1, {}, ""};
   for (size_t i = 0; i < hosts.size(); ++i) {
     view.members.push_back(
-        {Id(static_cast<int>(i)), i + 1, static_cast<uint32_t>(i), hosts[i], 0, false});
+        {Id(static_cast<int>(i)), i + 1, static_cast<uint32_t>(i), hosts[i], "", 0, false});
   }
   return view;
 }
