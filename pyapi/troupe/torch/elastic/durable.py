@@ -154,6 +154,11 @@ class CommitLog:
         self._prune()
         self._tell_problem(context)
 
+    def stats(self) -> dict[str, Any]:
+        """Commits ``written``, ``superseded`` (they gave way to newer ones) and ``failed`` by this
+        member; ``bytes`` and ``writing_s`` of the written ones; their newest ``version``."""
+        return dict(self._store.stats()) if self._store is not None else {}
+
     # -- reading --------------------------------------------------------------------------------
 
     def find(self, context: _context.Context) -> Any:
