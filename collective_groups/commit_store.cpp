@@ -225,7 +225,7 @@ Status CommitStore::RemoveOld() {
   Result<std::vector<uint64_t>> versions = Versions();
   if (!versions.ok()) return versions.error();
   for (size_t i = options_.keep; i < versions->size(); ++i) {
-    const Status removed = files_->Remove(Path(kComplete, (*versions)[i]));
+    Status removed = files_->Remove(Path(kComplete, (*versions)[i]));
     // Another process of this host may have been faster.
     if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed;
   }

@@ -118,6 +118,7 @@ class FakeCluster:
             Killed there kills the rank.
         deliver: called as deliver(op, members) when an operation is complete; a returned set of
             member ids restricts who gets the result, the rest see the epoch end.
+        host_of: the host of a member, by its name.
     """
 
     def __init__(
@@ -127,12 +128,14 @@ class FakeCluster:
         max_workers: int = 64,
         before: Optional[Callable[[FakeGroup, str, str], None]] = None,
         deliver: Optional[Callable[[Op, list[FakeGroup]], Optional[set[str]]]] = None,
+        host_of: Callable[[str], str] = lambda name: "fake",
     ) -> None:
         self.founders = founders
         self.min_workers = min_workers
         self.max_workers = max_workers
         self.before = before
         self.deliver = deliver
+        self.host_of = host_of
         self.cond = threading.Condition(threading.RLock())
         self.epoch: Optional[Epoch] = None
         self.history: list[dict[str, Any]] = []
@@ -217,9 +220,11 @@ class FakeCluster:
             source = next(i for i, (v, has) in enumerate(offers) if has and v == newest)
             needs = [i for i, (v, has) in enumerate(offers) if not has or v != newest]
         rank = chosen.index(me)
+        hosts = [self.host_of(m.name) for m in chosen]
+        mine = [i for i, host in enumerate(hosts) if host == hosts[rank]]
         return {
-            "epoch": number, "rank": rank, "size": len(chosen), "local_rank": rank,
-            "local_size": len(chosen), "cross_rank": 0, "cross_size": 1, "reason": reason,
+            "epoch": number, "rank": rank, "size": len(chosen), "local_rank": mine.index(rank),
+            "local_size": len(mine), "cross_rank": 0, "cross_size": 1, "reason": reason,
             "max_size": self.max_workers, "source_rank": source, "needs_state": needs,
             "members": [
                 {"id": m.name, "host": "fake", "version": v, "has_state": has}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import weakref
 from collections.abc import Iterator
@@ -274,6 +275,44 @@ def test_one_member_per_host_writes_and_the_next_takes_over(tmp_path: Path) -> N
     assert ranks[0].join().ended == "killed" and ranks[1].join().error is None
     assert len(CommitStore.open) == 2  # w1 opened its own only when it was its turn
     assert versions(tmp_path) == [4, 5]
+
+
+def on_hosts(folder: Path, names: list[str], steps: int) -> tuple[list[Any], list[Any]]:
+    """Trains members whose names begin with their host; each host has a disk of its own."""
+    log: list[Any] = []
+    cluster = FakeCluster(len(names), host_of=lambda name: name[0])
+    ranks = [Rank(cluster, name, lambda g: train_to(steps, folder / g.name[0], g, log), i)
+             for i, name in enumerate(names)]
+    for rank in ranks:
+        assert rank.join().error is None
+    return [rank.value for rank in ranks], log
+
+
+def test_every_host_has_the_commits_so_one_may_be_lost(tmp_path: Path) -> None:
+    on_hosts(tmp_path, ["a0", "b0", "a1", "b1"], 3)
+    assert versions(tmp_path / "a") == versions(tmp_path / "b") == [2, 3]
+    shutil.rmtree(tmp_path / "a")
+    values, log = on_hosts(tmp_path, ["a0", "b0", "a1"], 5)
+    assert values[0] == values[1] == values[2]
+    assert sorted(log) == [("a0", 0, 3, 3), ("a1", 2, 3, 3), ("b0", 1, 3, 3)]
+
+
+def test_equal_versions_of_different_pasts_never_meet(tmp_path: Path) -> None:
+    """Two hosts have a commit 3 each, from groups of different sizes."""
+    on_hosts(tmp_path, ["a0", "a1"], 3)
+    on_hosts(tmp_path, ["b0"], 3)
+    values, log = on_hosts(tmp_path, ["b0", "a0"], 4)
+    assert [entry[2:] for entry in log] == [(3, 3)] * 2
+    assert values[0] == values[1] == [3 * 1 + 2] * 2  # on top of rank 0's
+
+
+def test_with_a_shared_directory_only_rank_0_writes(tmp_path: Path) -> None:
+    def fn() -> None:
+        settings = DurableCommits(tmp_path, shared=True)
+        hvd.elastic.run(lambda state: state.commit())(ObjectState(durable=settings, step=0))
+
+    run_ranks(2, fn, FakeCluster(2, host_of=lambda name: name))
+    assert len(CommitStore.open) == 1 and versions(tmp_path) == [1]
 
 
 def test_another_model_is_an_error_that_says_what_differs(tmp_path: Path, alone: None) -> None:

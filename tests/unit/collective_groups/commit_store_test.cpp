@@ -383,8 +383,8 @@ TEST_F(CommitStoreTest, AKilledWriterNeverLeavesLessThanItHadCompleted) {
     if (child == 0) {
       auto store = CommitStore::Open({directory_, 1},
                                      std::make_unique<FaultyFiles>(FaultyFiles::Fault::kKill, at));
-      for (char version = 1; store.ok() && version <= kSaves; ++version) {
-        const auto number = static_cast<uint64_t>(version);
+      for (uint8_t version = 1; store.ok() && version <= kSaves; ++version) {
+        const uint64_t number = version;
         const Model model(number);
         (*store)->Save(number, Header(number), model.buffers());
         if (!(*store)->Flush(kLimit).ok() || ::write(pipe[1], &version, 1) != 1) ::_exit(1);
@@ -393,8 +393,8 @@ TEST_F(CommitStoreTest, AKilledWriterNeverLeavesLessThanItHadCompleted) {
     }
     ::close(pipe[1]);
     uint64_t completed = 0;
-    for (char version = 0; ::read(pipe[0], &version, 1) == 1;) {
-      completed = static_cast<uint64_t>(version);
+    for (uint8_t version = 0; ::read(pipe[0], &version, 1) == 1;) {
+      completed = version;
     }
     ::close(pipe[0]);
     int status = 0;
