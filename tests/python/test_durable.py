@@ -113,6 +113,16 @@ def test_a_second_state_of_the_same_epoch_resumes_too(tmp_path: Path, alone: Non
     assert train(ObjectState(durable=DurableCommits(tmp_path, job="b"), step=0)) == 1
 
 
+def test_a_sync_by_hand_resumes_once(tmp_path: Path, alone: None) -> None:
+    ObjectState(durable=tmp_path, step=7).commit()
+    state: Any = ObjectState(durable=tmp_path, step=0)
+    state.sync()
+    assert (state.step, state.version) == (7, 1)
+    state.step = 50
+    state.sync()
+    assert state.step == 50
+
+
 def test_the_writer_never_sees_a_buffer_that_a_later_commit_overwrites(
     tmp_path: Path, alone: None
 ) -> None:

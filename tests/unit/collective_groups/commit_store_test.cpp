@@ -322,6 +322,7 @@ TEST_F(CommitStoreTest, AnyFailingOperationLeavesTheCommitBefore) {
     EXPECT_EQ(problem->code, ErrorCode::kResourceExhausted);
     EXPECT_THAT(problem->message, HasSubstr("commit 2: "));
     EXPECT_FALSE(store->TakeProblem().has_value());
+    for (const std::string& name : Names()) EXPECT_THAT(name, HasSubstr("commit-")) << at;
     EXPECT_GE(NewestWhole(), 1U) << at;
     files->Heal();
     SaveAndFlush(*store, 3);
