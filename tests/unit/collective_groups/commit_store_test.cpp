@@ -22,6 +22,32 @@ using ::testing::IsEmpty;
 
 constexpr Duration kLimit = seconds(20);
 
+// Where an operation is held.
+class Gate {
+ public:
+  void Hold() {
+    std::unique_lock lock(mu_);
+    held_ = true;
+    changed_.notify_all();
+    EXPECT_TRUE(changed_.wait_for(lock, kLimit, [this] { return released_; }));
+  }
+  void AwaitHeld() {
+    std::unique_lock lock(mu_);
+    ASSERT_TRUE(changed_.wait_for(lock, kLimit, [this] { return held_; }));
+  }
+  void Release() {
+    std::lock_guard lock(mu_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  bool released_ = false;
+};
+
 // Passes everything on, but for one operation by its number that goes wrong.
 class FaultyFiles : public CommitFiles {
  public:
@@ -36,16 +62,8 @@ class FaultyFiles : public CommitFiles {
   void Heal() { fault_ = Fault::kNone; }
   // Their names in order, repeats left out.
   [[nodiscard]] std::vector<std::string> names() const { return names_; }
-  // With kHold: waits until the operation has begun; lets it go on.
-  void AwaitHeld() {
-    std::unique_lock lock(mu_);
-    ASSERT_TRUE(changed_.wait_for(lock, kLimit, [this] { return held_; }));
-  }
-  void Release() {
-    std::lock_guard lock(mu_);
-    released_ = true;
-    changed_.notify_all();
-  }
+  // Outlives this object, which dies with its store.
+  [[nodiscard]] std::shared_ptr<Gate> gate() const { return gate_; }
 
   Status MakeDirectory(const std::string& path) override { return real_->MakeDirectory(path); }
   Result<std::vector<std::string>> List(const std::string& directory) override {
@@ -100,10 +118,7 @@ class FaultyFiles : public CommitFiles {
       ::kill(::getpid(), SIGKILL);
     }
     if (fault_ == Fault::kHold) {
-      std::unique_lock lock(mu_);
-      held_ = true;
-      changed_.notify_all();
-      EXPECT_TRUE(changed_.wait_for(lock, kLimit, [this] { return released_; }));
+      gate_->Hold();
       return false;
     }
     return fault_ != Fault::kShort || std::strcmp(what, "write") == 0;
@@ -117,10 +132,7 @@ class FaultyFiles : public CommitFiles {
   std::atomic<int> count_ = 0;
   std::string what_;
   std::vector<std::string> names_;  // By the writer; read after a flush.
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool held_ = false;
-  bool released_ = false;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
 };
 
 // A state whose every byte follows from its version: one large tensor, an empty and a small one.
@@ -231,17 +243,18 @@ TEST_F(CommitStoreTest, SyncsBeforeItRenamesAndRemovesLast) {
 
 TEST_F(CommitStoreTest, ANewerCommitTakesThePlaceOfTheWaitingOne) {
   auto* files = new FaultyFiles(FaultyFiles::Fault::kHold, 2);
+  const auto gate = files->gate();
   const auto store = Open(files);
   const Model one(1), two(2), three(3);
   const auto first = store->Save(1, Header(1), one.buffers());
-  files->AwaitHeld();
+  gate->AwaitHeld();
   EXPECT_EQ(store->state().writing, first);
   store->Save(2, Header(2), two.buffers());
   const auto third = store->Save(3, Header(3), three.buffers());
   EXPECT_EQ(store->state().waiting, third);
   EXPECT_EQ(store->stats().superseded, 1U);
   EXPECT_EQ(store->Flush(milliseconds(1)).error().code, ErrorCode::kDeadlineExceeded);
-  files->Release();
+  gate->Release();
   ASSERT_TRUE(store->Flush(kLimit).ok());
   EXPECT_EQ(store->state().writing + store->state().waiting, 0U);
   EXPECT_THAT(Names(), ElementsAre("commit-00000000000000000001", "commit-00000000000000000003"));
@@ -249,15 +262,16 @@ TEST_F(CommitStoreTest, ANewerCommitTakesThePlaceOfTheWaitingOne) {
 
 TEST_F(CommitStoreTest, AWaitingCommitCanBeWithdrawn) {
   auto* files = new FaultyFiles(FaultyFiles::Fault::kHold, 2);
+  const auto gate = files->gate();
   const auto store = Open(files);
   const Model one(1), two(2);
   EXPECT_FALSE(store->Withdraw());
   store->Save(1, Header(1), one.buffers());
-  files->AwaitHeld();
+  gate->AwaitHeld();
   EXPECT_FALSE(store->Withdraw());
   store->Save(2, Header(2), two.buffers());
   EXPECT_TRUE(store->Withdraw());
-  files->Release();
+  gate->Release();
   ASSERT_TRUE(store->Flush(kLimit).ok());
   EXPECT_THAT(Names(), ElementsAre("commit-00000000000000000001"));
 }
@@ -308,7 +322,8 @@ TEST_F(CommitStoreTest, ATornCommitDoesNotCountAmongThoseThatAreKept) {
 TEST_F(CommitStoreTest, AnyFailingOperationLeavesTheCommitBefore) {
   SaveAndFlush(*Open(), 1);
   auto* counting = new FaultyFiles();
-  SaveAndFlush(*Open(counting, 1), 2);
+  const auto counted = Open(counting, 1);
+  SaveAndFlush(*counted, 2);
   const int operations = counting->operations();
   ASSERT_GT(operations, 8);
   for (int at = 1; at <= operations; ++at) {
@@ -361,12 +376,13 @@ TEST_F(CommitStoreTest, ShortWritesAreContinued) {
 TEST_F(CommitStoreTest, AStoreThatIsClosedLeavesNothingHalfDone) {
   SaveAndFlush(*Open(), 1);
   auto* files = new FaultyFiles(FaultyFiles::Fault::kHold, 4);
+  const auto gate = files->gate();
   const Model two(2);
   auto store = Open(files);
   store->Save(2, Header(2), two.buffers());
-  files->AwaitHeld();
+  gate->AwaitHeld();
   std::thread closer([&] { store.reset(); });
-  files->Release();
+  gate->Release();
   closer.join();
   EXPECT_GE(NewestWhole(), 1U);
   for (const std::string& name : Names()) EXPECT_THAT(name, HasSubstr("commit-"));
