@@ -84,6 +84,10 @@ def reduction_rows() -> list[Row]:
 ROWS = [
     *recovery_rows(),
     *reduction_rows(),
+    Row("commit(), 204 MB, durable; reference: to memory", {"bench": "commit_durable"},
+        {"bench": "commit_to_memory"}),
+    Row("commit(), 204 MB, durable; reference: torch.save", {"bench": "commit_durable"},
+        {"bench": "torch_save"}),
     Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
@@ -148,6 +152,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     for n in (4, 8, 16, 32):
         commands.append(program("recovery", "--members", n, "--trials", 10, "--bytes", SMALL))
     commands.append([sys.executable, str(Path(__file__).with_name("training_recovery.py"))])
+    commands.append([sys.executable, str(Path(__file__).with_name("durable_commits.py"))])
     commands.append(program("actor-calls"))
     commands.append(program("reductions"))
     return commands

@@ -94,10 +94,13 @@ JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, b
 
 JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
                    const WorkerNote& note) {
-  Json json = Base(note.kind == "state" ? "state" : "report", job, at);
+  const bool told = note.kind == "warning" || note.kind == "resumed";
+  Json json = Base(told || note.kind == "state" ? note.kind.c_str() : "report", job, at);
   AddWorker(json, worker);
   json["epoch"] = note.epoch;
   if (note.kind == "state") json["bytes"] = note.bytes;
+  if (told) json["message"] = note.payload;
+  if (told) return {note.kind, Dump(json), ""};
   return {json["kind"], Dump(json), note.payload};
 }
 

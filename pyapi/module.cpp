@@ -16,6 +16,7 @@
 #include "collective_groups/ledger.h"
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
+#include "pyapi/commits.h"
 #include "runtime/trace.h"
 
 namespace py = pybind11;
@@ -449,11 +450,14 @@ class PyWorker {
     py::gil_scoped_release release;
     client_->Finish(ok, std::move(bytes), seconds(600));
   }
-  void Report(const py::bytes& payload) {
+  void Report(const py::bytes& payload) { Note("report", payload); }
+  void Note(const std::string& kind, const py::bytes& payload) {
     std::string bytes = payload;
     py::gil_scoped_release release;
-    client_->Note("report", 0, std::move(bytes));
+    client_->Note(kind, 0, std::move(bytes));
   }
+  // An event of this kind ("warning", "resumed") with a sentence for people.
+  void Tell(const std::string& kind, const std::string& message) { Note(kind, py::bytes(message)); }
 
  private:
   std::unique_ptr<WorkerClient> client_;
@@ -532,6 +536,7 @@ void BindWorker(py::module_& m) {
       .def("wait_assignment", &PyWorker::WaitAssignment, py::arg("timeout_s"))
       .def("finish", &PyWorker::Finish, py::arg("ok"), py::arg("payload"))
       .def("report", &PyWorker::Report, py::arg("payload"))
+      .def("tell", &PyWorker::Tell, py::arg("kind"), py::arg("message"))
       .def("should_exit", &PyWorker::ShouldExit);
 }
 
@@ -572,6 +577,7 @@ PYBIND11_MODULE(_core, m) {
   BindDriver(m);
   BindWorker(m);
   BindLedger(m);
+  pyapi::BindCommitStore(m, Raise);
   m.def(
       "trace_enter",
       [](const std::string& track, const std::string& name) { trace::Enter(track, name); },

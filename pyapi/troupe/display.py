@@ -185,6 +185,9 @@ class PlainView:
             return f"{self.model.name}: waiting: {event['reason']}"
         if kind == "stalled":
             return f"{self.model.name}: warning: {format_stall(event)}"
+        if kind in ("warning", "resumed"):
+            prefix = "warning: " if kind == "warning" else ""
+            return f"{self.model.name}: {prefix}{event['message']}"
         if kind == "worker" and event["state"] in ("died", "failed"):
             detail = f": {event['detail']}" if event.get("detail") else ""
             return f"{self.model.name}: worker {event['worker']} (rank {event['rank']}, " \

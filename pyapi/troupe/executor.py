@@ -49,7 +49,8 @@ class Executor:
         log_to_driver: show the workers' output here, each line as ``[rank host] line``.
         progress: "auto" (live on a terminal or in a notebook, else lines on stderr), "rich",
             "plain", "notebook" or "off".
-        name: the run's name in messages; default: the function's.
+        name: the run's name in messages, and of the folder of its durable commits, from which a
+            later run of this name continues; default: the function's.
         num_cpus, num_gpus, memory_bytes, cluster_resources: what the private cluster offers;
             default: what this machine has.
         python, bin_dir, redis_server, log_dir, lease_ms: how the private cluster is started.
@@ -184,7 +185,7 @@ class Executor:
         """Starts a run and returns its handle at once.
 
         ``on_event`` is called with every event (a dict; "kind" is epoch, worker, state, report,
-        result, log, parked, stalled or done) on a thread of the run.
+        result, log, parked, stalled, warning, resumed or done) on a thread of the run.
         """
         return self._submit(fn, args, kwargs, on_event=on_event)
 

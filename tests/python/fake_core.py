@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+import fake_commits
 import torch
 
 DEADLINE_S = 10.0
@@ -117,6 +118,7 @@ class FakeCluster:
             Killed there kills the rank.
         deliver: called as deliver(op, members) when an operation is complete; a returned set of
             member ids restricts who gets the result, the rest see the epoch end.
+        host_of: the host of a member, by its name.
     """
 
     def __init__(
@@ -126,18 +128,21 @@ class FakeCluster:
         max_workers: int = 64,
         before: Optional[Callable[[FakeGroup, str, str], None]] = None,
         deliver: Optional[Callable[[Op, list[FakeGroup]], Optional[set[str]]]] = None,
+        host_of: Callable[[str], str] = lambda name: "fake",
     ) -> None:
         self.founders = founders
         self.min_workers = min_workers
         self.max_workers = max_workers
         self.before = before
         self.deliver = deliver
+        self.host_of = host_of
         self.cond = threading.Condition(threading.RLock())
         self.epoch: Optional[Epoch] = None
         self.history: list[dict[str, Any]] = []
         self.transfers: list[tuple[int, tuple[int, ...], int]] = []
         self.members: list[FakeGroup] = []
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.told: list[tuple[str, str, str]] = []  # (member, kind, message)
 
     # -- membership -----------------------------------------------------------------------------
 
@@ -215,9 +220,11 @@ class FakeCluster:
             source = next(i for i, (v, has) in enumerate(offers) if has and v == newest)
             needs = [i for i, (v, has) in enumerate(offers) if not has or v != newest]
         rank = chosen.index(me)
+        hosts = [self.host_of(m.name) for m in chosen]
+        mine = [i for i, host in enumerate(hosts) if host == hosts[rank]]
         return {
-            "epoch": number, "rank": rank, "size": len(chosen), "local_rank": rank,
-            "local_size": len(chosen), "cross_rank": 0, "cross_size": 1, "reason": reason,
+            "epoch": number, "rank": rank, "size": len(chosen), "local_rank": mine.index(rank),
+            "local_size": len(mine), "cross_rank": 0, "cross_size": 1, "reason": reason,
             "max_size": self.max_workers, "source_rank": source, "needs_state": needs,
             "members": [
                 {"id": m.name, "host": "fake", "version": v, "has_state": has}
@@ -579,6 +586,10 @@ class FakeWorker:
     def report(self, payload: bytes) -> None:
         self._report(payload)
 
+    def tell(self, kind: str, message: str) -> None:
+        with self.group.cluster.cond:
+            self.group.cluster.told.append((self.group.name, kind, message))
+
 
 class Driver:
     """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
@@ -686,6 +697,7 @@ def build_module() -> types.ModuleType:
     module = types.ModuleType("troupe._core")
     module.CoreError = CoreError  # type: ignore[attr-defined]
     module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
+    module.CommitStore = fake_commits.CommitStore  # type: ignore[attr-defined]
     module.Driver = Driver  # type: ignore[attr-defined]
     module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
     module.version = lambda: "fake"  # type: ignore[attr-defined]

@@ -32,6 +32,8 @@ EVENTS: list[dict[str, Any]] = [
     epoch(2, 2, 1, "death <of> w1"),
     {"kind": "state", "worker": "w0", "epoch": 2, "bytes": 3 << 20},
     {"kind": "parked", "reason": "1 of 2 workers"},
+    {"kind": "resumed", "message": "resumed from commit 7 in /c"},
+    {"kind": "warning", "message": "no space left"},
     {"kind": "done", "state": "failed", "reason": "gone"},
 ]
 
@@ -67,6 +69,8 @@ def test_plain_lines(capsys: pytest.CaptureFixture) -> None:
         "troupe: train: warning: rank 0 waited 30.0 s in all-reduce for rank 1 (w1#1, <h>)",
         "troupe: train: epoch 2 (death <of> w1): 2 -> 1 workers, paused 1.2 ms",
         "troupe: train: waiting: 1 of 2 workers",
+        "troupe: train: resumed from commit 7 in /c",
+        "troupe: train: warning: no space left",
         "troupe: train: failed: gone",
     ]
 

@@ -67,3 +67,6 @@ class SoloWorker:
 
     def should_exit(self) -> bool:
         return False
+
+    def tell(self, kind: str, message: str) -> None:
+        """There is no driver to tell; warnings are logged besides."""

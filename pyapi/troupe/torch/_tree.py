@@ -124,3 +124,32 @@ def structure(skeleton: Any) -> Any:
     if isinstance(skeleton, (list, tuple)):
         return [structure(value) for value in skeleton]
     return None
+
+
+def differences(saved: Any, live: Any, most: int = 4) -> str:
+    """How the tensors of two skeletons differ, for people; empty if they do not."""
+    old, new = _layout(saved, ""), _layout(live, "")
+    found = [
+        f"{path} is {old.get(path, 'missing')} there and {new.get(path, 'missing')} here"
+        for path in [*old, *(path for path in new if path not in old)]
+        if old.get(path) != new.get(path)
+    ]
+    if len(found) > most:
+        found[most:] = [f"and {len(found) - most} more"]
+    return ", ".join(found)
+
+
+def _layout(node: Any, path: str) -> dict[str, str]:
+    """What each tensor of a skeleton is, by its path."""
+    if isinstance(node, Slot):
+        return {path: f"{str(node.dtype).replace('torch.', '')}{list(node.shape)}"}
+    children: Any = ()
+    if isinstance(node, dict):
+        children = node.items()
+    elif isinstance(node, (list, tuple)):
+        children = enumerate(node)
+    prefix = f"{path}." if path else ""
+    found: dict[str, str] = {}
+    for key, child in children:
+        found.update(_layout(child, f"{prefix}{key}"))
+    return found

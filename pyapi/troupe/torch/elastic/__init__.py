@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.torch.elastic.durable import DurableCommits
 from troupe.torch.elastic.handlers import (
     StateHandler,
+    TreeHandler,
     get_handler_registry,
     set_handler_registry,
 )
@@ -14,6 +16,7 @@ from troupe.torch.elastic.state import ObjectState, State, TorchState
 
 __all__ = [
     "Batch",
+    "DurableCommits",
     "ElasticBatchSampler",
     "ElasticSampler",
     "HorovodInternalError",
@@ -22,6 +25,7 @@ __all__ = [
     "State",
     "StateHandler",
     "TorchState",
+    "TreeHandler",
     "batches",
     "get_handler_registry",
     "run",

@@ -1,13 +1,14 @@
 """How each kind of value in a TorchState is saved, restored and sent.
 
 A handler keeps the snapshot of one value. Snapshots live in host memory, in buffers that are
-allocated once and written in place by every commit.
+allocated once and written in place by every commit; while a commit is being written to disk, in a
+second set of them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -60,11 +61,17 @@ class Snapshot:
         self.skeleton: Any = None
         self.buffers: list[torch.Tensor] = []
         self._stamps: list[tuple[int, int]] = []
+        self._spare: tuple[list[torch.Tensor], list[tuple[int, int]]] = ([], [])
         self.taken = False
+        # Whether nobody reads these buffers any more; the spare ones then are free in any case.
+        self.may_overwrite: Optional[Callable[[list[torch.Tensor]], bool]] = None
 
     def save(self, tree: Any) -> None:
         """Copies the tree; tensors of known layout go into the buffers that are there."""
         skeleton, tensors = flatten(tree)
+        if self.buffers and self.may_overwrite and not self.may_overwrite(self.buffers):
+            taken = (self.buffers, self._stamps)
+            (self.buffers, self._stamps), self._spare = self._spare, taken
         if not same_layout(self.buffers, tensors):
             self.buffers = [_host_buffer(t) for t in tensors]
             self._stamps = [(-1, -1)] * len(tensors)

@@ -24,7 +24,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     committed step, so it must continue from what the state says. When a peer dies
     (HorovodInternalError) the state goes back to its last commit first; at a planned change
     (HostsUpdatedInterrupt, from ``commit()`` or ``check_host_updates()``) it is kept. Other
-    exceptions fail the run.
+    exceptions fail the run. With durable commits the last one is on disk when this returns.
 
     Returns:
         What ``func`` returns, once all members have returned.
@@ -32,7 +32,10 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> T:
-        return _run(func, state, args, kwargs)
+        try:
+            return _run(func, state, args, kwargs)
+        finally:
+            state.settle()
 
     return wrapper
 

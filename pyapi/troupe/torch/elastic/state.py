@@ -8,6 +8,7 @@ that has it; if all are equal, nothing is sent.
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -20,6 +21,7 @@ from troupe.errors import HostsUpdatedInterrupt, TroupeError
 from troupe.torch import _basics, _context
 from troupe.torch._tree import (
     copy_into,
+    differences,
     flatten,
     mark_written,
     nbytes,
@@ -27,8 +29,10 @@ from troupe.torch._tree import (
     staging,
     unflatten,
 )
+from troupe.torch.elastic.durable import CommitLog, as_durable
 from troupe.torch.elastic.handlers import (
     Handlers,
+    ModelHandler,
     OptimizerHandler,
     SamplerHandler,
     TreeHandler,
@@ -36,6 +40,8 @@ from troupe.torch.elastic.handlers import (
 )
 from troupe.torch.elastic.sampler import ElasticSampler
 from troupe.torch.functions import broadcast_object
+
+_log = logging.getLogger("troupe.elastic")
 
 
 class State:
@@ -141,12 +147,17 @@ class State:
         """Notes that this member holds the group's state; ``run`` calls it after ``sync``."""
         self._has_state = True
 
+    def settle(self) -> None:
+        """Hook for subclasses: ``run`` is about to end, in whatever way."""
+
 
 class ObjectState(State):
     """A state of plain Python attributes.
 
     Args:
         bcast_object, get_rank: see :class:`State`.
+        durable: a directory, or :class:`DurableCommits`, to keep commits in, so that a group whose
+            members have all died resumes; default: commits live in the members' memory only.
         kwargs: the attributes and their first values; they must be picklable.
     """
 
@@ -154,9 +165,12 @@ class ObjectState(State):
         self,
         bcast_object: Optional[Callable[..., Any]] = None,
         get_rank: Optional[Callable[[], int]] = None,
+        durable: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(bcast_object, get_rank)
+        settings = as_durable(durable)
+        self._commits = None if settings is None else CommitLog(settings)
         self._saved_state: dict[str, Any] = {}
         self._names: list[str] = list(kwargs)
         for name, value in kwargs.items():
@@ -197,12 +211,89 @@ class ObjectState(State):
         """The source followed by the ranks that receive."""
         view = context.view
         everyone = [0] + [rank for rank in range(context.size) if rank != 0]
-        if context.synced_epoch == view["epoch"]:
-            return everyone
-        if not any(member["has_state"] for member in view["members"]):
+        again = context.synced_epoch == view["epoch"]
+        if again or not any(member["has_state"] for member in view["members"]):
+            if self._commits is not None and not self._has_state:
+                return self._resume(context, self._commits, everyone)
             return everyone
         source = int(view["source_rank"])
         return [source] + [int(rank) for rank in view["needs_state"] if int(rank) != source]
+
+    def _resume(
+        self, context: _context.Context, commits: CommitLog, everyone: list[int]
+    ) -> list[int]:
+        """Loads the newest durable commit where it is; the chain for those who lack it.
+
+        Only when no living member holds the state, so what is on disk never competes with it.
+        """
+        mine = commits.find(context)
+        newest = commits.agree(context, mine)
+        if newest is None:
+            return everyone
+        version, source, holders = newest
+        if context.rank in holders:
+            where = f"commit {version} in {commits.folder}"
+            self._load_commit(mine, where)
+            if context.rank == source:
+                _log.info("resumed from %s", where)
+                context.runtime.worker.tell("resumed", f"resumed from {where}")
+        return [source] + [rank for rank in range(context.size) if rank not in holders]
+
+    def _load_commit(self, commit: Any, where: str) -> None:
+        advice = (
+            "run the program that made it, or give the run another name (or durable= another "
+            "directory) to begin anew"
+        )
+        try:
+            header = pickle.loads(commit.header)
+            self._check_fit(header)
+            incoming = self._incoming(header)
+            works = [work for item in incoming for work in item.works]
+            commit.copy_to([(w.data_ptr(), nbytes(w)) for w in works])
+            for item in incoming:
+                item.load()
+        except Exception as error:
+            raise TroupeError(f"{where} does not fit this state: {error}; {advice}") from error
+        self._take_over(header, commit.version)
+
+    def _check_fit(self, header: dict[str, Any]) -> None:
+        """Raises ValueError if a commit is of another program."""
+        handlers = self._tree_handlers()
+        found, wanted = ({*t, *o} for t, o in (
+            (header["trees"], header["objects"]), (handlers, self._names)))
+        if found != wanted:
+            raise ValueError(f"it holds {sorted(found)}, the state has {sorted(wanted)}")
+        for name, handler in handlers.items():
+            if isinstance(handler, ModelHandler):
+                unlike = differences(header["trees"][name], flatten(handler.live_tree())[0])
+                if unlike:
+                    raise ValueError(f"{name}: {unlike}")
+            kind, mine = header["kinds"][name], type(handler.value).__qualname__
+            if isinstance(handler, OptimizerHandler) and kind != mine:
+                raise ValueError(f"{name}: it is of a {kind}, the state has a {mine}")
+
+    def _make_durable(self, context: _context.Context, commits: CommitLog) -> None:
+        handlers = sorted(self._tree_handlers().items())
+
+        def header() -> bytes:
+            return bytes(cloudpickle.dumps({
+                "trees": {name: handler.snapshot.skeleton for name, handler in handlers},
+                "kinds": {name: type(handler.value).__qualname__ for name, handler in handlers},
+                "objects": self._saved_state,
+            }))
+
+        buffers = [handler.snapshot.buffers for _, handler in handlers]
+        commits.save(context, self._version, header, buffers)
+
+    def _save_version(self) -> None:
+        super()._save_version()
+        if self._commits is not None:
+            self._make_durable(_context.current(), self._commits)
+
+    def settle(self) -> None:
+        context = _context.current_or_none()
+        if self._commits is not None and context is not None:
+            self._commits.settle(context)
 
     def _tree_handlers(self) -> dict[str, TreeHandler]:
         return {}
@@ -241,19 +332,25 @@ class ObjectState(State):
                 f"{sorted(header['trees']) + sorted(header['objects'])}, this one has "
                 f"{sorted(handlers) + sorted(self._names)}; all must run the same code"
             )
-        incoming = {
-            name: _Incoming(handlers[name], skeleton)
-            for name, skeleton in sorted(header["trees"].items())
-        }
-        _transfer(context, chain, [w for i in incoming.values() for w in i.works])
-        for item in incoming.values():
+        incoming = self._incoming(header)
+        _transfer(context, chain, [w for i in incoming for w in i.works])
+        for item in incoming:
             item.load()
+        self._take_over(header, version)
+
+    def _incoming(self, header: dict[str, Any]) -> list[_Incoming]:
+        handlers = self._tree_handlers()
+        return [_Incoming(handlers[name], tree) for name, tree in sorted(header["trees"].items())]
+
+    def _take_over(self, header: dict[str, Any], version: int) -> None:
+        """Plain values and version of a state whose trees are loaded; saves it."""
         for name, value in header["objects"].items():
             setattr(self, name, value)
         self._version = version
         self.save()
+        self._has_state = True
         with _native.collective_errors("sync"):
-            context.group.set_version(version)
+            _context.current().group.set_version(version)
 
 
 class _Incoming:
@@ -297,6 +394,7 @@ class TorchState(ObjectState):
     Args:
         model: a module; more may be given by other names.
         optimizer: an optimizer; more may be given by other names.
+        durable: see :class:`ObjectState`; everything in the state becomes durable together.
         kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
             handler registry, or plain picklable objects.
 
@@ -310,6 +408,7 @@ class TorchState(ObjectState):
         self,
         model: Optional[torch.nn.Module] = None,
         optimizer: Optional[torch.optim.Optimizer] = None,
+        durable: Any = None,
         **kwargs: Any,
     ) -> None:
         values = dict(kwargs)
@@ -326,8 +425,20 @@ class TorchState(ObjectState):
             else:
                 self._handlers[name] = handler
                 object.__setattr__(self, name, value)
-        super().__init__(**plain)
+        super().__init__(durable=durable, **plain)
         self._attach_samplers()
+        if self._commits is not None:
+            self._guard_snapshots(self._commits)
+
+    def _guard_snapshots(self, commits: CommitLog) -> None:
+        trees = self._tree_handlers()
+        for name, handler in self._handlers.items():
+            if name not in trees:
+                raise TypeError(
+                    f"{name} cannot be made durable: derive {type(handler).__name__} from "
+                    "TreeHandler, which says what is to be written, or leave durable= out"
+                )
+            trees[name].snapshot.may_overwrite = commits.may_overwrite
 
     def save(self) -> None:
         for handler in self._handlers.values():
