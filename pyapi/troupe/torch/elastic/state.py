@@ -199,11 +199,12 @@ class ObjectState(State):
         context = _context.current()
         context.require_active()
         chain = self._chain(context)
-        if len(chain) > 1 and context.rank in chain:
-            if context.rank == chain[0]:
-                self._send(context, chain)
-            else:
-                self._receive(context, chain)
+        if len(chain) > 1:
+            sources = [chain[0], *self._helpers(context, chain)]
+            if context.rank in sources:
+                self._send(context, sources, chain[1:])
+            elif context.rank in chain:
+                self._receive(context, sources, chain[1:])
         context.synced_epoch = int(context.view["epoch"])
         self._after_sync()
 
@@ -218,6 +219,37 @@ class ObjectState(State):
             return everyone
         source = int(view["source_rank"])
         return [source] + [int(rank) for rank in view["needs_state"] if int(rank) != source]
+
+    def _helpers(self, context: _context.Context, chain: list[int]) -> list[int]:
+        """One more holder of the state per other host, where it holds the very same bits.
+
+        Tensors then come over the network of several hosts at once. Buffers such as running
+        statistics may differ between ranks; then the source sends alone.
+        """
+        hosts = {context.view["members"][chain[0]]["host"]}
+        helpers = []
+        for rank, member in enumerate(context.view["members"]):
+            if rank not in chain and member["host"] not in hosts:
+                hosts.add(member["host"])
+                helpers.append(rank)
+        if not helpers:
+            return []
+        digest = 0
+        if context.rank in (chain[0], *helpers):
+            core = _native.core()
+            for tensor in self._live_tensors()[1]:
+                work = staging(tensor)
+                digest = (digest * 31 + int(core.xxh64(work.data_ptr(), nbytes(work)))) % (1 << 63)
+        digests = context.gather_ints([digest], "digests of the state")
+        return [rank for rank in helpers if digests[rank] == digests[chain[0]]]
+
+    def _live_tensors(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """Skeletons of the handled values, and their live tensors in the order they travel."""
+        trees, tensors = {}, []
+        for name, handler in sorted(self._tree_handlers().items()):
+            trees[name], mine = flatten(handler.live_tree())
+            tensors.extend(mine)
+        return trees, tensors
 
     def _resume(
         self, context: _context.Context, commits: CommitLog, everyone: list[int]
@@ -301,39 +333,39 @@ class ObjectState(State):
     def _after_sync(self) -> None:
         """Hook for what follows every sync, on all members."""
 
-    def _send(self, context: _context.Context, chain: list[int]) -> None:
+    def _send(self, context: _context.Context, sources: list[int], receivers: list[int]) -> None:
         if not self._has_state:
             self.save()
-        trees, tensors = {}, []
-        for name, handler in sorted(self._tree_handlers().items()):
-            skeleton, mine = flatten(handler.live_tree())
-            trees[name] = skeleton
-            tensors.extend(mine)
-        objects = {name: getattr(self, name) for name in self._names}
-        header = cloudpickle.dumps({"trees": trees, "objects": objects})
-        data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        _transfer(context, chain, [torch.tensor([data.numel(), self._version])])
-        _transfer(context, chain, [data])
-        _transfer(context, chain, [staging(t) for t in tensors])
+        trees, tensors = self._live_tensors()
+        if context.rank == sources[0]:
+            objects = {name: getattr(self, name) for name in self._names}
+            header = cloudpickle.dumps({"trees": trees, "objects": objects})
+            data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+            lead = torch.tensor([data.numel(), self._version])
+            _transfer(context, sources[:1], receivers, [lead])
+            _transfer(context, sources[:1], receivers, [data])
+        _transfer(context, sources, receivers, [staging(t) for t in tensors])
 
-    def _receive(self, context: _context.Context, chain: list[int]) -> None:
+    def _receive(
+        self, context: _context.Context, sources: list[int], receivers: list[int]
+    ) -> None:
         lead = torch.zeros(2, dtype=torch.int64)
-        _transfer(context, chain, [lead])
+        _transfer(context, sources[:1], receivers, [lead])
         length, version = (int(v) for v in lead.tolist())
         data = torch.empty(length, dtype=torch.uint8)
-        _transfer(context, chain, [data])
+        _transfer(context, sources[:1], receivers, [data])
         header = pickle.loads(data.numpy().tobytes())
         handlers = self._tree_handlers()
         if sorted(header["trees"]) != sorted(handlers) or sorted(header["objects"]) != sorted(
             self._names
         ):
             raise TroupeError(
-                f"the members' states differ: rank {chain[0]} sends "
+                f"the members' states differ: rank {sources[0]} sends "
                 f"{sorted(header['trees']) + sorted(header['objects'])}, this one has "
                 f"{sorted(handlers) + sorted(self._names)}; all must run the same code"
             )
         incoming = self._incoming(header)
-        _transfer(context, chain, [w for i in incoming for w in i.works])
+        _transfer(context, sources, receivers, [w for i in incoming for w in i.works])
         for item in incoming:
             item.load()
         self._take_over(header, version)
@@ -378,14 +410,13 @@ class _Incoming:
         self.handler.apply_plain(self.skeleton)
 
 
-def _transfer(context: _context.Context, chain: list[int], tensors: list[torch.Tensor]) -> None:
+def _transfer(context: _context.Context, sources: list[int], receivers: list[int],
+              tensors: list[torch.Tensor]) -> None:
     buffers = [(t.data_ptr(), nbytes(t)) for t in tensors if t.numel()]
     if not buffers:
         return
     with _native.collective_errors("state transfer"):
-        context.group.transfer(
-            chain[:1], chain[1:], buffers, context.runtime.elastic_timeout_s
-        )
+        context.group.transfer(sources, receivers, buffers, context.runtime.elastic_timeout_s)
 
 
 class TorchState(ObjectState):
