@@ -81,8 +81,31 @@ def reduction_rows() -> list[Row]:
     return rows
 
 
+def all_reduce_rows() -> list[Row]:
+    """All-reduce between processes of one host, through memory and over links."""
+    rows = []
+    for n, most in ((2, 50.0), (4, 300.0)):
+        base: Line = {"bench": "all_reduce", "n": n}
+        for size, title in ((4096, "4 KB"), (1 << 20, "1 MB"), (16 << 20, "16 MB"),
+                            (102236160, "102 MB")):
+            memory = {**base, "way": "memory", "bytes": size}
+            ring = {**memory, "way": "gloo_ring"}
+            small = size == 4096
+            rows.append(Row(f"all-reduce of {title}, N={n}, through memory; reference: Gloo ring",
+                            memory, ring, f"<= {most:g} us" if small else "",
+                            most if small else None))
+            if size == 102236160:
+                rows.append(Row(
+                    f"all-reduce of {title}, N={n}, through memory; reference: its limit",
+                    memory, {**memory, "way": "limit"}))
+            rows.append(Row(f"all-reduce of {title}, N={n}, over links; reference: Gloo ring",
+                            {**memory, "way": "links"}, ring, "<= 1.05 x", ratio=1.05))
+    return rows
+
+
 ROWS = [
     *recovery_rows(),
+    *all_reduce_rows(),
     *reduction_rows(),
     Row("commit(), 204 MB, durable; reference: to memory", {"bench": "commit_durable"},
         {"bench": "commit_to_memory"}),
@@ -153,6 +176,8 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
         commands.append(program("recovery", "--members", n, "--trials", 10, "--bytes", SMALL))
     commands.append([sys.executable, str(Path(__file__).with_name("training_recovery.py"))])
     commands.append([sys.executable, str(Path(__file__).with_name("durable_commits.py"))])
+    for n in (2, 4):
+        commands.append(program("all-reduce", "--members", n))
     commands.append(program("actor-calls"))
     commands.append(program("reductions"))
     return commands

@@ -108,7 +108,9 @@ Status Algorithms::Ring(void* data, size_t count, Elements elements) {
   const int me = team_->me;
   const size_t width = ElementBytes(elements.type);
   const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
-  const size_t segment = kSegmentBytes / width;
+  // Not less than two segments of a block, so that one is reduced while the other travels.
+  const size_t half = count * width / static_cast<size_t>(n) / 2 / 64 * 64;
+  const size_t segment = std::clamp(half, kSmallAllReduceBytes, kSegmentBytes) / width;
   const size_t segments = (count / n + segment) / segment;
   const size_t total = 2 * (static_cast<size_t>(n) - 1) * segments;
   const size_t reducing = total / 2;

@@ -22,7 +22,7 @@
 namespace troupe::groups {
 
 inline constexpr size_t kSmallAllReduceBytes = size_t{64} << 10;
-inline constexpr size_t kSegmentBytes = size_t{512} << 10;
+inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
 struct Elements {
   DataType type = DataType::kFloat32;
