@@ -49,7 +49,7 @@ struct Page {
 struct Settings {
   int members = 2;
   double seconds = 0.5;  // Per way and size.
-  std::vector<size_t> sizes = {1024, 4096, 65536, 1 << 20, 4 << 20, 16 << 20, 102236160, 256 << 20};
+  std::vector<size_t> sizes = {1024, 4096, 65536, 1 << 20, 16 << 20, 102236160};
 };
 
 void Meet(Page* page, int n) {
