@@ -205,6 +205,9 @@ class Coordinator {
     Time at_since{};
     Time at_until{};
     int at_reports = 0;
+    bool has_joined = false;
+    Time joined_at{};
+    Epoch eager_epoch = 0;  // It was told to tell at once in this epoch.
   };
   // What holds the others up, by rank in the current view.
   struct Stall {
@@ -230,7 +233,9 @@ class Coordinator {
   // True if it decided something.
   [[nodiscard]] bool ReconsiderOperations();
   [[nodiscard]] std::string FindMismatch() const;  // Empty: none.
-  [[nodiscard]] Stall FindStall() const;           // None missing: no stall.
+  [[nodiscard]] Progress OperationAt(uint64_t sequence) const;
+  std::string AssistJoined();             // Why that is not possible; else empty.
+  [[nodiscard]] Stall FindStall() const;  // None missing: no stall.
   void FailEpoch(const std::string& reason);
   void RemoveStalled(const std::vector<int>& ranks, const std::string& operation);
 
@@ -260,6 +265,7 @@ class Coordinator {
   void SendActivate(const MemberId& to);
   void SendPlan(const MemberId& to);
   void SendFail(const MemberId& to);
+  void SendAssist(const MemberId& to, const Progress& progress);
   void SendLeave(const MemberId& to);
   void SendBuildFirst(const MemberId& to);
   void RepeatOutstanding();

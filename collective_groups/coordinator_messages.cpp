@@ -162,6 +162,14 @@ void Coordinator::SendFail(const MemberId& to) {
   Send(to, std::move(command));
 }
 
+void Coordinator::SendAssist(const MemberId& to, const Progress& progress) {
+  Command command;
+  command.kind = CommandKind::kAssist;
+  command.epoch = current_.epoch;
+  command.progress = progress;
+  Send(to, std::move(command));
+}
+
 void Coordinator::SendLeave(const MemberId& to) {
   Command command;
   command.kind = CommandKind::kLeave;

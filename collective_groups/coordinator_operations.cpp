@@ -33,6 +33,8 @@ void Coordinator::NoteOperation(Peer& peer) {
     peer.waits = waits;
     peer.at_reports = 0;
   }
+  if (r.progress.joined && !peer.has_joined) peer.joined_at = now_;
+  peer.has_joined = r.progress.joined;
   if (peer.at_reports == 0) peer.at_since = now_;
   peer.at_until = now_;
   ++peer.at_reports;
@@ -40,6 +42,10 @@ void Coordinator::NoteOperation(Peer& peer) {
 
 bool Coordinator::ReconsiderOperations() {
   if (failed_epoch_ != 0) return false;  // The verdict is on its way.
+  if (const std::string problem = AssistJoined(); !problem.empty()) {
+    FailEpoch(problem);
+    return true;
+  }
   if (const std::string mismatch = FindMismatch(); !mismatch.empty()) {
     FailEpoch(mismatch);
     return true;
@@ -65,6 +71,72 @@ bool Coordinator::ReconsiderOperations() {
   if (!remove) return false;
   RemoveStalled(stall.missing, out_.reason);
   return true;
+}
+
+// What a member that has not joined is in, or has been in lately, at this place; sequence 0: unknown.
+Progress Coordinator::OperationAt(uint64_t sequence) const {
+  for (const ViewMember& m : current_.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end() || it->second.at_epoch != current_.epoch) continue;
+    const Report& report = it->second.report;
+    const auto fits = [&](const Progress& p) {
+      return p.sequence == sequence && !p.joined && !p.partial;
+    };
+    if (fits(report.progress)) return report.progress;
+    const auto found = std::find_if(report.recent.begin(), report.recent.end(), fits);
+    if (found != report.recent.end()) return *found;
+  }
+  return {};
+}
+
+// Tells those who have joined what the others are in, once per place of the sequence and again
+// with each report that shows them still there.
+std::string Coordinator::AssistJoined() {
+  std::vector<std::pair<MemberId, Peer*>> joined;
+  const Peer* last = nullptr;
+  int last_rank = 0;
+  bool everybody = true;
+  for (size_t rank = 0; rank < current_.members.size(); ++rank) {
+    const auto it = peers_.find(current_.members[rank].id);
+    if (it == peers_.end() || it->second.report.state == MemberState::kFinished) continue;
+    Peer& peer = it->second;
+    const bool here = peer.waits && peer.at_epoch == current_.epoch;
+    if (!here || !peer.report.progress.joined) {
+      everybody = false;
+      continue;
+    }
+    joined.emplace_back(it->first, &peer);
+    if (last == nullptr || peer.joined_at >= last->joined_at) {
+      last = &peer;
+      last_rank = static_cast<int>(rank);
+    }
+  }
+  if (joined.empty()) return "";
+  const bool same = std::all_of(joined.begin(), joined.end(), [&](const auto& entry) {
+    return entry.second->at == joined.front().second->at;
+  });
+  for (const auto& [id, peer] : joined) {
+    Progress progress;
+    if (everybody && same) {
+      progress.sequence = peer->at;
+      progress.recipe = std::string(kAllJoined) + " " + std::to_string(last_rank);
+    } else {
+      progress = OperationAt(peer->at);
+      if (progress.sequence != 0 && progress.recipe.empty()) {
+        return id.ToString() + " has joined, but others call " + progress.operation +
+               ", which needs a share of everybody";
+      }
+    }
+    if (progress.sequence != 0) SendAssist(id, progress);
+  }
+  // The others tell of their collectives at once from now on.
+  for (const ViewMember& m : current_.members) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end() || it->second.eager_epoch == current_.epoch) continue;
+    it->second.eager_epoch = current_.epoch;
+    SendAssist(m.id, Progress{});
+  }
+  return "";
 }
 
 // Members that are in the same collective of the epoch but call it differently.

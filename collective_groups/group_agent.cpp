@@ -3,10 +3,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
+#include <utility>
 
-#include "collective_groups/collectives.h"
-#include "runtime/metrics.h"
+#include "collective_groups/internal/pending.h"
 #include "runtime/trace.h"
 
 namespace troupe::groups {
@@ -34,18 +35,6 @@ MemberOptions WithMemory(MemberOptions options, const Communicator& communicator
   return options;
 }
 }  // namespace
-
-struct GroupAgent::Pending {
-  Operation operation;
-  Progress progress;
-  size_t bytes = 0;
-  Epoch epoch = 0;
-  Body body;
-  RunBy run_by = RunBy::kLane;
-  bool done = false;
-  Status status;
-  uint64_t value = 0;
-};
 
 GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
                        std::unique_ptr<Communicator> communicator, SendReportFn send)
@@ -116,6 +105,8 @@ void GroupAgent::Act(const MemberAction& action) {
   if (const auto* a = std::get_if<SendReport>(&action)) {
     send_(a->report);
   } else if (const auto* a = std::get_if<AbortEpoch>(&action)) {
+    aborted_epoch_ = std::max(aborted_epoch_, a->epoch);
+    changed_.notify_all();
     communicator_->Abort(a->epoch);
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
     communicator_
@@ -150,7 +141,12 @@ void GroupAgent::Act(const MemberAction& action) {
   } else if (const auto* a = std::get_if<FailOperations>(&action)) {
     failed_epoch_ = a->epoch;
     fail_reason_ = a->reason;
+    aborted_epoch_ = std::max(aborted_epoch_, a->epoch);
+    changed_.notify_all();
     communicator_->Abort(a->epoch);
+  } else if (const auto* a = std::get_if<Assist>(&action)) {
+    assist_ = a->progress;
+    changed_.notify_all();
   } else if (const auto* a = std::get_if<Activated>(&action)) {
     next_sequence_ = 1;
     active_ = ActiveView{a->view, TopologyOf(a->view, options_.id), a->pause};
@@ -256,7 +252,8 @@ MemberState GroupAgent::state() const {
 
 // ---- collectives ----
 
-GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t bytes, Body body) {
+GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t bytes, Body body,
+                                      const std::string& recipe) {
   auto pending = std::make_shared<Pending>();
   const uint64_t signature =
       call.text.empty() ? 0 : XXH3_64bits(call.text.data(), call.text.size()) | uint64_t{1};
@@ -282,8 +279,12 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
   }
   // What only some members of the view do has no place in the sequence.
   const bool counted = call.team == 0 && call.everyone;
-  pending->progress = {counted ? next_sequence_++ : next_sequence_ - 1, counted ? signature : 0,
-                       text, !counted};
+  pending->progress = {counted ? next_sequence_++ : next_sequence_ - 1,
+                       counted ? signature : 0,
+                       text,
+                       !counted,
+                       call.joined,
+                       recipe};
   queue_.push_back(pending);
   if (call.run_by == RunBy::kCaller) return handle;
   const Status posted = collectives_.Post([this] {
@@ -308,10 +309,12 @@ void GroupAgent::RunOldest(std::unique_lock<std::mutex>& lock) {
   Result<uint64_t> result =
       Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
   if (current) {
+    at_ = pending;
     FeedLocked(OperationBegan{pending->epoch, pending->progress});
     lock.unlock();
     result = pending->body(*communicator_, pending->operation);
     lock.lock();
+    at_ = nullptr;
     FeedLocked(OperationEnded{pending->epoch, pending->progress.sequence});
     if (trace::On()) TraceCollective(*pending, begin);
   }
@@ -344,171 +347,6 @@ void GroupAgent::TraceCollective(const Pending& pending, Time begin) {
   if (activated_at_ == Time::Never() || active_.view.epoch != pending.epoch) return;
   trace::Complete("to the first collective", activated_at_, {{"epoch", number}}, "first");
   activated_at_ = Time::Never();
-}
-
-namespace {
-Result<uint64_t> NoValue(const Status& status) {
-  if (!status.ok()) return status.error();
-  return uint64_t{0};
-}
-}  // namespace
-
-GroupAgent::Handle GroupAgent::AllReduce(const Call& call, std::vector<ConstBuffer> in,
-                                         std::vector<MutableBuffer> out,
-                                         const ReduceArguments& arguments) {
-  return Submit("all-reduce", call, arguments.count * ElementBytes(arguments.elements.type),
-                [in = std::move(in), out = std::move(out), arguments](Communicator& c,
-                                                                      const Operation& operation) {
-                  return NoValue(c.AllReduce(operation, in, out, arguments));
-                });
-}
-
-GroupAgent::Handle GroupAgent::ReduceScatter(const Call& call, const void* in, void* out,
-                                             std::vector<size_t> counts,
-                                             const ReduceArguments& arguments) {
-  const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
-  return Submit("reduce-scatter", call, total * ElementBytes(arguments.elements.type),
-                [in, out, counts = std::move(counts), arguments](Communicator& c,
-                                                                 const Operation& operation) {
-                  return NoValue(c.ReduceScatter(operation, in, out, counts, arguments));
-                });
-}
-
-GroupAgent::Handle GroupAgent::Broadcast(const Call& call, void* data, size_t bytes, int root) {
-  return Submit("broadcast", call, bytes, [=](Communicator& c, const Operation& operation) {
-    return NoValue(c.Broadcast(operation, data, bytes, root));
-  });
-}
-
-GroupAgent::Handle GroupAgent::Exchange(const Call& call, std::vector<OutgoingBlock> outgoing,
-                                        std::vector<IncomingBlock> incoming) {
-  size_t total = 0;
-  for (const IncomingBlock& block : incoming) total += block.bytes;
-  return Submit("exchange", call, total,
-                [outgoing = std::move(outgoing), incoming = std::move(incoming)](
-                    Communicator& c, const Operation& operation) {
-                  return NoValue(c.Exchange(operation, outgoing, incoming));
-                });
-}
-
-GroupAgent::Handle GroupAgent::AllGather(const Call& call, const void* in, void* out,
-                                         std::vector<size_t> bytes_per_rank) {
-  const size_t total = std::accumulate(bytes_per_rank.begin(), bytes_per_rank.end(), size_t{0});
-  return Submit(
-      "all-gather", call, total,
-      [in, out, sizes = std::move(bytes_per_rank)](Communicator& c, const Operation& operation) {
-        return NoValue(groups::AllGather(c, operation, in, out, sizes));
-      });
-}
-
-GroupAgent::Handle GroupAgent::Adasum(const Call& call, std::vector<MutableBuffer> tensors,
-                                      DataType type) {
-  size_t total = 0;
-  for (const MutableBuffer& tensor : tensors) total += tensor.bytes;
-  return Submit("adasum", call, total,
-                [tensors = std::move(tensors), type](Communicator& c, const Operation& operation) {
-                  return NoValue(groups::Adasum(c, operation, tensors, type));
-                });
-}
-
-GroupAgent::Handle GroupAgent::Barrier(const Call& call) {
-  return Submit("barrier", call, 0, [](Communicator& c, const Operation& operation) {
-    return NoValue(c.Barrier(operation));
-  });
-}
-
-GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<int> receivers,
-                                        std::vector<MutableBuffer> buffers) {
-  size_t total = 0;
-  for (const MutableBuffer& buffer : buffers) total += buffer.bytes;
-  Call call;
-  call.everyone = false;
-  return Submit("state transfer", call, total,
-                [sources = std::move(sources), receivers = std::move(receivers),
-                 buffers = std::move(buffers)](Communicator& c, const Operation&) {
-                  Result<uint64_t> sent = c.Transfer(sources, receivers, buffers);
-                  if (sent.ok() && *sent > 0) {
-                    metrics::Add(metrics::Id::kStateTransfers);
-                    metrics::Add(metrics::Id::kStateBytes, static_cast<double>(*sent));
-                  }
-                  return sent;
-                });
-}
-
-// ---- teams ----
-
-std::vector<Team> GroupAgent::TeamsIn(const View& view) const {
-  std::vector<Team> teams;
-  for (size_t i = 0; i < teams_.size(); ++i) {
-    Team team;
-    team.id = static_cast<uint32_t>(i + 1);
-    for (size_t rank = 0; rank < view.members.size(); ++rank) {
-      const MemberId& id = view.members[rank].id;
-      if (std::find(teams_[i].begin(), teams_[i].end(), id) == teams_[i].end()) continue;
-      if (id == options_.id) team.me = team.size();
-      team.ranks.push_back(static_cast<int>(rank));
-    }
-    teams.push_back(std::move(team));
-  }
-  return teams;
-}
-
-// A member that joined later knows none of the teams before it: all take the number after the
-// highest that anybody knows.
-GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
-  const auto body = [this, ranks](Communicator& c, const Operation& operation) -> Result<uint64_t> {
-    const Result<uint64_t> known = HighestTeam(c, operation);
-    if (!known.ok()) return known;
-    Team team;
-    {
-      std::lock_guard lock(mu_);
-      if (*known + 2 >= kTeamsMax) {
-        return Error{ErrorCode::kResourceExhausted, "a group has at most " +
-                                                        std::to_string(kTeamsMax - 2) +
-                                                        " teams besides the whole view"};
-      }
-      teams_.resize(*known);
-      std::vector<MemberId> members;
-      for (const int rank : ranks) {
-        members.push_back(active_.view.members.at(static_cast<size_t>(rank)).id);
-      }
-      teams_.push_back(std::move(members));
-      team = TeamsIn(active_.view).back();
-    }
-    const uint64_t id = team.id;
-    if (Status s = c.AddTeam(std::move(team)); !s.ok()) return s.error();
-    return id;
-  };
-  return Submit("add a team", {}, 0, body);
-}
-
-Result<uint64_t> GroupAgent::HighestTeam(Communicator& communicator, const Operation& operation) {
-  int64_t highest = 0;
-  {
-    std::lock_guard lock(mu_);
-    highest = static_cast<int64_t>(teams_.size());
-  }
-  ReduceArguments arguments;
-  arguments.elements = {DataType::kInt64, ReduceOp::kMax};
-  arguments.count = 1;
-  const ConstBuffer in{&highest, sizeof highest};
-  const MutableBuffer out{&highest, sizeof highest};
-  const Status s = communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments);
-  if (!s.ok()) return s.error();
-  return static_cast<uint64_t>(highest);
-}
-
-Team GroupAgent::team(uint32_t id) const {
-  std::lock_guard lock(mu_);
-  if (!in_epoch_) return {};
-  if (id == 0) {
-    Team team;
-    team.me = active_.topology.rank;
-    for (int rank = 0; rank < active_.topology.size; ++rank) team.ranks.push_back(rank);
-    return team;
-  }
-  std::vector<Team> teams = TeamsIn(active_.view);
-  return id <= teams.size() ? teams[id - 1] : Team{};
 }
 
 Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {

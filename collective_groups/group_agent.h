@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ class GroupAgent {
     std::string text;
     RunBy run_by = RunBy::kLane;
     bool everyone = true;  // False: only some members of the team call it; it is not counted.
+    bool joined = false;   // It is a Join.
   };
   Handle AllReduce(const Call& call, std::vector<ConstBuffer> in, std::vector<MutableBuffer> out,
                    const ReduceArguments& arguments);
@@ -89,6 +91,9 @@ class GroupAgent {
   // Makes a team of these ranks of the present view, which all ranks do in the same order. It
   // follows its members into later epochs; without those that left. The value is its number.
   Handle AddTeam(const std::vector<int>& ranks);
+  // Out of data: takes part in the next collective of the others without a share. The value is 0
+  // then, and Join must be called again; or, when all have joined, 1 + the rank that was last.
+  Handle Join();
   [[nodiscard]] Team team(uint32_t id) const;  // In the present view; empty if unknown.
   // kEpochChanged if the epoch ended under it; kMismatch, on every rank, if the ranks called
   // collectives that do not match (the message names both sides); kDeadlineExceeded leaves it
@@ -106,11 +111,13 @@ class GroupAgent {
   void Act(const MemberAction& action);
   void DoLink(const LinkEpoch& link);
   void ArmTick();
-  Handle Submit(const char* what, const Call& call, size_t bytes, Body body);
+  Handle Submit(const char* what, const Call& call, size_t bytes, Body body,
+                const std::string& recipe = "");
   [[nodiscard]] Error EndedEarly(Epoch epoch, Error error) const;
   void RunOldest(std::unique_lock<std::mutex>& lock);
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
+  Result<uint64_t> TakePart(Communicator& communicator);
   Result<uint64_t> HighestTeam(Communicator& communicator, const Operation& operation);
 
   const MemberOptions options_;
@@ -136,10 +143,13 @@ class GroupAgent {
   std::string expel_reason_;
   uint64_t next_sequence_ = 1;  // Of the next operation of the whole view in this epoch.
   Epoch failed_epoch_ = 0;      // Its operations end with fail_reason_.
+  Epoch aborted_epoch_ = 0;     // Up to here.
+  std::optional<Progress> assist_;
   std::string fail_reason_;
   std::map<Handle, std::shared_ptr<Pending>> operations_;
   std::deque<std::shared_ptr<Pending>> queue_;  // Not begun, in order of issue.
   bool running_operation_ = false;
+  std::shared_ptr<Pending> at_;  // The one that runs.
   Handle next_handle_ = 1;
   std::vector<std::vector<MemberId>> teams_;  // Team 1 and later.
 

@@ -12,6 +12,9 @@ const char* MemberStateName(MemberState state) {
 
 namespace {
 
+// A member can be ahead of one that has joined by a few broadcasts, which wait for nobody.
+constexpr size_t kRecentMax = 8;
+
 std::vector<LinkPeer> PeersOf(const Command& command) {
   std::vector<LinkPeer> peers;
   for (size_t i = 0; i < command.relink.size(); ++i) {
@@ -102,9 +105,12 @@ Time Member::NextDeadline() const { return std::min({next_beat_, wait_deadline_,
 
 void Member::OnOperation(const OperationBegan& e) {
   if (e.epoch != epoch_ || state_ != MemberState::kActive) return;
+  if (progress_.sequence != 0) recent_.push_back(std::move(progress_));
+  if (recent_.size() > kRecentMax) recent_.erase(recent_.begin());
   progress_ = e.progress;
   blocked_ = true;
   slow_at_ = now_ + options_.slow_operation;
+  if (eager_ || progress_.joined) SendNow();
 }
 
 void Member::OnUserReady(const UserReady& e) {
@@ -176,6 +182,9 @@ void Member::OnCommand(const Command& command) {
     case CommandKind::kActivate:
       if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) break;
       state_ = MemberState::kActive;
+      eager_ = false;
+      recent_.clear();
+      progress_ = {};
       parked_ = false;
       founder_ = false;
       boundary_ = 0;
@@ -212,6 +221,15 @@ void Member::OnCommand(const Command& command) {
       break;
     case CommandKind::kFail:
       OnFail(command.epoch, command.reason);
+      break;
+    case CommandKind::kAssist:
+      if (state_ != MemberState::kActive || command.epoch != epoch_) break;
+      if (command.progress.sequence != 0) {
+        out_.emplace_back(Assist{command.progress});
+      } else if (!eager_) {
+        eager_ = true;
+        SendNow();
+      }
       break;
   }
 }
@@ -408,6 +426,7 @@ void Member::SendNow() {
   }
   r.progress = progress_;
   r.blocked = blocked_;
+  if (eager_) r.recent = recent_;
   out_.emplace_back(SendReport{std::move(r)});
 }
 

@@ -130,6 +130,9 @@ struct FailOperations {
   Epoch epoch = 0;
   std::string reason;
 };
+struct Assist {
+  Progress progress;
+};  // Take part in this without a share.
 struct Activated {
   View view;
   Duration pause{};
@@ -143,7 +146,7 @@ struct Expelled {
   std::string reason;
 };
 using MemberAction = std::variant<SendReport, AbortEpoch, MakeOffers, LinkEpoch, MakePrelink,
-                                  LinkAhead, CancelPrelink, FailOperations, Activated,
+                                  LinkAhead, CancelPrelink, FailOperations, Assist, Activated,
                                   TooLateToFound, BoundaryAnswer, Expelled>;
 
 class Member {
@@ -214,6 +217,8 @@ class Member {
   Progress progress_;
   bool blocked_ = false;          // The collective of progress_ still runs.
   Time slow_at_ = Time::Never();  // When to report that it takes long.
+  bool eager_ = false;            // Somebody has joined: report every collective at once.
+  std::vector<Progress> recent_;  // The last kRecentMax before progress_.
   Time left_at_ = Time::Never();
   Duration pause_{};
   Epoch failed_ = 0;  // Its operations were failed by a verdict.

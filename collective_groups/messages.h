@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "collective_groups/progress.h"
 #include "collective_groups/view.h"
 
 namespace troupe::groups {
@@ -37,26 +38,13 @@ struct LinkOffer {
   }
 };
 
-// Where a member is in the sequence of collectives of its epoch.
-struct Progress {
-  uint64_t sequence = 0;   // Of the last collective it began; 1 is the epoch's first, 0: none yet.
-  uint64_t signature = 0;  // Hash of what every rank must agree on; 0: unknown, never compared.
-  std::string operation;   // For people: all-reduce "grad.3" float32[1024] sum.
-  bool partial = false;    // Only some ranks take part in `operation`; it comes after `sequence`.
-
-  template <class A>
-  void Fields(A& a) {
-    a(sequence, signature, operation, partial);
-  }
-};
-
 struct Report {
   MemberId id;
   uint64_t sequence = 0;  // Grows with every report of this incarnation.
   std::string host;
   std::string memory;  // See ViewMember.
   MemberState state = MemberState::kIdle;
-  Epoch epoch = 0;  // That the state refers to (kPrepared and later), or the last one.
+  Epoch epoch = 0;       // That the state refers to (kPrepared and later), or the last one.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
   bool founder = false;   // kReady: only for the first epoch of the group; see kBuildFirst.
@@ -71,11 +59,12 @@ struct Report {
   std::vector<LinkOffer> linked;    // Ahead-of-time links that are up (slot and attempt).
   Progress progress;                // kActive.
   bool blocked = false;             // The collective of `progress` still runs.
+  std::vector<Progress> recent;     // While somebody has joined: the last ones before `progress`.
 
   template <class A>
   void Fields(A& a) {
     a(id, sequence, host, memory, state, epoch, version, has_state, founder, broken, problem,
-      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked, progress, blocked);
+      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked, progress, blocked, recent);
   }
 };
 
@@ -102,8 +91,11 @@ enum class CommandKind : uint8_t {
   kCancelPrelink = 10,
   // The collectives of `epoch` do not match (`reason`): they fail, on every member alike.
   kFail = 11,
+  // Somebody has run out of data: `progress` is the collective to take part in without a share; its
+  // sequence 0: tell at once of every collective from now on. See Progress::joined.
+  kAssist = 12,
 };
-constexpr CommandKind LastValue(CommandKind) { return CommandKind::kFail; }
+constexpr CommandKind LastValue(CommandKind) { return CommandKind::kAssist; }
 
 enum class ExpelKind : uint8_t { kNone = 0, kDrained = 1, kFenced = 2, kEnded = 3 };
 constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }
@@ -121,6 +113,7 @@ struct Command {
   std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
   std::string reason;
+  Progress progress;  // kAssist.
   // kPrepare, kHalt: the epoch that is left has failed; who missed kFail learns it here.
   Epoch failed = 0;
   std::string verdict;
@@ -128,7 +121,7 @@ struct Command {
   template <class A>
   void Fields(A& a) {
     a(kind, epoch, plan, boundary, planned, view, slot, relink, memories, offers, expel, reason,
-      failed, verdict);
+      progress, failed, verdict);
   }
 };
 

@@ -317,6 +317,7 @@ class PyGroup {
   uint64_t Barrier(const std::string& text, uint32_t team, bool now) {
     return Agent().Barrier(MakeCall(text, team, now));
   }
+  uint64_t Join() { return Agent().Join(); }
   uint64_t AddTeam(const std::vector<int>& ranks) {
     for (const int rank : ranks) CheckPosition(rank, 0);
     return Agent().AddTeam(ranks);
@@ -521,6 +522,7 @@ void BindWorker(py::module_& m) {
            py::arg("team") = 0, py::arg("now") = false)
       .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0,
            py::arg("now") = false)
+      .def("join", &PyGroup::Join)
       .def("add_team", &PyGroup::AddTeam, py::arg("ranks"))
       .def("team", &PyGroup::Team, py::arg("team"))
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))

@@ -92,3 +92,56 @@ def test_a_process_set_follows_its_members_through_a_death_and_a_join() -> None:
         sizes = [size for size, _, _ in seen]
         assert 3 in sizes and all(total == 2 for _, _, total in seen)
         assert {tuple(ranks) for size, ranks, _ in seen if size == 2} <= {(0, 1)}
+
+
+@pytest.mark.parametrize("memory", ["memory", "links"])
+def test_ranks_with_less_data_join_while_the_others_go_on(memory: str) -> None:
+    def fn() -> Any:
+        import torch
+
+        import troupe.torch as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        sums = []
+        for step in range(4 + 3 * rank):
+            active = [r for r in range(size) if step < 4 + 3 * r]
+            got = hvd.allreduce(torch.full((3,), float(2**rank)), op=hvd.Sum)
+            assert got.tolist() == [float(sum(2**r for r in active))] * 3
+            low = hvd.allreduce(torch.tensor([rank + 5], dtype=torch.int32), op=hvd.Min)
+            assert low.item() == active[0] + 5
+            rows = hvd.allgather(torch.full((rank + 1,), rank))
+            assert rows.tolist() == [r for r in active for _ in range(r + 1)]
+            assert hvd.broadcast(torch.tensor([rank]), size - 1).item() == size - 1
+            big = hvd.allreduce(torch.ones(200_000))  # Averages are still over all.
+            assert torch.allclose(big, torch.full((200_000,), len(active) / size))
+            sums.append(len(active))
+        last = hvd.join()
+        # Everybody is back.
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+        return last, sums
+
+    env = {"TROUPE_SHARED_MEMORY": "0"} if memory == "links" else {}
+    with troupe.Executor(
+        3, cpus_per_worker=0.1, num_cpus=2, progress="off", env=env
+    ) as executor:
+        results = executor.run(fn)
+    assert [last for last, _ in results] == [2, 2, 2]
+    assert results[2][1] == [3] * 4 + [2] * 3 + [1] * 3
+
+
+def test_what_needs_everybody_fails_on_all_while_one_has_joined() -> None:
+    def fn() -> None:
+        import torch
+
+        import troupe.torch as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            hvd.join()
+        hvd.alltoall(torch.ones(3), splits=[1, 1, 1])
+
+    with troupe.Executor(
+        3, cpus_per_worker=0.1, num_cpus=2, progress="off"
+    ) as executor, pytest.raises(troupe.WorkerError, match="joined.*needs a share of everybody"):
+        executor.run(fn)

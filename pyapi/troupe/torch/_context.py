@@ -25,6 +25,7 @@ from troupe.torch._solo import SoloWorker
 
 _DEFAULT_TIMEOUT_S = 600.0
 _DRAIN_TIMEOUT_S = 30.0
+FOREVER_S = 3600.0  # The core's own limit of a collective ends it before.
 
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.uint8: "uint8",

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import torch
 
+from troupe import _native
 from troupe.torch import _context
 from troupe.torch._context import DTYPE_NAMES, Context
 from troupe.torch._tree import mark_written
@@ -154,6 +155,33 @@ def deliver(output: torch.Tensor, work: torch.Tensor) -> torch.Tensor:
         else:
             mark_written(output)
     return output
+
+
+def join(device: int = -1) -> int:
+    """Ends this rank's part when its data end before that of others; returns when all have joined.
+
+    Until then it takes part in the others' collectives without a share: it adds nothing to their
+    sums (an average is still divided by the size of the group), has no rows in what they gather,
+    and gets nothing. Collectives that need a share of everybody (all-to-all, reduce-scatter,
+    Adasum, those of process sets) fail on every rank while somebody has joined.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: a peer died or the epoch changed.
+        CollectiveMismatchError: others call what cannot be done without this rank.
+    """
+    context = _context.current()
+    context.require_active()
+    context.flush_optimizers()
+    if context.size == 1:
+        return context.rank
+    while True:
+        with _native.collective_errors("join"):
+            last = int(context.group.wait(context.group.join(), _context.FOREVER_S))
+        if last > 0:
+            return last - 1
 
 
 def poll(handle: int) -> bool:

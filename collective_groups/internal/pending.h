@@ -1,0 +1,20 @@
+// An operation of GroupAgent from its issue until it was waited for.
+#pragma once
+
+#include "collective_groups/group_agent.h"
+
+namespace troupe::groups {
+
+struct GroupAgent::Pending {
+  Operation operation;
+  Progress progress;
+  size_t bytes = 0;
+  Epoch epoch = 0;
+  Body body;
+  RunBy run_by = RunBy::kLane;
+  bool done = false;
+  Status status;
+  uint64_t value = 0;
+};
+
+}  // namespace troupe::groups
