@@ -316,8 +316,8 @@ class FakeGroup:
         size = torch.tensor([], dtype=_DTYPES[dtype]).element_size()
         assert sum(n for _, n in ins) == count * size, "allreduce: the input has another size"
         assert not outs or sum(n for _, n in outs) == count * size
-        key = (count, dtype, op, prescale, postscale)
-        return self._issue("allreduce", text, key, (ins, outs), team)
+        key = (count, dtype, op, postscale)  # the factor before it is each rank's own
+        return self._issue("allreduce", text, key, (ins, outs, prescale), team)
 
     def reducescatter(self, in_ptr: int, out_ptr: int, counts: list[int], dtype: str, op: str,
                       prescale: float, postscale: float, text: str, team: int = 0) -> int:
@@ -479,12 +479,12 @@ class FakeGroup:
             epoch.aborted = "a member died while results were under way"
 
 
-def _combine(parts: list[torch.Tensor], how: str, pre: float, post: float) -> torch.Tensor:
+def _combine(
+    parts: list[torch.Tensor], how: str, pre: Sequence[float], post: float
+) -> torch.Tensor:
     dtype = parts[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    stack = torch.stack([p.to(wide) for p in parts])
-    if pre != 1.0:
-        stack = stack * pre
+    stack = torch.stack([p.to(wide) * f if f != 1.0 else p.to(wide) for p, f in zip(parts, pre)])
     if how in ("sum", "average"):
         result = stack.any(0) if dtype == torch.bool else stack.sum(0)
         if how == "average":
@@ -516,9 +516,10 @@ def _spread(flat: torch.Tensor, buffers: list[tuple[int, int]]) -> None:
 
 
 def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    _, dtype_name, how, pre, post = op.key
+    _, dtype_name, how, post = op.key
     dtype = _DTYPES[dtype_name]
-    result = _combine([_joined(op.parts[id(m)][0], dtype) for m in members], how, pre, post)
+    inputs = [_joined(op.parts[id(m)][0], dtype) for m in members]
+    result = _combine(inputs, how, [op.parts[id(m)][2] for m in members], post)
     for member in chosen:
         _spread(result, op.parts[id(member)][1])
 
@@ -528,7 +529,7 @@ def _reduce_scatter(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -
     dtype = _DTYPES[dtype_name]
     size = torch.tensor([], dtype=dtype).element_size()
     inputs = [_joined([(op.parts[id(m)][0], sum(counts) * size)], dtype) for m in members]
-    blocks = _combine(inputs, how, pre, post).split(list(counts))
+    blocks = _combine(inputs, how, [pre] * len(inputs), post).split(list(counts))
     for position, member in enumerate(members):
         if member in chosen:
             _spread(blocks[position], [(op.parts[id(member)][1], counts[position] * size)])

@@ -10,8 +10,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
+
+from troupe.torch._tree import nbytes
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -54,26 +57,63 @@ def layout_hash(params: Sequence[torch.Tensor], plans: Sequence[Plan]) -> int:
 
 
 class Bucket:
-    """The memory of one bucket: ``flat`` on the CPU and a view of it per parameter.
+    """The memory of one bucket's result: ``flat`` on the CPU and a view of it per parameter.
 
-    ``extra`` more elements at the end carry the number of samples behind the gradients.
+    ``extra`` more elements at the end carry the number of samples behind the gradients. After a
+    step the parameters' gradients are the views. Gradients that still are when the next step
+    begins are its input, so its result then goes to a second flat.
     """
 
     def __init__(self, plan: Plan, params: Sequence[torch.Tensor], extra: int) -> None:
         self.indices = plan.indices
         self.params = [params[i] for i in plan.indices]
         self.numel = sum(p.numel() for p in self.params)
-        self.flat = torch.zeros(self.numel + extra, dtype=plan.dtype)
-        self.views: list[torch.Tensor] = []
-        begin = 0
-        for param in self.params:
-            self.views.append(self.flat[begin:begin + param.numel()].view(param.shape))
-            begin += param.numel()
+        self.extra = torch.zeros(extra, dtype=plan.dtype)
+        self._spare: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        self.flat, self.views = self._new_flat(plan.dtype)
         self.missing = 0
         self.launched = False
         self.reset()
+
+    def _new_flat(self, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        flat = torch.zeros(self.numel + self.extra.numel(), dtype=dtype)
+        views = []
+        begin = 0
+        for param in self.params:
+            views.append(flat[begin:begin + param.numel()].view(param.shape))
+            begin += param.numel()
+        return flat, views
+
+    def choose_flat(self) -> None:
+        """Makes ``flat`` memory that no present gradient lies in."""
+        grads = [p.grad.data_ptr() for p in self.params if p.grad is not None and _is_plain(p.grad)]
+        flats = [(self.flat, self.views), *self._spare]
+        for flat, views in flats:
+            begin = flat.data_ptr()
+            end = begin + nbytes(flat)
+            if not any(begin <= grad < end for grad in grads):
+                break
+        else:
+            flat, views = self._new_flat(self.flat.dtype)
+            flats = [(flat, views), *flats[:1]]
+        self._spare = [other for other in flats if other[0] is not flat]
+        self.flat, self.views = flat, views
+
+    def direct(self) -> Optional[list[torch.Tensor]]:
+        """All gradients, if their memory can be sent as it is, in order; else None."""
+        grads = []
+        for param in self.params:
+            grad = param.grad
+            if grad is None or not _is_plain(grad) or not grad.is_contiguous():
+                return None
+            grads.append(grad)
+        return grads
 
     def reset(self) -> None:
         """Ready for the next pass."""
         self.missing = len(self.params)
         self.launched = False
+
+
+def _is_plain(grad: torch.Tensor) -> bool:
+    return not grad.is_sparse and grad.device.type == "cpu"

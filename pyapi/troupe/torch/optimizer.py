@@ -1,9 +1,10 @@
 """DistributedOptimizer: averages gradients over the group while backward still runs.
 
-A hook on each parameter notes its gradient; when a bucket is full it is packed and its all-reduce
-starts, strictly in bucket order, so that all ranks issue the same sequence. ``step()`` waits,
-unpacks and steps. Gradients stay as they are until all buckets have arrived: when a peer dies the
-model and the local gradients are untouched and the step can be done again.
+A hook on each parameter notes its gradient; when a bucket is full its all-reduce starts, strictly
+in bucket order, so that all ranks issue the same sequence. It reads the gradients where they are
+and writes into memory of the bucket; ``step()`` waits and makes views of that memory the gradients.
+Until all buckets have arrived the gradients stay as they are: when a peer dies the model and the
+local gradients are untouched and the reduction can be done again.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class _Reducer:
         self._place = {id(p): b for b in self.buckets for p in b.params}
         self.context.add_reducer(self)
         self._fired: dict[int, int] = {}
-        self._issued: list[tuple[int, torch.Tensor, Any]] = []
-        self._counts_handle: Optional[int] = None
+        self._issued: list[tuple[int, list[torch.Tensor]]] = []  # and the memory in use
+        self._undo: dict[int, tuple[torch.Tensor, Any]] = {}  # by bucket: the wire, how to unpack
         self._failure: Optional[HorovodInternalError] = None
         for param in params:
             self._hook(param)
@@ -178,8 +179,7 @@ class _Reducer:
         bucket.launched = True
         if context.size == 1:
             return
-        if context.provisional:
-            context.require_active()
+        context.require_active()
         try:
             if bucket is self.buckets[0]:
                 context.agree(
@@ -189,40 +189,65 @@ class _Reducer:
                 if self._rounds is not None:
                     self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
             weight = self._weight()
-            self._pack(bucket, weight)
-            self._reduce(bucket)
+            bucket.choose_flat()
+            self._reduce(bucket, weight)
             if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
                 self._count_buffer.fill_(weight)
-                self._counts_handle = self._issue(self._count_buffer, -1)
+                self._issue(-1, [self._count_buffer], self._count_buffer, "average", 1.0, 1.0)
         except HorovodInternalError as error:
             # Raised here it would pass through autograd's threads; step() raises it instead.
             self._failure = error
 
-    def _reduce(self, bucket: Bucket) -> None:
+    def _reduce(self, bucket: Bucket, weight: float) -> None:
         index = self.buckets.index(bucket)
+        op, before, after = self._arithmetic(bucket, weight)
         if self._rounds is not None:
+            self._pack(bucket, weight, before)
             self._rounds.start(bucket, index, f"optimizer.{self.context.ordinal(self)}.{index}")
-        else:
+            return
+        if self._pair is not NoneCompressor:
+            self._pack(bucket, weight, before)
             wire, undo = self._pair.compress(bucket.flat)
-            self._issued.append((self._issue(wire, index), wire, undo))
+            self._issue(index, [wire], wire, op, 1.0, after)
+            self._undo[index] = (wire, undo)
+            return
+        grads = bucket.direct() if weight else None
+        if grads is not None:
+            bucket.extra.fill_(1.0)  # becomes the weight as the gradients do
+            self._issue(index, [*grads, bucket.extra], bucket.flat, op, before, after)
+            return
+        self._pack(bucket, weight, 1.0)
+        if bucket.extra.numel():
+            bucket.flat[-1] = 1.0 if weight else 0.0
+        self._issue(index, [bucket.flat], bucket.flat, op, before if weight else 1.0, after)
 
-    def _issue(self, flat: torch.Tensor, index: int) -> int:
+    def _arithmetic(self, bucket: Bucket, weight: float) -> tuple[str, float, float]:
+        """The core's operation, and the factors before and after it."""
+        if self.op != Average:
+            return "sum", 1.0, 1.0
+        size = self.context.size
+        if self.sampler is None:
+            if self._rounds is not None:
+                return "sum", 1.0 / size if bucket.flat.dtype in _HALF else 1.0, 1.0
+            if self.predivide != 1.0:
+                return "sum", 1.0 / self.predivide, self.predivide / size
+            return "average", 1.0, 1.0
+        if bucket.flat.dtype in _HALF:
+            return "sum", weight / size, 1.0  # the sum must stay in a narrow range
+        return ("sum" if self._rounds is not None else "average"), weight, 1.0
+
+    def _issue(
+        self, index: int, ins: list[torch.Tensor], out: torch.Tensor, op: str, before: float,
+        after: float,
+    ) -> None:
         name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
-        weighted = self.op == Average and self.sampler is not None
-        pre, post = 1.0, 1.0
-        core_op = {"Average": "average", "Sum": "sum"}[self.op.name]
-        if index < 0 or weighted:
-            core_op = "sum"
-        elif self.op == Average and self.predivide != 1.0:
-            core_op, pre, post = "sum", 1.0 / self.predivide, self.predivide / self.context.size
         with _native.collective_errors(name):
-            buffers = [(flat.data_ptr(), nbytes(flat))]
-            return int(
-                self.context.group.allreduce(
-                    buffers, buffers, flat.numel(), DTYPE_NAMES[flat.dtype], core_op, pre, post,
-                    name,
-                )
+            handle = self.context.group.allreduce(
+                [(t.data_ptr(), nbytes(t)) for t in ins if t.numel()],
+                [(out.data_ptr(), nbytes(out))],
+                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name,
             )
+        self._issued.append((int(handle), [*ins, out]))
 
     def _weight(self) -> float:
         """This rank's share in the average: its counted samples over the nominal batch size."""
@@ -230,12 +255,8 @@ class _Reducer:
             return 1.0
         return float(self.sampler.step_weight(self.passes))
 
-    @property
-    def _averages_sums(self) -> bool:
-        """Whether the average is made here, of sums."""
-        return self.op == Average and (self.sampler is not None or self._rounds is not None)
-
-    def _pack(self, bucket: Bucket, weight: float) -> None:
+    def _pack(self, bucket: Bucket, weight: float, factor: float) -> None:
+        """Copies the gradients times ``factor`` into the flat; zeros for those without."""
         views, grads = [], []
         with torch.no_grad():
             for param, view in zip(bucket.params, bucket.views, strict=True):
@@ -253,18 +274,13 @@ class _Reducer:
                 views.append(view)
                 grads.append(grad.detach())
             copy_into(views, grads)
-            factor = weight
-            if self._averages_sums and bucket.flat.dtype in _HALF:
-                factor /= self.context.size  # the sum must stay in a narrow range
             if factor not in (0.0, 1.0):
                 bucket.flat.mul_(factor)
-            if bucket.flat.numel() > bucket.numel:
-                bucket.flat[-1] = weight
 
     # -- step -----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Waits for all buckets and writes the reduced gradients into ``param.grad``.
+        """Waits for all buckets and sets ``param.grad`` to the reduced gradients.
 
         Raises:
             HorovodInternalError: the step has no result; gradients and model are untouched.
@@ -280,7 +296,7 @@ class _Reducer:
         except BaseException:
             self.abandon()
             raise
-        self._unpack()
+        self._hand_over()
         self.reset()
 
     def _wait_all(self) -> None:
@@ -289,48 +305,46 @@ class _Reducer:
                 self._rounds.finish()
             while self._issued:
                 self.context.group.wait(self._issued[0][0], self.context.timeout_s)
-                _, wire, undo = self._issued.pop(0)
-                bucket = self.buckets[len(self.buckets) - len(self._issued) - 1]
-                if wire.data_ptr() != bucket.flat.data_ptr():
-                    bucket.flat.copy_(self._pair.decompress(wire, undo))
-            if self._counts_handle is not None:
-                self.context.group.wait(self._counts_handle, self.context.timeout_s)
-                self._counts_handle = None
+                self._issued.pop(0)
+        for index, (wire, undo) in self._undo.items():
+            flat = self.buckets[index].flat
+            if wire.data_ptr() != flat.data_ptr():
+                flat.copy_(self._pair.decompress(wire, undo))
         if self._rounds is not None:
             self._rounds.compressor.commit()
 
-    def _unpack(self) -> None:
-        factor = self._share_of_sum()
+    def _hand_over(self) -> None:
+        """Makes the result the parameters' gradients."""
+        mean = self._mean_weight()
+        targets, sources = [], []
         with torch.no_grad():
             for bucket in self.buckets:
-                if factor is not None:
-                    scale = factor
-                    if bucket.flat.dtype in _HALF:
-                        scale *= self.context.size
+                scale = 1.0 / mean if mean > 0.0 else 0.0
+                if self._rounds is not None and self.op == Average:
+                    if bucket.flat.dtype not in _HALF:
+                        scale /= self.context.size
+                if scale != 1.0:
                     bucket.flat.mul_(scale)
-                targets, sources = [], []
                 for param, view in zip(bucket.params, bucket.views, strict=True):
+                    if param.device.type == "cpu" and param.is_contiguous():
+                        param.grad = view
+                        continue
                     if param.grad is None or param.grad.is_sparse:
-                        param.grad = torch.empty_like(param, memory_format=torch.contiguous_format)
+                        param.grad = torch.empty_like(param)
                     targets.append(param.grad)
                     sources.append(view)
-                copy_into(targets, sources)
+            copy_into(targets, sources)
 
-    def _share_of_sum(self) -> Optional[float]:
-        """What the summed gradients are multiplied by; None if the core has averaged them."""
-        if not self._averages_sums:
-            return None
-        if self.sampler is None:
-            return 1.0 / self.context.size
+    def _mean_weight(self) -> float:
+        """The mean of all ranks' weights, by which what the core made is too small."""
+        if self.sampler is None or self.op != Average:
+            return 1.0
         counts = self._count_buffer if self._counts_apart else self.buckets[-1].flat[-1:]
-        total = float(counts.item())
-        return 1.0 / total if total > 0 else 0.0
+        return float(counts.item())
 
     def abandon(self) -> None:
         """Drops the step: waits out what is in flight and forgets it."""
-        handles = [handle for handle, _, _ in self._issued]
-        if self._counts_handle is not None:
-            handles.append(self._counts_handle)
+        handles = [handle for handle, _ in self._issued]
         keep: list[Any] = [self._issued, self.buckets, self._count_buffer]
         if self._rounds is not None:
             more, memory = self._rounds.abandon()
@@ -346,7 +360,7 @@ class _Reducer:
     def reset(self) -> None:
         """Ready for the next step."""
         self._issued = []
-        self._counts_handle = None
+        self._undo = {}
         self._failure = None
         self._fired.clear()
         for bucket in self.buckets:
@@ -465,6 +479,10 @@ def DistributedOptimizer(
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
+
+    After ``step()`` or ``synchronize()`` a contiguous CPU parameter's ``grad`` is another tensor
+    than before: a view of its bucket, as with DistributedDataParallel's ``gradient_as_bucket_view``.
+    So do not hold on to gradients across steps; the next step may write over them.
 
     Raises:
         ValueError: not initialised, or an argument does not fit.
