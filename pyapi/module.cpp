@@ -543,7 +543,9 @@ void BindLedger(py::module_& m) {
       .def_property_readonly("data_epoch", &SampleLedger::data_epoch)
       .def_property_readonly("samples", &SampleLedger::samples)
       .def_property_readonly("committed", &SampleLedger::committed)
+      .def_property_readonly("next_step", &SampleLedger::next_step)
       .def("remaining", &SampleLedger::remaining)
+      .def("pool", &SampleLedger::Pool)
       .def(
           "lease",
           [](SampleLedger& l, uint64_t step, const std::vector<uint64_t>& sizes) {
@@ -551,7 +553,11 @@ void BindLedger(py::module_& m) {
           },
           py::arg("step"), py::arg("sizes"))
       .def(
-          "commit", [](SampleLedger& l, uint64_t step) { Check(l.Commit(step)); }, py::arg("step"))
+          "commit",
+          [](SampleLedger& l, uint64_t step, SampleLedger::Share returned) {
+            Check(l.Commit(step, std::move(returned)));
+          },
+          py::arg("step"), py::arg("returned") = SampleLedger::Share{})
       .def("void", &SampleLedger::Void, py::arg("step"))
       .def("state", [](const SampleLedger& l) { return py::bytes(l.Save()); })
       .def(

@@ -84,7 +84,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 finally:
                     if state.version > version:
                         journal.write(kind="commit", data_epoch=state.epoch, step=step,
-                                      group_epoch=group_epoch)
+                                      group_epoch=group_epoch, lost_ranks=indices.lost_ranks)
                 if hvd.rank() == 0:
                     troupe.report({"step": step, "size": hvd.size()})
             state.epoch += 1

@@ -91,10 +91,10 @@ class _Reducer:
             for i, plan in enumerate(plans)
         ]
         self._count_buffer = torch.zeros(1, dtype=torch.float64)
-        self._hash = str(layout_hash(params, plans))
+        self.signature = str(layout_hash(params, plans))
         if self._rounds is not None:
             self._rounds.compressor.reset()
-            self._hash += f" {self._rounds.compressor.signature()}"
+            self.signature += f" {self._rounds.compressor.signature()}"
         self._place = {id(p): b for b in self.buckets for p in b.params}
         self.context.add_reducer(self)
         self._fired: dict[int, int] = {}
@@ -179,16 +179,16 @@ class _Reducer:
         bucket.launched = True
         if context.size == 1:
             return
-        context.require_active()
         try:
+            context.require_active()
             if bucket is self.buckets[0]:
                 context.agree(
                     f"gradients of optimizer {context.ordinal(self)}: {len(self.buckets)} buckets, "
-                    f"layout {self._hash}"
+                    f"layout {self.signature}"
                 )
                 if self._rounds is not None:
                     self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
-            weight = self._weight()
+            weight = self.weight
             bucket.choose_flat()
             self._reduce(bucket, weight)
             if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
@@ -249,7 +249,8 @@ class _Reducer:
             )
         self._issued.append((int(handle), [*ins, out]))
 
-    def _weight(self) -> float:
+    @property
+    def weight(self) -> float:
         """This rank's share in the average: its counted samples over the nominal batch size."""
         if self.sampler is None or self.op != Average:
             return 1.0
@@ -285,19 +286,30 @@ class _Reducer:
         Raises:
             HorovodInternalError: the step has no result; gradients and model are untouched.
         """
-        self._launch_all()
-        if self.context.size == 1 and not self._issued and self._failure is None:
-            self.reset()
-            return
         try:
-            if self._failure is not None:
-                raise self._failure
-            self._wait_all()
+            try:
+                self._reduce_all()
+            except HorovodInternalError as error:
+                replay = self.context.replay
+                if replay is None or not replay.finish(self, self._reduce_all, error):
+                    raise
         except BaseException:
             self.abandon()
             raise
-        self._hand_over()
+        if self.context.size > 1:
+            self._hand_over()
+        if self.sampler is not None:
+            self.sampler.note_step()
         self.reset()
+
+    def _reduce_all(self) -> None:
+        """Brings the result of all buckets into their memory; alone the gradients are the result.
+        """
+        self._launch_all()
+        if self._failure is not None:
+            raise self._failure
+        if self.context.size > 1:
+            self._wait_all()
 
     def _wait_all(self) -> None:
         with _native.collective_errors("gradient all-reduce"):
