@@ -54,6 +54,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     def die(place: str) -> None:
         if hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
             if place == where:
+                if where == "backward":  # the others stand in the same step
+                    _await_shares(folder, 5, hvd.size())
                 os.kill(os.getpid(), signal.SIGKILL)
             if place == "before" and where == "hang":
                 threading.Event().wait()
@@ -97,6 +99,17 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
 
 
+def _await_shares(folder: str, step: int, ranks: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(_of_step(folder, "share", step)) < ranks:
+        assert time.monotonic() < deadline, "a rank does not begin the step"
+        threading.Event().wait(0.005)
+
+
+def _of_step(folder: str, kind: str, step: int) -> list[dict]:
+    return [r for r in read_journals(folder) if (r["kind"], r["step"]) == (kind, step)]
+
+
 @pytest.fixture(scope="module")
 def executor() -> Any:
     with troupe.Executor(
@@ -126,6 +139,9 @@ def test_a_death_and_its_replacement(
     assert sizes == [3, 2, 3]
     died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
     assert len(died) == 1 and died[0]["rank"] == victim
+    if where == "backward":  # nobody computed that step twice
+        assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
+        assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
 
 
 @pytest.mark.parametrize("compress", ["powersgd", "topk"])
