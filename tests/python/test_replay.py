@@ -8,15 +8,15 @@ from typing import Any, Optional
 
 import pytest
 import torch
+from test_elastic import DATA, TARGET, Log, finish, start, trainer
 
-import fake_core
 import troupe.torch as hvd
 from troupe.errors import HorovodInternalError
 from troupe.torch import _buckets
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
+import fake_core
 from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank
-from test_elastic import DATA, TARGET, Log, finish, start, trainer
 from test_optimizer import make_model, params_of
 
 BUCKETS = 3

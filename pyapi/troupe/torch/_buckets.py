@@ -88,16 +88,10 @@ class Bucket:
         """Makes ``flat`` memory that no present gradient lies in."""
         grads = [p.grad.data_ptr() for p in self.params if p.grad is not None and _is_plain(p.grad)]
         flats = [(self.flat, self.views), *self._spare]
-        for flat, views in flats:
-            begin = flat.data_ptr()
-            end = begin + nbytes(flat)
-            if not any(begin <= grad < end for grad in grads):
-                break
-        else:
-            flat, views = self._new_flat(self.flat.dtype)
-            flats = [(flat, views), *flats[:1]]
-        self._spare = [other for other in flats if other[0] is not flat]
-        self.flat, self.views = flat, views
+        free = [f for f in flats if not any(_holds(f[0], grad) for grad in grads)]
+        chosen = free[0] if free else self._new_flat(self.flat.dtype)
+        self._spare = [other for other in flats if other is not chosen][:1]
+        self.flat, self.views = chosen
 
     def direct(self) -> Optional[list[torch.Tensor]]:
         """All gradients, if their memory can be sent as it is, in order; else None."""
@@ -113,6 +107,10 @@ class Bucket:
         """Ready for the next pass."""
         self.missing = len(self.params)
         self.launched = False
+
+
+def _holds(flat: torch.Tensor, address: int) -> bool:
+    return flat.data_ptr() <= address < flat.data_ptr() + nbytes(flat)
 
 
 def _is_plain(grad: torch.Tensor) -> bool:

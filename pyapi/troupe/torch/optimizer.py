@@ -332,9 +332,9 @@ class _Reducer:
         with torch.no_grad():
             for bucket in self.buckets:
                 scale = 1.0 / mean if mean > 0.0 else 0.0
-                if self._rounds is not None and self.op == Average:
-                    if bucket.flat.dtype not in _HALF:
-                        scale /= self.context.size
+                summed = self._rounds is not None and self.op == Average
+                if summed and bucket.flat.dtype not in _HALF:
+                    scale /= self.context.size
                 if scale != 1.0:
                     bucket.flat.mul_(scale)
                 for param, view in zip(bucket.params, bucket.views, strict=True):
@@ -493,8 +493,8 @@ def DistributedOptimizer(
     that were counted, whatever each rank's share; without one it is over ranks.
 
     After ``step()`` or ``synchronize()`` a contiguous CPU parameter's ``grad`` is another tensor
-    than before: a view of its bucket, as with DistributedDataParallel's ``gradient_as_bucket_view``.
-    So do not hold on to gradients across steps; the next step may write over them.
+    than before: a view of its bucket, as with ``gradient_as_bucket_view`` of
+    DistributedDataParallel. Do not hold on to gradients across steps: a later one overwrites them.
 
     Raises:
         ValueError: not initialised, or an argument does not fit.

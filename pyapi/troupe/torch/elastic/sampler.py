@@ -22,7 +22,6 @@ from torch.utils.data import Sampler
 from troupe import _native
 from troupe.torch import _context
 
-
 Range = tuple[int, int]  # [begin, end) positions of the permutation
 
 
