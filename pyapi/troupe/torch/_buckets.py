@@ -7,10 +7,11 @@ filled into buckets of one dtype. The first bucket is small, so that communicati
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
@@ -33,7 +34,10 @@ def plan_buckets(
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Plan]:
-    """Splits parameters into buckets; buckets are in the order of their last member."""
+    """Splits parameters into buckets; buckets are in the order of their last member.
+
+    A bucket ends with the parameter that fills it; with 0 bytes that is each one.
+    """
     done: list[Plan] = []
     open_plans: dict[torch.dtype, Plan] = {}
     filled: dict[torch.dtype, int] = {}
@@ -47,6 +51,27 @@ def plan_buckets(
             filled[param.dtype] = 0
     done.extend(open_plans.values())
     return done
+
+
+def bucket_limits(bucket_bytes: Optional[int]) -> tuple[int, ...]:
+    """Arguments of :func:`plan_buckets` for a user's choice; TROUPE_BUCKET_BYTES if it is None.
+
+    Raises:
+        ValueError: not a number of bytes of at least 0.
+    """
+    given: Union[int, str, None] = bucket_bytes
+    source = "bucket_bytes"
+    if given is None:
+        given, source = os.environ.get("TROUPE_BUCKET_BYTES") or None, "TROUPE_BUCKET_BYTES"
+    if given is None:
+        return ()
+    try:
+        number = -1 if isinstance(given, (bool, float)) else int(given)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{source} must be a number of bytes, 0 for no buckets, not {given!r}")
+    return min(FIRST_BUCKET_BYTES, number), number
 
 
 def layout_hash(params: Sequence[torch.Tensor], plans: Sequence[Plan]) -> int:

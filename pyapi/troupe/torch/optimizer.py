@@ -20,7 +20,7 @@ import torch
 from troupe import _native
 from troupe.errors import HorovodInternalError
 from troupe.torch import _context
-from troupe.torch._buckets import Bucket, layout_hash, plan_buckets
+from troupe.torch._buckets import Bucket, bucket_limits, layout_hash, plan_buckets
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._rounds import Rounds
 from troupe.torch._tree import copy_into, nbytes
@@ -51,6 +51,7 @@ class _Reducer:
         passes: int,
         predivide: float,
         sparse_as_dense: bool,
+        bucket_bytes: Optional[int],
     ) -> None:
         self.context = _context.current()
         self.optimizer = optimizer
@@ -58,6 +59,7 @@ class _Reducer:
         self.passes = passes
         self.predivide = predivide
         self.sparse_as_dense = sparse_as_dense
+        self.bucket_limits = bucket_limits(bucket_bytes)
         self.sampler: Any = None
         self._rounds: Optional[Rounds] = None
         self._pair: type[Compressor] = NoneCompressor
@@ -77,7 +79,7 @@ class _Reducer:
         params = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
-        plans = plan_buckets(params)
+        plans = plan_buckets(params, *self.bucket_limits)
         self._counts_apart = (
             not plans
             or self._rounds is not None
@@ -474,6 +476,7 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    bucket_bytes: Optional[int] = None,
 ) -> torch.optim.Optimizer:
     """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
 
@@ -488,6 +491,8 @@ def DistributedOptimizer(
         num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
         sparse_as_dense: densify sparse gradients.
         process_set: the global one.
+        bucket_bytes: gradients that are reduced at once; 0 reduces each by itself. Equal on all
+            ranks. Default: the environment's TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
@@ -522,7 +527,7 @@ def DistributedOptimizer(
     wrapped._should_synchronize = True
     wrapped._reducer = _Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
-        sparse_as_dense,
+        sparse_as_dense, bucket_bytes,
     )
     return wrapped
 
