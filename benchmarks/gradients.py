@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
+import os
 import statistics
 import sys
 import tempfile
@@ -20,146 +22,140 @@ from collections.abc import Callable
 from typing import Any
 
 import _trainee
+import torch
+import torch.distributed as dist
+
+Step = Callable[[], None]
+Times = dict[str, list[float]]
 
 
-def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> dict[str, list[float]]:
-    """Times every way; milliseconds of the slowest rank for each step, alike on all ranks."""
-    import mmap
-    import os
+class Ready(torch.autograd.Function):
+    """Passes its input on; the gradient of ``parameter`` is there already."""
 
-    import torch
-    import torch.distributed as dist
+    @staticmethod
+    def forward(ctx: Any, x: Any, parameter: Any, gradient: Any) -> Any:
+        ctx.gradient = gradient
+        return x.clone()
 
+    @staticmethod
+    def backward(ctx: Any, x: Any) -> Any:
+        return x, ctx.gradient, None
+
+
+class Model(torch.nn.Module):
+    """Parameters with ready gradients, and no layers."""
+
+    def __init__(self, gradients: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.gradients = gradients
+        self.values = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.zeros_like(g)) for g in gradients)
+
+    def forward(self, x: Any) -> Any:
+        for parameter, gradient in zip(self.values, self.gradients, strict=True):
+            x = Ready.apply(x, parameter, gradient)
+        return x
+
+
+def backward(net: Any, model: Any) -> None:
+    """A forward and a backward pass; the gradients before it are dropped."""
+    for parameter in model.values:
+        parameter.grad = None
+    net(torch.ones(1, requires_grad=True)).sum().backward()
+
+
+def shared_sum(folder: str, nbytes: int, rank: int, size: int, barrier: Step) -> Step:
+    """A sum, in place, of as many bytes of each rank in memory that all map."""
+    with open(f"{folder}/shared-{rank}", "wb") as file:
+        file.truncate(nbytes)
+    barrier()
+    parts = []
+    for owner in range(size):
+        with open(f"{folder}/shared-{owner}", "r+b") as file:
+            memory = mmap.mmap(file.fileno(), nbytes)
+        parts.append(torch.frombuffer(memory, dtype=torch.float32))
+    numel, chunk = nbytes // 4, 1 << 15
+    begin, end = rank * numel // size, (rank + 1) * numel // size
+
+    def run() -> None:
+        barrier()
+        for at in range(begin, end, chunk):
+            pieces = [part[at:min(at + chunk, end)] for part in parts]
+            for piece in pieces[1:]:
+                pieces[0].add_(piece)
+            for piece in pieces[1:]:
+                piece.copy_(pieces[0])
+        barrier()
+
+    return run
+
+
+def take_turns(ways: dict[str, Step], rounds: int) -> Times:
+    """Milliseconds of the slowest rank for each step, alike on all ranks."""
+    import troupe.torch as hvd
+
+    times: Times = {name: [] for name in ways}
+    for turn in range(rounds + 2):
+        for name, step in [*ways.items()] * 2:
+            hvd.barrier()
+            began = time.perf_counter()
+            step()
+            mine = torch.tensor([(time.perf_counter() - began) * 1e3])
+            slowest = float(hvd.allreduce(mine, op=hvd.Max, name=f"time {name}"))
+            if turn >= 2:
+                times[name].append(slowest)
+    return times
+
+
+def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
+    """Times every way of reducing, then steps with and without a commit."""
     import troupe.torch as hvd
 
     hvd.init()
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     rank, size = hvd.rank(), hvd.size()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
-                            world_size=size)
-
-    class Ready(torch.autograd.Function):
-        """Passes its input on; the gradient of ``parameter`` is there already."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Any, parameter: Any, gradient: Any) -> Any:
-            ctx.gradient = gradient
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, x: Any) -> Any:
-            return x, ctx.gradient, None
-
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
     gradients = [torch.full(shape, float(rank + 1)) for shape in shapes]
-
-    class Model(torch.nn.Module):
-        """The parameters and no layers."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.values = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(s)) for s in shapes)
-
-        def forward(self, x: Any) -> Any:
-            for parameter, gradient in zip(self.values, gradients, strict=True):
-                x = Ready.apply(x, parameter, gradient)
-            return x
-
-    x = torch.ones(1, requires_grad=True)
-
-    def backward(net: Any, model: Any) -> None:
-        for parameter in model.values:
-            parameter.grad = None
-        net(x).sum().backward()
-
-    def sum_in_place(parts: list[Any]) -> Callable[[], None]:
-        numel = parts[0].numel()
-        begin, end, chunk = rank * numel // size, (rank + 1) * numel // size, 1 << 15
-
-        def run() -> None:
-            hvd.barrier()
-            for at in range(begin, end, chunk):
-                pieces = [part[at:min(at + chunk, end)] for part in parts]
-                for piece in pieces[1:]:
-                    pieces[0].add_(piece)
-                for piece in pieces[1:]:
-                    piece.copy_(pieces[0])
-            hvd.barrier()
-
-        return run
-
-    def shared(owner: int, nbytes: int) -> Any:
-        with open(f"{folder}/shared-{owner}", "r+b") as file:
-            return torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=torch.float32)
-
     nbytes = 4 * sum(g.numel() for g in gradients)
-    with open(f"{folder}/shared-{rank}", "wb") as file:
-        file.truncate(nbytes)
-    hvd.barrier()
-    reduce_shared = sum_in_place([shared(owner, nbytes) for owner in range(size)])
-
-    plain, ours = Model(), Model()
+    reduce_shared = shared_sum(folder, nbytes, rank, size, hvd.barrier)
+    plain, ours, copied, viewed = (Model(gradients) for _ in range(4))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(ours.parameters(), lr=0.1))
-    models = {view: Model() for view in (False, True)}
-    wrapped = {view: torch.nn.parallel.DistributedDataParallel(
-        models[view], gradient_as_bucket_view=view) for view in models}
-
-    def troupe_step() -> None:
-        backward(ours, ours)
-        optimizer.synchronize()
-
-    def limit_step() -> None:
-        backward(plain, plain)
-        reduce_shared()
-
-    ways: dict[str, Callable[[], None]] = {
-        "troupe": troupe_step,
-        "ddp": lambda: backward(wrapped[False], models[False]),
-        "ddp_view": lambda: backward(wrapped[True], models[True]),
+    ddp = torch.nn.parallel.DistributedDataParallel(copied)
+    ddp_view = torch.nn.parallel.DistributedDataParallel(viewed, gradient_as_bucket_view=True)
+    times = take_turns({
+        "troupe": lambda: (backward(ours, ours), optimizer.synchronize())[1],
+        "ddp": lambda: backward(ddp, copied),
+        "ddp_view": lambda: backward(ddp_view, viewed),
         "autograd": lambda: backward(plain, plain),
-        "limit": limit_step,
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-
-    def measure(name: str, step: Callable[[], None], into: list[float], keep: bool) -> None:
-        hvd.barrier()
-        began = time.perf_counter()
-        step()
-        mine = torch.tensor([(time.perf_counter() - began) * 1e3])
-        slowest = float(hvd.allreduce(mine, op=hvd.Max, name=f"time {name}"))
-        if keep:
-            into.append(slowest)
-
-    for turn in range(rounds + 2):
-        for name, step in ways.items():
-            for _ in range(2):
-                measure(name, step, times[name], turn >= 2)
-    expected = (size + 1) / 2
-    if not all(float(p.grad.flatten()[0]) == expected for p in ours.values):
+        "limit": lambda: (backward(plain, plain), reduce_shared())[1],
+    }, rounds)
+    if not all(float(p.grad.flatten()[0]) == (size + 1) / 2 for p in ours.values):
         raise RuntimeError("the averaged gradients are wrong")
+    dist.destroy_process_group()
+    return times | time_commits(Model(gradients), rounds)
 
-    trained = Model()
-    momentum = hvd.DistributedOptimizer(
-        torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9))
-    state: Any = hvd.elastic.TorchState(trained, momentum)
-    times |= {"commit": [], "no_commit": []}
+
+def time_commits(model: Model, rounds: int) -> Times:
+    """Steps of SGD with momentum, with and without a commit."""
+    import troupe.torch as hvd
+
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+    def train_step() -> None:
+        backward(model, model)
+        optimizer.step()
 
     @hvd.elastic.run
-    def loop(state: Any) -> None:
-        for turn in range(rounds + 2):
-            for name in ("commit", "no_commit"):
-                def step(commit: bool = name == "commit") -> None:
-                    backward(trained, trained)
-                    momentum.step()
-                    if commit:
-                        state.commit()
+    def loop(state: Any) -> Times:
+        return take_turns({
+            "commit": lambda: (train_step(), state.commit())[1],
+            "no_commit": train_step,
+        }, rounds)
 
-                for _ in range(2):
-                    measure(name, step, times[name], turn >= 2)
-
-    loop(state)
-    dist.destroy_process_group()
-    return times
+    return loop(hvd.elastic.TorchState(model, optimizer))
 
 
 def main() -> int:

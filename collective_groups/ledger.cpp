@@ -123,8 +123,8 @@ Status SampleLedger::Commit(uint64_t step, Share returned) {
   Normalize(returned);
   Normalize(leased);
   if (!Within(returned, leased)) {
-    return Error{ErrorCode::kInvalidArgument, "step " + std::to_string(step) +
-                                                  " cannot give back what it has not leased"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "step " + std::to_string(step) + " cannot give back what it has not leased"};
   }
   pool.insert(pool.end(), returned.begin(), returned.end());
   Normalize(pool);
@@ -144,8 +144,8 @@ void SampleLedger::Void(uint64_t step) {
 }
 
 std::string SampleLedger::Save() const {
-  SavedLedger saved{samples_, data_epoch_, frontier_, last_step_.has_value(),
-                    last_step_.value_or(0), {}};
+  SavedLedger saved{
+      samples_, data_epoch_, frontier_, last_step_.has_value(), last_step_.value_or(0), {}};
   for (const auto& [begin, end] : holes_) {
     saved.holes.push_back(begin);
     saved.holes.push_back(end);

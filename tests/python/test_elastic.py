@@ -36,15 +36,13 @@ class Log:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         # By (step, group epoch) and rank: the data epoch and the samples.
-        self.shares: dict[tuple[int, int], dict[int, tuple[int, list[int]]]] = (
-            collections.defaultdict(dict))
+        self.shares: dict[tuple[int, int], dict[int, Any]] = collections.defaultdict(dict)
         self.commits: dict[int, set[tuple[Done, ...]]] = collections.defaultdict(set)
         self.computed: dict[tuple[str, int], int] = collections.Counter()  # By member and step.
 
-    def share(self, step: int, group_epoch: int, rank: int, name: str, data_epoch: int,
-              indices: list[int]) -> None:
+    def share(self, step: int, group_epoch: int, rank: int, name: str, *counted: Any) -> None:
         with self.lock:
-            self.shares[step, group_epoch][rank] = (data_epoch, indices)
+            self.shares[step, group_epoch][rank] = counted
             self.computed[name, step] += 1
 
     def commit(self, version: int, steps: list[Done]) -> None:

@@ -36,13 +36,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    compression = {
-        "none": hvd.Compression.none,
-        "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
-        "topk": hvd.Compression.topk(0.1),
-    }[compress]
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.Adam(model.parameters(), lr=0.01), compression=compression
+        torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress)
     )
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
@@ -97,6 +92,16 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     loop(state)
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+
+
+def _compression(name: str) -> Any:
+    import troupe.torch as hvd
+
+    return {
+        "none": hvd.Compression.none,
+        "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
+        "topk": hvd.Compression.topk(0.1),
+    }[name]
 
 
 def _await_shares(folder: str, step: int, ranks: int) -> None:

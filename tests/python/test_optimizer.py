@@ -148,7 +148,7 @@ def test_gradients_become_views_of_the_result_without_copies(
     small_buckets: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while they are views already: then the result goes to other memory."""
-    from troupe.torch import optimizer as module
+    from troupe.torch import _reducer as module
 
     copies: list[Any] = []
     monkeypatch.setattr(module, "copy_into", lambda targets, sources: copies.extend(targets))

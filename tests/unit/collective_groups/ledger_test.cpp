@@ -165,7 +165,7 @@ std::vector<int> CountCommits(uint64_t seed) {
       EXPECT_TRUE(restored.Load(ledger.Save()).ok());
       ledger = restored;
     } else if (below(8) != 0) {  // Otherwise the next lease replaces this one.
-      Share returned;  // By ranks that died in the step.
+      Share returned;            // By ranks that died in the step.
       for (const Share& share : *shares) {
         if (below(6) == 0) {
           returned.insert(returned.end(), share.begin(), share.end());
