@@ -36,9 +36,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress)
-    )
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(adam, compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
         epoch=0, step=0,
