@@ -103,6 +103,25 @@ def all_reduce_rows() -> list[Row]:
     return rows
 
 
+def gradient_rows() -> list[Row]:
+    """A backward pass with its reduction next to DDP, and what a commit costs a step."""
+    rows = []
+    for n in (2, 4):
+        ours: Line = {"bench": "gradients", "way": "troupe", "n": n}
+        title = f"backward and reduction, ResNet-50-shaped, N={n}"
+        rows += [
+            Row(f"{title}, next to DDP", ours, {**ours, "way": "ddp"}, "<= 0.5 x", ratio=0.5),
+            Row(f"{title}, next to DDP with bucket views", ours, {**ours, "way": "ddp_view"},
+                "<= 0.5 x", ratio=0.5),
+            Row(f"{title}, next to its limit", ours, {**ours, "way": "limit"}, "<= 1.3 x",
+                ratio=1.3),
+            Row(f"SGD step with a commit next to one without, ResNet-50-shaped, N={n}",
+                {"bench": "elastic_step", "way": "commit", "n": n},
+                {"bench": "elastic_step", "way": "no_commit", "n": n}, "<= 1.01 x", ratio=1.01),
+        ]
+    return rows
+
+
 ROWS = [
     *recovery_rows(),
     *all_reduce_rows(),
@@ -111,6 +130,7 @@ ROWS = [
         {"bench": "commit_to_memory"}),
     Row("commit(), 204 MB, durable; reference: torch.save", {"bench": "commit_durable"},
         {"bench": "torch_save"}),
+    *gradient_rows(),
     Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
@@ -178,6 +198,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append([sys.executable, str(Path(__file__).with_name("durable_commits.py"))])
     for n in (2, 4):
         commands.append(program("all-reduce", "--members", n))
+    commands.append([sys.executable, str(Path(__file__).with_name("gradients.py"))])
     commands.append(program("actor-calls"))
     commands.append(program("reductions"))
     return commands

@@ -60,22 +60,25 @@ def balance(records: list[dict[str, Any]], samples: int) -> Books:
     A step is lost when it was committed in one group epoch and worked on again in a later one. A
     sample is missing when no committed step of a finished data epoch counts it, and doubled when
     more than one does. A commit is void if the step was done again and nobody who committed it
-    lived into a later group epoch: a step counts as decided once a survivor holds its result.
+    lived into a later group epoch: a step counts as decided once a survivor holds its result. The
+    shares of its ``lost_ranks`` are not part of a step.
     """
     newest: dict[str, int] = {}  # By journal: the last group epoch it took part in.
     for r in records:
         if "journal" in r:
             newest[r["journal"]] = max(newest.get(r["journal"], 0), r["group_epoch"])
     witnessed: dict[tuple[int, int], bool] = collections.defaultdict(bool)
-    shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = collections.defaultdict(list)
+    shares: dict[tuple[int, int], list[dict[str, Any]]] = collections.defaultdict(list)
+    lost: dict[tuple[int, int], set[int]] = collections.defaultdict(set)
     committed: dict[int, set[int]] = collections.defaultdict(set)
     worked: dict[int, set[int]] = collections.defaultdict(set)
     for r in records:
         if r["kind"] == "share":
-            shares[r["step"], r["group_epoch"]].append((r["data_epoch"], r["counted"]))
+            shares[r["step"], r["group_epoch"]].append(r)
             worked[r["step"]].add(r["group_epoch"])
         else:
             committed[r["step"]].add(r["group_epoch"])
+            lost[r["step"], r["group_epoch"]].update(r.get("lost_ranks", ()))
             lived_on = "journal" not in r or newest[r["journal"]] > r["group_epoch"]
             witnessed[r["step"], r["group_epoch"]] |= lived_on
     for step, group_epochs in committed.items():
@@ -93,8 +96,9 @@ def balance(records: list[dict[str, Any]], samples: int) -> Books:
             later = min(redone)
             books.lost_by_group_epoch[later] = books.lost_by_group_epoch.get(later, 0) + 1
         for group_epoch in group_epochs:
-            for data_epoch, indices in shares[step, group_epoch]:
-                counted[data_epoch].update(indices)
+            for share in shares[step, group_epoch]:
+                if share.get("rank") not in lost[step, group_epoch]:
+                    counted[share["data_epoch"]].update(share["counted"])
     for per_sample in counted.values():
         books.samples_missing += samples - len(per_sample)
         books.samples_doubled += sum(per_sample.values()) - len(per_sample)
@@ -168,7 +172,7 @@ def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float)
         finally:  # members may come or go at this boundary, but the commit itself is done
             if state.version > version:
                 journal.write(kind="commit", data_epoch=state.epoch, step=step,
-                              group_epoch=group_epoch)
+                              group_epoch=group_epoch, lost_ranks=indices.lost_ranks)
                 if hvd.rank() == 0:
                     troupe.report({"epoch": state.epoch, "step": step, "loss": loss.item(),
                                    "size": hvd.size(), "left": state.sampler.remaining})

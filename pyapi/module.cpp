@@ -1,5 +1,4 @@
-// The extension module troupe._core: the only file (with its helpers in python_support.h) that
-// includes pybind11.
+// The extension module troupe._core: its classes and functions.
 //
 // Blocking calls release the GIL and wait in slices, so that Ctrl-C is seen within 100 ms. The
 // module never links libtorch: tensors arrive as addresses and element counts, so one build serves
@@ -17,6 +16,8 @@
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
 #include "pyapi/commits.h"
+#include "pyapi/group.h"
+#include "pyapi/python_support.h"
 #include "runtime/trace.h"
 
 namespace py = pybind11;
@@ -24,50 +25,9 @@ namespace py = pybind11;
 namespace {
 
 using namespace troupe;
+using namespace troupe::pyapi;
 using troupe::daemons::DriverClient;
 using troupe::daemons::WorkerClient;
-
-constexpr Duration kSlice = milliseconds(100);
-
-py::object core_error;  // The exception class; set once when the module is made, never freed.
-
-[[noreturn]] void Raise(const Error& error) {
-  py::object instance = core_error(error.message);
-  instance.attr("code") = std::string(ErrorCodeName(error.code));
-  instance.attr("message") = error.message;
-  PyErr_SetObject(core_error.ptr(), instance.ptr());
-  throw py::error_already_set();
-}
-
-void Check(const Status& status) {
-  if (!status.ok()) Raise(status.error());
-}
-template <class T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) Raise(result.error());
-  return std::move(*result);
-}
-
-Duration Seconds(double s) {
-  return s > 1e9 ? Duration(int64_t{1'000'000'000} * 1'000'000'000)
-                 : Duration(static_cast<int64_t>(std::max(0.0, s) * 1e9));
-}
-
-// Calls `attempt(slice)` without the GIL until `ready(result)` or the limit; between slices signals
-// are handled.
-template <class F, class Ready>
-auto WaitInSlices(double limit_s, F&& attempt, Ready&& ready) {
-  const Time deadline = SteadyClock().Now() + Seconds(limit_s);
-  for (;;) {
-    const Duration left = std::max(Duration::zero(), deadline - SteadyClock().Now());
-    auto result = [&] {
-      py::gil_scoped_release release;
-      return attempt(std::min(left, kSlice));
-    }();
-    if (ready(result) || left <= kSlice) return result;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-}
 
 py::object ParseJson(const std::string& text) {
   return py::module_::import("json").attr("loads")(text);
@@ -211,199 +171,6 @@ class PyDriver {
 
 // ---- worker ----
 
-py::object ViewDict(const groups::ActiveView& active, uint32_t max_workers) {
-  if (active.view.epoch == 0) return py::none();
-  py::list members;
-  for (const groups::ViewMember& m : active.view.members) {
-    py::dict member;
-    member["id"] = m.id.ToString();
-    member["host"] = m.host;
-    member["version"] = m.version;
-    member["has_state"] = m.has_state;
-    members.append(member);
-  }
-  py::dict view;
-  view["epoch"] = active.view.epoch;
-  view["rank"] = active.topology.rank;
-  view["size"] = active.topology.size;
-  view["local_rank"] = active.topology.local_rank;
-  view["local_size"] = active.topology.local_size;
-  view["cross_rank"] = active.topology.cross_rank;
-  view["cross_size"] = active.topology.cross_size;
-  view["max_size"] = max_workers;
-  view["reason"] = active.view.reason;
-  view["source_rank"] = groups::SourceRank(active.view);
-  view["needs_state"] = groups::RanksWithoutState(active.view);
-  view["members"] = members;
-  view["pause_ms"] = ToMilliseconds(active.pause);
-  return view;
-}
-
-class PyGroup {
- public:
-  explicit PyGroup(WorkerClient* client) : client_(client) {}
-
-  void Ready(uint64_t version, bool has_state, bool founder) {
-    py::gil_scoped_release release;
-    Agent().Ready(version, has_state, founder);
-  }
-  py::object WaitActive(double timeout_s) {
-    auto result = WaitInSlices(
-        timeout_s, [&](Duration slice) { return Agent().WaitActive(slice); },
-        [this](const auto& r) {
-          return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded || Agent().Running();
-        });
-    if (!result.ok() && result.error().code == ErrorCode::kDeadlineExceeded) return py::none();
-    return ViewDict(Unwrap(std::move(result)), client_->assignment().max_workers);
-  }
-  py::object View() { return ViewDict(Agent().Current(), client_->assignment().max_workers); }
-  bool Running() { return client_->assignment().group_running || Agent().Running(); }
-  bool Boundary() {
-    auto result = [&] {
-      py::gil_scoped_release release;
-      return Agent().Boundary();
-    }();
-    return Unwrap(std::move(result));
-  }
-  void SetVersion(uint64_t version) { Agent().SetVersion(version); }
-
-  using Buffers = std::vector<std::pair<uintptr_t, size_t>>;       // Address, bytes.
-  using Blocks = std::vector<std::tuple<int, uintptr_t, size_t>>;  // Peer, address, bytes.
-
-  uint64_t AllReduce(const Buffers& in, const Buffers& out, size_t count, const std::string& dtype,
-                     const std::string& op, double prescale, double postscale,
-                     const std::string& text, uint32_t team, bool now) {
-    return Agent().AllReduce(MakeCall(text, team, now), Inputs(in), Outputs(out),
-                             Arguments(dtype, op, count, prescale, postscale));
-  }
-  uint64_t ReduceScatter(uintptr_t in, uintptr_t out, std::vector<size_t> counts,
-                         const std::string& dtype, const std::string& op, double prescale,
-                         double postscale, const std::string& text, uint32_t team, bool now) {
-    CheckSizes("reduce-scatter", counts.size(), team);
-    return Agent().ReduceScatter(MakeCall(text, team, now), reinterpret_cast<void*>(in),
-                                 reinterpret_cast<void*>(out), std::move(counts),
-                                 Arguments(dtype, op, 0, prescale, postscale));
-  }
-  uint64_t Broadcast(uintptr_t address, size_t bytes, int root, const std::string& text,
-                     uint32_t team, bool now) {
-    CheckPosition(root, team);
-    return Agent().Broadcast(MakeCall(text, team, now), reinterpret_cast<void*>(address), bytes,
-                             root);
-  }
-  uint64_t AllGather(uintptr_t in, uintptr_t out, std::vector<size_t> bytes_per_rank,
-                     const std::string& text, uint32_t team, bool now) {
-    CheckSizes("all-gather", bytes_per_rank.size(), team);
-    return Agent().AllGather(MakeCall(text, team, now), reinterpret_cast<void*>(in),
-                             reinterpret_cast<void*>(out), std::move(bytes_per_rank));
-  }
-  uint64_t Exchange(const Blocks& outgoing, const Blocks& incoming, const std::string& text,
-                    uint32_t team, bool now) {
-    std::vector<groups::OutgoingBlock> out;
-    for (const auto& [peer, address, bytes] : outgoing) {
-      CheckPosition(peer, team);
-      out.push_back({peer, reinterpret_cast<void*>(address), bytes});
-    }
-    std::vector<groups::IncomingBlock> in;
-    for (const auto& [peer, address, bytes] : incoming) {
-      CheckPosition(peer, team);
-      in.push_back({peer, reinterpret_cast<void*>(address), bytes});
-    }
-    return Agent().Exchange(MakeCall(text, team, now), std::move(out), std::move(in));
-  }
-  uint64_t Adasum(const Buffers& tensors, const std::string& dtype, const std::string& text,
-                  uint32_t team, bool now) {
-    return Agent().Adasum(MakeCall(text, team, now), Outputs(tensors), ParseType(dtype));
-  }
-  uint64_t Barrier(const std::string& text, uint32_t team, bool now) {
-    return Agent().Barrier(MakeCall(text, team, now));
-  }
-  uint64_t Join() { return Agent().Join(); }
-  uint64_t AddTeam(const std::vector<int>& ranks) {
-    for (const int rank : ranks) CheckPosition(rank, 0);
-    return Agent().AddTeam(ranks);
-  }
-  std::vector<int> Team(uint32_t id) { return Agent().team(id).ranks; }
-  uint64_t Wait(uint64_t handle, double timeout_s) {
-    auto result = WaitInSlices(
-        timeout_s, [&](Duration slice) { return Agent().Wait(handle, slice); },
-        [](const auto& r) { return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded; });
-    return Unwrap(std::move(result));
-  }
-  bool Poll(uint64_t handle) { return Agent().Poll(handle); }
-  uint64_t Transfer(std::vector<int> sources, std::vector<int> receivers, const Buffers& buffers,
-                    double timeout_s) {
-    for (const int rank : sources) CheckPosition(rank, 0);
-    for (const int rank : receivers) CheckPosition(rank, 0);
-    const uint64_t handle =
-        Agent().Transfer(std::move(sources), std::move(receivers), Outputs(buffers));
-    const uint64_t sent = Wait(handle, timeout_s);
-    if (sent > 0) client_->Note("state", sent, "");
-    return sent;
-  }
-
- private:
-  groups::GroupAgent& Agent() {
-    groups::GroupAgent* agent = client_->group();
-    if (agent == nullptr)
-      throw std::runtime_error("this worker has no assignment yet, so it has no group");
-    return *agent;
-  }
-  static groups::GroupAgent::Call MakeCall(const std::string& text, uint32_t team, bool now) {
-    using RunBy = groups::GroupAgent::RunBy;
-    return {team, text, now ? RunBy::kCaller : RunBy::kLane};
-  }
-  static groups::DataType ParseType(const std::string& dtype) {
-    const auto type = groups::ParseDataType(dtype);
-    if (!type) throw py::value_error("unknown dtype '" + dtype + "'");
-    return *type;
-  }
-  static groups::ReduceArguments Arguments(const std::string& dtype, const std::string& op,
-                                           size_t count, double prescale, double postscale) {
-    groups::ReduceArguments arguments;
-    arguments.elements.type = ParseType(dtype);
-    arguments.average = op == "average";
-    const auto reduce = groups::ParseReduceOp(arguments.average ? "sum" : op);
-    if (!reduce) {
-      throw py::value_error("unknown op '" + op + "'; use sum, average, min, max or product");
-    }
-    arguments.elements.op = *reduce;
-    arguments.count = count;
-    arguments.prescale = prescale;
-    arguments.postscale = postscale;
-    return arguments;
-  }
-  static std::vector<groups::ConstBuffer> Inputs(const Buffers& buffers) {
-    std::vector<groups::ConstBuffer> list;
-    for (const auto& [address, bytes] : buffers) {
-      list.push_back({reinterpret_cast<void*>(address), bytes});
-    }
-    return list;
-  }
-  static std::vector<groups::MutableBuffer> Outputs(const Buffers& buffers) {
-    std::vector<groups::MutableBuffer> list;
-    for (const auto& [address, bytes] : buffers) {
-      list.push_back({reinterpret_cast<void*>(address), bytes});
-    }
-    return list;
-  }
-  // Outside an epoch sizes are unknown, and the operation fails by itself.
-  void CheckPosition(int position, uint32_t team) {
-    const int size = Agent().team(team).size();
-    if (size > 0 && (position < 0 || position >= size)) {
-      throw py::value_error("rank " + std::to_string(position) + " is not in 0.." +
-                            std::to_string(size - 1));
-    }
-  }
-  void CheckSizes(const char* what, size_t given, uint32_t team) {
-    const int size = Agent().team(team).size();
-    if (size > 0 && static_cast<int>(given) != size) {
-      throw py::value_error(std::string(what) + " wants one block size per rank: " +
-                            std::to_string(size) + ", got " + std::to_string(given));
-    }
-  }
-  WorkerClient* const client_;
-};
-
 class PyWorker {
  public:
   PyWorker() {
@@ -422,7 +189,7 @@ class PyWorker {
     return client_->member().empty() ? client_->process() : client_->member();
   }
   std::string Host() const { return client_->host(); }
-  PyGroup Group() { return PyGroup(client_.get()); }
+  py::object Group() { return pyapi::MakeGroup(client_.get()); }
   bool ShouldExit() const { return client_->released(); }
 
   py::object WaitAssignment(double timeout_s) {
@@ -496,39 +263,6 @@ void BindDriver(py::module_& m) {
 }
 
 void BindWorker(py::module_& m) {
-  py::class_<PyGroup>(m, "Group")
-      .def("ready", &PyGroup::Ready, py::arg("version"), py::arg("has_state"),
-           py::arg("founder") = false)
-      .def("wait_active", &PyGroup::WaitActive, py::arg("timeout_s"))
-      .def("view", &PyGroup::View)
-      .def("running", &PyGroup::Running)
-      .def("boundary", &PyGroup::Boundary)
-      .def("set_version", &PyGroup::SetVersion, py::arg("version"))
-      .def("allreduce", &PyGroup::AllReduce, py::arg("ins"), py::arg("outs"), py::arg("count"),
-           py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
-      .def("reducescatter", &PyGroup::ReduceScatter, py::arg("in_ptr"), py::arg("out_ptr"),
-           py::arg("counts"), py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0,
-           py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
-      .def("broadcast", &PyGroup::Broadcast, py::arg("ptr"), py::arg("nbytes"), py::arg("root"),
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
-      .def("allgather", &PyGroup::AllGather, py::arg("in_ptr"), py::arg("out_ptr"),
-           py::arg("nbytes_per_rank"), py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
-      .def("exchange", &PyGroup::Exchange, py::arg("outgoing"), py::arg("incoming"),
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
-      .def("adasum", &PyGroup::Adasum, py::arg("tensors"), py::arg("dtype"), py::arg("text") = "",
-           py::arg("team") = 0, py::arg("now") = false)
-      .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
-      .def("join", &PyGroup::Join)
-      .def("add_team", &PyGroup::AddTeam, py::arg("ranks"))
-      .def("team", &PyGroup::Team, py::arg("team"))
-      .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))
-      .def("poll", &PyGroup::Poll, py::arg("handle"))
-      .def("transfer", &PyGroup::Transfer, py::arg("sources"), py::arg("receivers"),
-           py::arg("buffers"), py::arg("timeout_s"));
   py::class_<PyWorker>(m, "Worker")
       .def(py::init<>())
       .def_property_readonly("id", &PyWorker::Id)
@@ -550,7 +284,9 @@ void BindLedger(py::module_& m) {
       .def_property_readonly("data_epoch", &SampleLedger::data_epoch)
       .def_property_readonly("samples", &SampleLedger::samples)
       .def_property_readonly("committed", &SampleLedger::committed)
+      .def_property_readonly("next_step", &SampleLedger::next_step)
       .def("remaining", &SampleLedger::remaining)
+      .def("pool", &SampleLedger::Pool)
       .def(
           "lease",
           [](SampleLedger& l, uint64_t step, const std::vector<uint64_t>& sizes) {
@@ -558,7 +294,11 @@ void BindLedger(py::module_& m) {
           },
           py::arg("step"), py::arg("sizes"))
       .def(
-          "commit", [](SampleLedger& l, uint64_t step) { Check(l.Commit(step)); }, py::arg("step"))
+          "commit",
+          [](SampleLedger& l, uint64_t step, SampleLedger::Share returned) {
+            Check(l.Commit(step, std::move(returned)));
+          },
+          py::arg("step"), py::arg("returned") = SampleLedger::Share{})
       .def("void", &SampleLedger::Void, py::arg("step"))
       .def("state", [](const SampleLedger& l) { return py::bytes(l.Save()); })
       .def(
@@ -570,13 +310,9 @@ void BindLedger(py::module_& m) {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Core of Troupe: cluster client, worker, collective group, sample ledger.";
-  // Leaked on purpose: destroying it at interpreter exit would need the GIL at a time when there is
-  // none.
-  core_error = py::reinterpret_borrow<py::object>(
-      PyErr_NewException("troupe._core.CoreError", PyExc_RuntimeError, nullptr));
-  m.attr("CoreError") = core_error;
-  core_error.inc_ref();
+  pyapi::MakeCoreError(m);
   BindDriver(m);
+  pyapi::BindGroup(m);
   BindWorker(m);
   BindLedger(m);
   pyapi::BindCommitStore(m, Raise);

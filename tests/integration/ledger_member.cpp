@@ -156,11 +156,12 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
     sizes[r] = std::min<uint64_t>(per_rank, left);
     left -= sizes[r];
   }
-  Result<std::vector<SampleLedger::Range>> ranges = state.ledger.Lease(step, sizes);
-  if (!ranges.ok()) return false;
-  const auto [begin, end] = (*ranges)[static_cast<size_t>(active.topology.rank)];
+  const auto shares = state.ledger.Lease(step, sizes);
+  if (!shares.ok()) return false;
   std::vector<float> one_hot(state.counts.size(), 0.0F);
-  for (uint64_t i = begin; i < end; ++i) one_hot[i] = 1.0F;
+  for (const auto& [begin, end] : (*shares)[static_cast<size_t>(active.topology.rank)]) {
+    for (uint64_t i = begin; i < end; ++i) one_hot[i] = 1.0F;
+  }
   faults.Reach("before_reduce", step);
   if (faults.Armed("hang", step)) {
     for (;;) ::pause();

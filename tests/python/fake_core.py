@@ -43,7 +43,9 @@ def memory(ptr: int, nbytes: int, dtype: torch.dtype = torch.uint8) -> torch.Ten
 
 
 class SampleLedger:
-    """Strict reference of the ledger's contract."""
+    """Strict reference of the ledger's contract, sample by sample."""
+
+    forgetful = False  # a mutant: what a commit gives back is lost
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -51,39 +53,64 @@ class SampleLedger:
 
     def begin_epoch(self, data_epoch: int) -> None:
         self.data_epoch = data_epoch
-        self.committed = 0
-        self._lease: Optional[tuple[int, int]] = None
+        self._pool = list(range(self.samples))
+        self._lease: Optional[tuple[int, list[int]]] = None
+        self.next_step = 0
+
+    @property
+    def committed(self) -> int:
+        return self.samples - len(self._pool)
 
     def remaining(self) -> int:
-        return self.samples - self.committed
+        return len(self._pool)
 
-    def lease(self, step: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        ranges, begin = [], self.committed
+    def pool(self) -> list[tuple[int, int]]:
+        return _ranges(self._pool)
+
+    def lease(self, step: int, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+        if step < self.next_step:
+            raise CoreError("invalid_argument", f"step {step} was already committed")
+        if sum(sizes) > len(self._pool):
+            raise CoreError("invalid_argument", f"lease of {sum(sizes)} of {len(self._pool)}")
+        shares, begin = [], 0
         for size in sizes:
-            ranges.append((begin, begin + size))
+            shares.append(_ranges(self._pool[begin:begin + size]))
             begin += size
-        if begin > self.samples:
-            raise CoreError("invalid_argument", f"lease of {begin} of {self.samples} samples")
-        self._lease = (step, begin)
-        return ranges
+        self._lease = (step, self._pool[:begin])
+        return shares
 
-    def commit(self, step: int) -> None:
+    def commit(self, step: int, returned: Sequence[tuple[int, int]] = ()) -> None:
         if self._lease is None or self._lease[0] != step:
             raise CoreError("invalid_argument", f"step {step} is not leased")
-        self.committed = self._lease[1]
+        back = [i for begin, end in returned for i in range(begin, end)]
+        if len(set(back)) < len(back) or not set(back) <= set(self._lease[1]):
+            raise CoreError("invalid_argument", f"step {step} did not lease {returned}")
+        self._pool = sorted(({*self._pool} - {*self._lease[1]}) | ({*back} - {
+            *(back if self.forgetful else ())}))
         self._lease = None
+        self.next_step = step + 1
 
     def void(self, step: int) -> None:
         self._lease = None
 
     def state(self) -> bytes:
-        return pickle.dumps((self.samples, self.data_epoch, self.committed))
+        return pickle.dumps((self.samples, self.data_epoch, self._pool, self.next_step))
 
     def load(self, state: bytes) -> None:
-        samples, self.data_epoch, self.committed = pickle.loads(state)
+        samples, self.data_epoch, self._pool, self.next_step = pickle.loads(state)
         if samples != self.samples:
             raise CoreError("invalid_argument", "the state is of another data set")
         self._lease = None
+
+
+def _ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for position in positions:
+        if ranges and ranges[-1][1] == position:
+            ranges[-1] = (ranges[-1][0], position + 1)
+        else:
+            ranges.append((position, position + 1))
+    return ranges
 
 
 class Op:
@@ -323,8 +350,8 @@ class FakeGroup:
         size = torch.tensor([], dtype=_DTYPES[dtype]).element_size()
         assert sum(n for _, n in ins) == count * size, "allreduce: the input has another size"
         assert not outs or sum(n for _, n in outs) == count * size
-        key = (count, dtype, op, prescale, postscale)
-        return self._issue("allreduce", text, key, (ins, outs), team)
+        key = (count, dtype, op, postscale)  # the factor before it is each rank's own
+        return self._issue("allreduce", text, key, (ins, outs, prescale), team)
 
     def reducescatter(self, in_ptr: int, out_ptr: int, counts: list[int], dtype: str, op: str,
                       prescale: float, postscale: float, text: str, team: int = 0) -> int:
@@ -486,12 +513,12 @@ class FakeGroup:
             epoch.aborted = "a member died while results were under way"
 
 
-def _combine(parts: list[torch.Tensor], how: str, pre: float, post: float) -> torch.Tensor:
+def _combine(
+    parts: list[torch.Tensor], how: str, pre: Sequence[float], post: float
+) -> torch.Tensor:
     dtype = parts[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    stack = torch.stack([p.to(wide) for p in parts])
-    if pre != 1.0:
-        stack = stack * pre
+    stack = torch.stack([p.to(wide) * f if f != 1.0 else p.to(wide) for p, f in zip(parts, pre)])
     if how in ("sum", "average"):
         result = stack.any(0) if dtype == torch.bool else stack.sum(0)
         if how == "average":
@@ -523,9 +550,10 @@ def _spread(flat: torch.Tensor, buffers: list[tuple[int, int]]) -> None:
 
 
 def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    _, dtype_name, how, pre, post = op.key
+    _, dtype_name, how, post = op.key
     dtype = _DTYPES[dtype_name]
-    result = _combine([_joined(op.parts[id(m)][0], dtype) for m in members], how, pre, post)
+    inputs = [_joined(op.parts[id(m)][0], dtype) for m in members]
+    result = _combine(inputs, how, [op.parts[id(m)][2] for m in members], post)
     for member in chosen:
         _spread(result, op.parts[id(member)][1])
 
@@ -535,7 +563,7 @@ def _reduce_scatter(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -
     dtype = _DTYPES[dtype_name]
     size = torch.tensor([], dtype=dtype).element_size()
     inputs = [_joined([(op.parts[id(m)][0], sum(counts) * size)], dtype) for m in members]
-    blocks = _combine(inputs, how, pre, post).split(list(counts))
+    blocks = _combine(inputs, how, [pre] * len(inputs), post).split(list(counts))
     for position, member in enumerate(members):
         if member in chosen:
             _spread(blocks[position], [(op.parts[id(member)][1], counts[position] * size)])

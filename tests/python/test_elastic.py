@@ -27,29 +27,36 @@ DATA = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 
 TARGET = torch.linspace(0, 1, SAMPLES * 3, dtype=torch.float64).reshape(SAMPLES, 3).cos()
 
 
+Done = tuple[int, int, tuple[int, ...]]  # A step, the group epoch it began in, the ranks it lost.
+
+
 class Log:
-    """What ranks contributed and committed."""
+    """What ranks contributed and committed, and how often they computed it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.shares: dict[tuple[int, int], list[tuple[int, list[int]]]] = (
-            collections.defaultdict(list))
-        self.commits: dict[int, set[int]] = collections.defaultdict(set)
+        # By (step, group epoch) and rank: the data epoch and the samples.
+        self.shares: dict[tuple[int, int], dict[int, Any]] = collections.defaultdict(dict)
+        self.commits: dict[int, set[tuple[Done, ...]]] = collections.defaultdict(set)
+        self.computed: dict[tuple[str, int], int] = collections.Counter()  # By member and step.
 
-    def share(self, version: int, group_epoch: int, data_epoch: int, indices: list[int]) -> None:
+    def share(self, step: int, group_epoch: int, rank: int, name: str, *counted: Any) -> None:
         with self.lock:
-            self.shares[version, group_epoch].append((data_epoch, indices))
+            self.shares[step, group_epoch][rank] = counted
+            self.computed[name, step] += 1
 
-    def commit(self, version: int, group_epoch: int) -> None:
+    def commit(self, version: int, steps: list[Done]) -> None:
         with self.lock:
-            self.commits[version].add(group_epoch)
+            self.commits[version].add(tuple(steps))
 
     def check(self) -> None:
         counted: dict[int, list[int]] = collections.defaultdict(list)
-        for version, group_epochs in self.commits.items():
-            assert len(group_epochs) == 1, f"version {version} was committed in {group_epochs}"
-            for data_epoch, indices in self.shares[version, min(group_epochs)]:
-                counted[data_epoch].extend(indices)
+        for version, ways in self.commits.items():
+            assert len(ways) == 1, f"version {version} was committed as {ways}"
+            for step, group_epoch, lost in min(ways):
+                for rank, (data_epoch, indices) in self.shares[step, group_epoch].items():
+                    if rank not in lost:
+                        counted[data_epoch].extend(indices)
         assert sorted(counted) == list(range(EPOCHS))
         for data_epoch in range(EPOCHS):
             assert sorted(counted[data_epoch]) == list(range(SAMPLES)), data_epoch
@@ -73,16 +80,18 @@ def trainer(log: Log, on_step: Optional[Callable[[FakeGroup, int], None]] = None
 
         @hvd.elastic.run
         def train(state: Any) -> int:
+            done: list[Done] = []
             while state.epoch < EPOCHS:
                 for indices in batches(state.sampler, BATCH):
                     view = _context.current().view
                     if on_step is not None:
                         on_step(group, state.step)
-                    log.share(state.version + 1, view["epoch"], state.epoch,
+                    log.share(state.step, view["epoch"], view["rank"], group.name, state.epoch,
                               list(indices) if indices.counted else [])
                     optimizer.zero_grad()
                     torch.nn.functional.mse_loss(model(DATA[indices]), TARGET[indices]).backward()
                     optimizer.step()
+                    done.append((state.step, view["epoch"], indices.lost_ranks))
                     state.step += 1
                     last = state.sampler.remaining == 0
                     if state.step % every == 0 or last:
@@ -91,7 +100,8 @@ def trainer(log: Log, on_step: Optional[Callable[[FakeGroup, int], None]] = None
                             state.commit()
                         finally:
                             if state.version == version + 1:
-                                log.commit(state.version, view["epoch"])
+                                log.commit(state.version, done)
+                                done = []
                 state.epoch += 1
                 state.sampler.set_epoch(state.epoch)
             return state.step

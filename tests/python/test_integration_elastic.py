@@ -36,14 +36,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    compression = {
-        "none": hvd.Compression.none,
-        "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
-        "topk": hvd.Compression.topk(0.1),
-    }[compress]
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.Adam(model.parameters(), lr=0.01), compression=compression
-    )
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(adam, compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
         epoch=0, step=0,
@@ -54,6 +48,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     def die(place: str) -> None:
         if hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
             if place == where:
+                if where == "backward":  # the others stand in the same step
+                    _await_shares(folder, 5, hvd.size())
                 os.kill(os.getpid(), signal.SIGKILL)
             if place == "before" and where == "hang":
                 threading.Event().wait()
@@ -84,7 +80,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 finally:
                     if state.version > version:
                         journal.write(kind="commit", data_epoch=state.epoch, step=step,
-                                      group_epoch=group_epoch)
+                                      group_epoch=group_epoch, lost_ranks=indices.lost_ranks)
                 if hvd.rank() == 0:
                     troupe.report({"step": step, "size": hvd.size()})
             state.epoch += 1
@@ -95,6 +91,27 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     loop(state)
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+
+
+def _compression(name: str) -> Any:
+    import troupe.torch as hvd
+
+    return {
+        "none": hvd.Compression.none,
+        "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
+        "topk": hvd.Compression.topk(0.1),
+    }[name]
+
+
+def _await_shares(folder: str, step: int, ranks: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(_of_step(folder, "share", step)) < ranks:
+        assert time.monotonic() < deadline, "a rank does not begin the step"
+        threading.Event().wait(0.005)
+
+
+def _of_step(folder: str, kind: str, step: int) -> list[dict]:
+    return [r for r in read_journals(folder) if (r["kind"], r["step"]) == (kind, step)]
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +143,9 @@ def test_a_death_and_its_replacement(
     assert sizes == [3, 2, 3]
     died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
     assert len(died) == 1 and died[0]["rank"] == victim
+    if where == "backward":  # nobody computed that step twice
+        assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
+        assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
 
 
 @pytest.mark.parametrize("compress", ["powersgd", "topk"])

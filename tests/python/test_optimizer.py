@@ -119,6 +119,96 @@ def test_layout_is_a_function_of_the_parameters() -> None:
     assert _buckets.layout_hash(params, plans) != _buckets.layout_hash(params[1:], plans)
 
 
+@pytest.mark.parametrize("given,environment,buckets", [
+    (0, "", 6), (1 << 30, "7", 1), (None, "0", 6), (None, "", 1), (2000, "", 2),
+])
+def test_bucket_bytes(
+    given: Any, environment: str, buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_BUCKET_BYTES", environment)
+
+    def fn() -> list[torch.Tensor]:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.3), bucket_bytes=given)
+        assert len(optimizer._reducer.buckets) == buckets
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss_of(model, slice(6 * hvd.rank(), 6 * hvd.rank() + 6)).backward()
+            optimizer.step()
+        return params_of(model)
+
+    assert close(run_ranks(2, fn)[0], reference(lr=0.3))
+    monkeypatch.setenv("TROUPE_BUCKET_BYTES", "some")
+    with pytest.raises(ValueError, match="TROUPE_BUCKET_BYTES must"):
+        _buckets.bucket_limits(None)
+
+
+def test_gradients_become_views_of_the_result_without_copies(
+    small_buckets: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while they are views already: then the result goes to other memory."""
+    from troupe.torch import _reducer as module
+
+    copies: list[Any] = []
+    monkeypatch.setattr(module, "copy_into", lambda targets, sources: copies.extend(targets))
+
+    def fn() -> list[torch.Tensor]:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.3))
+        flats: list[list[int]] = []
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=step < 2)
+            loss_of(model, slice(6 * hvd.rank(), 6 * hvd.rank() + 6)).backward()
+            kept = [p.grad.clone() for p in model.parameters()]
+            given = [p.grad for p in model.parameters()]
+            optimizer.synchronize()
+            assert all(torch.equal(a, b) for a, b in zip(kept, given))  # inputs stay
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            buckets = optimizer._reducer.buckets
+            flats.append([b.flat.data_ptr() for b in buckets])
+            assert all(p.grad is v for b in buckets for p, v in zip(b.params, b.views))
+        assert flats[0] == flats[1] == flats[3] == flats[5] and flats[2] == flats[4]
+        assert not set(flats[0]) & set(flats[2])
+        return params_of(model)
+
+    assert close(run_ranks(2, fn)[0], reference(steps=6, lr=0.3)) and not copies
+
+
+def test_gradients_that_accumulate_over_steps(small_buckets: None) -> None:
+    """Whoever does not zero gradients adds to the averaged ones, as with one process."""
+    def fn() -> list[torch.Tensor]:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(4):
+            loss_of(model, slice(6 * hvd.rank(), 6 * hvd.rank() + 6)).backward()
+            optimizer.step()
+        return params_of(model)
+
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        loss_of(model, slice(0, 12)).backward()
+        optimizer.step()
+    assert close(run_ranks(2, fn)[0], params_of(model))
+
+
+def test_gradients_of_other_layouts_keep_them() -> None:
+    def fn() -> None:
+        layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0))
+        before = layer.weight.detach().clone()
+        (layer.weight * (hvd.rank() + 1)).sum().backward()
+        (layer.bias * (hvd.rank() + 1)).sum().backward()
+        optimizer.step()
+        assert torch.allclose(before - layer.weight.detach(), torch.tensor(1.5))
+        assert layer.weight.grad.stride() == layer.weight.stride()
+
+    run_ranks(2, fn)
+
+
 def test_different_models_are_an_error() -> None:
     def fn() -> None:
         model = torch.nn.Linear(4, 2 + hvd.rank())
@@ -244,6 +334,9 @@ def test_argument_errors() -> None:
             ({"backward_passes_per_step": 0}, "at least 1"),
             ({"groups": -1}, "groups"),
             ({"process_set": 3}, "process_set"),
+            ({"bucket_bytes": -1}, "bucket_bytes must"),
+            ({"bucket_bytes": 2.5}, "bucket_bytes must"),
+            ({"bucket_bytes": True}, "bucket_bytes must"),
         ]:
             with pytest.raises(ValueError, match=match):
                 hvd.DistributedOptimizer(sgd, **kwargs)

@@ -34,7 +34,7 @@ void World::EnterStep(SimMember& member, Epoch epoch, const View& view, const Si
   auto& entered = entered_[Sabotaged(Sabotage::kMixEpochs) ? 0 : epoch];
   entered[member.id()] = entry;
   bool all = true;
-  std::vector<SampleLedger::Range> shares;
+  std::vector<SampleLedger::Share> shares;
   for (const ViewMember& m : view.members) {
     const auto it = entered.find(m.id);
     if (it == entered.end() || it->second.step < entry.step) {

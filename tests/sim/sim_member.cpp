@@ -207,7 +207,7 @@ void SimMember::EnterStep() {
 }
 
 void SimMember::CompleteStep(Epoch epoch, uint64_t step,
-                             const std::vector<SampleLedger::Range>& shares) {
+                             const std::vector<SampleLedger::Share>& shares) {
   if (!in_epoch_) return;
   if (epoch != epoch_ || step != step_)
     return world_->Fail("GM-4: a collective completed across epochs");
@@ -220,8 +220,10 @@ void SimMember::CompleteStep(Epoch epoch, uint64_t step,
     Feed(UserFinished{});
     return;
   }
-  for (const auto& [begin, end] : shares) {
-    for (uint64_t i = begin; i < end; ++i) ++state_.counts[i];
+  for (const auto& share : shares) {
+    for (const auto& [begin, end] : share) {
+      for (uint64_t i = begin; i < end; ++i) ++state_.counts[i];
+    }
   }
   if (!state_.ledger.Commit(state_.version + 1).ok())
     return world_->Fail("GM-9: a step was committed that was not leased");
@@ -245,7 +247,9 @@ void SimMember::UnwindSoon() {
 void SimMember::Unwind() {
   if (in_step_) Feed(OperationEnded{epoch_, step_});
   if (in_step_ && world_->Sabotaged(Sabotage::kCommitOnAbort)) {
-    for (uint64_t i = share_.first; i < share_.second; ++i) ++state_.counts[i];
+    for (const auto& [begin, end] : share_) {
+      for (uint64_t i = begin; i < end; ++i) ++state_.counts[i];
+    }
     if (state_.ledger.Commit(state_.version + 1).ok()) ++state_.version;
     world_->CheckLedger(*this);
   }

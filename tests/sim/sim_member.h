@@ -40,7 +40,7 @@ class SimMember {
   [[nodiscard]] const SimState& state() const { return state_; }
   void TakeState(SimState state);
   void Synced();
-  void CompleteStep(Epoch epoch, uint64_t step, const std::vector<SampleLedger::Range>& shares);
+  void CompleteStep(Epoch epoch, uint64_t step, const std::vector<SampleLedger::Share>& shares);
   void Feed(const MemberEvent& event);
   void Later(Duration delay, std::function<void()> fn);
 
@@ -71,7 +71,7 @@ class SimMember {
   Epoch epoch_ = 0;
   View view_;
   uint64_t step_ = 0;  // Collectives entered in this epoch.
-  SampleLedger::Range share_;
+  SampleLedger::Share share_;
   bool in_step_ = false;
   SimState state_;
   bool synced_ = false;

@@ -51,7 +51,7 @@ struct SimStore {
 struct SimEntry {
   uint64_t step = 0;
   uint64_t signature = 0;
-  SampleLedger::Range share;
+  SampleLedger::Share share;
 };
 
 class World {

@@ -7,11 +7,15 @@ filled into buckets of one dtype. The first bucket is small, so that communicati
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional, Union
 
 import torch
+
+from troupe.torch._tree import nbytes
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -30,7 +34,10 @@ def plan_buckets(
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Plan]:
-    """Splits parameters into buckets; buckets are in the order of their last member."""
+    """Splits parameters into buckets; buckets are in the order of their last member.
+
+    A bucket ends with the parameter that fills it; with 0 bytes that is each one.
+    """
     done: list[Plan] = []
     open_plans: dict[torch.dtype, Plan] = {}
     filled: dict[torch.dtype, int] = {}
@@ -46,6 +53,27 @@ def plan_buckets(
     return done
 
 
+def bucket_limits(bucket_bytes: Optional[int]) -> tuple[int, ...]:
+    """Arguments of :func:`plan_buckets` for a user's choice; TROUPE_BUCKET_BYTES if it is None.
+
+    Raises:
+        ValueError: not a number of bytes of at least 0.
+    """
+    given: Union[int, str, None] = bucket_bytes
+    source = "bucket_bytes"
+    if given is None:
+        given, source = os.environ.get("TROUPE_BUCKET_BYTES") or None, "TROUPE_BUCKET_BYTES"
+    if given is None:
+        return ()
+    try:
+        number = -1 if isinstance(given, (bool, float)) else int(given)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{source} must be a number of bytes, 0 for no buckets, not {given!r}")
+    return min(FIRST_BUCKET_BYTES, number), number
+
+
 def layout_hash(params: Sequence[torch.Tensor], plans: Sequence[Plan]) -> int:
     """A number that differs when two ranks' parameters or buckets differ."""
     text = repr([(str(p.dtype), tuple(p.shape)) for p in params])
@@ -54,26 +82,61 @@ def layout_hash(params: Sequence[torch.Tensor], plans: Sequence[Plan]) -> int:
 
 
 class Bucket:
-    """The memory of one bucket: ``flat`` on the CPU and a view of it per parameter.
+    """The memory of one bucket's result: ``flat`` on the CPU and a view of it per parameter.
 
-    ``extra`` more elements at the end carry the number of samples behind the gradients.
+    ``extra`` more elements at the end carry the number of samples behind the gradients. After a
+    step the parameters' gradients are the views. Gradients that still are when the next step
+    begins are its input, so its result then goes to a second flat.
     """
 
     def __init__(self, plan: Plan, params: Sequence[torch.Tensor], extra: int) -> None:
         self.indices = plan.indices
         self.params = [params[i] for i in plan.indices]
         self.numel = sum(p.numel() for p in self.params)
-        self.flat = torch.zeros(self.numel + extra, dtype=plan.dtype)
-        self.views: list[torch.Tensor] = []
-        begin = 0
-        for param in self.params:
-            self.views.append(self.flat[begin:begin + param.numel()].view(param.shape))
-            begin += param.numel()
+        self.extra = torch.zeros(extra, dtype=plan.dtype)
+        self._spare: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        self.flat, self.views = self._new_flat(plan.dtype)
         self.missing = 0
         self.launched = False
         self.reset()
+
+    def _new_flat(self, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        flat = torch.zeros(self.numel + self.extra.numel(), dtype=dtype)
+        views = []
+        begin = 0
+        for param in self.params:
+            views.append(flat[begin:begin + param.numel()].view(param.shape))
+            begin += param.numel()
+        return flat, views
+
+    def choose_flat(self) -> None:
+        """Makes ``flat`` memory that no present gradient lies in."""
+        grads = [p.grad.data_ptr() for p in self.params if p.grad is not None and _is_plain(p.grad)]
+        flats = [(self.flat, self.views), *self._spare]
+        free = [f for f in flats if not any(_holds(f[0], grad) for grad in grads)]
+        chosen = free[0] if free else self._new_flat(self.flat.dtype)
+        self._spare = [other for other in flats if other is not chosen][:1]
+        self.flat, self.views = chosen
+
+    def direct(self) -> Optional[list[torch.Tensor]]:
+        """All gradients, if their memory can be sent as it is, in order; else None."""
+        grads = []
+        for param in self.params:
+            grad = param.grad
+            if grad is None or not _is_plain(grad) or not grad.is_contiguous():
+                return None
+            grads.append(grad)
+        return grads
 
     def reset(self) -> None:
         """Ready for the next pass."""
         self.missing = len(self.params)
         self.launched = False
+
+
+def _holds(flat: torch.Tensor, address: int) -> bool:
+    return flat.data_ptr() <= address < flat.data_ptr() + nbytes(flat)
+
+
+def _is_plain(grad: torch.Tensor) -> bool:
+    return not grad.is_sparse and grad.device.type == "cpu"

@@ -20,7 +20,7 @@ import torch
 
 from troupe import _native, _runtime
 from troupe._runtime import usable_cores
-from troupe.errors import TroupeError, code_of
+from troupe.errors import HorovodInternalError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
 
 _DEFAULT_TIMEOUT_S = 600.0
@@ -72,6 +72,9 @@ class Context:
         self._abandoned: list[Pending] = []
         self._kept: list[Any] = []
         self.process_sets: list[Any] = []
+        self.replay: Any = None  # inside elastic.run: finishes interrupted steps
+        # A step has entered this view and failed for good; the elastic loop has not heard of it.
+        self.unwinding = False
 
     # -- membership -----------------------------------------------------------------------------
 
@@ -115,7 +118,12 @@ class Context:
         self.runtime.export_view(view)
 
     def require_active(self) -> None:
-        """Raises if collectives cannot run: a joiner outside elastic.run."""
+        """Raises if collectives cannot run: a joiner outside elastic.run, or an error passed by."""
+        if self.unwinding:
+            raise HorovodInternalError(
+                "an optimizer's step has failed before; let its HorovodInternalError reach the "
+                "function decorated with troupe.torch.elastic.run"
+            )
         if self.provisional:
             raise TroupeError(
                 "this worker joins a running group and has no peers yet, so collectives cannot run "
@@ -233,6 +241,11 @@ class Context:
             except RuntimeError as error:
                 if code_of(error) == "deadline_exceeded":
                     self._kept.append(list(keep))
+
+    def quiet(self) -> bool:
+        """Whether no collective of the user's is in flight, and there are no process sets."""
+        with self._lock:
+            return not self._pending and not self.process_sets
 
     def flush_optimizers(self) -> None:
         """Issues gradient buckets that are due, so that all ranks issue in the same order."""

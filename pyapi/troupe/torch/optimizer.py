@@ -1,367 +1,26 @@
-"""DistributedOptimizer: averages gradients over the group while backward still runs.
-
-A hook on each parameter notes its gradient; when a bucket is full it is packed and its all-reduce
-starts, strictly in bucket order, so that all ranks issue the same sequence. ``step()`` waits,
-unpacks and steps. Gradients stay as they are until all buckets have arrived: when a peer dies the
-model and the local gradients are untouched and the step can be done again.
-"""
+"""DistributedOptimizer: averages gradients over the group while backward still runs."""
 
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import torch
 
-from troupe import _native
-from troupe.errors import HorovodInternalError
-from troupe.torch import _context
-from troupe.torch._buckets import Bucket, layout_hash, plan_buckets
-from troupe.torch._context import DTYPE_NAMES
-from troupe.torch._rounds import Rounds
-from troupe.torch._tree import copy_into, nbytes
-from troupe.torch.compression import (
-    Compression,
-    Compressor,
-    GradientCompressor,
-    NoneCompressor,
-    check_compression,
-)
-from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
+from troupe.torch._reducer import AnyCompression, Reducer
+from troupe.torch.compression import Compression, check_compression
+from troupe.torch.ops import Average, Sum, resolve_op
 from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
 
-_HALF = (torch.float16, torch.bfloat16)
-
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
-AnyCompression = Union[type[Compressor], GradientCompressor]
-
-
-class _Reducer:
-    """The gradient path of one optimizer: hooks, buckets, all-reduces in flight."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        op: ReduceOp,
-        compression: AnyCompression,
-        passes: int,
-        predivide: float,
-        sparse_as_dense: bool,
-    ) -> None:
-        self.context = _context.current()
-        self.optimizer = optimizer
-        self.op = op
-        self.passes = passes
-        self.predivide = predivide
-        self.sparse_as_dense = sparse_as_dense
-        self.sampler: Any = None
-        self._rounds: Optional[Rounds] = None
-        self._pair: type[Compressor] = NoneCompressor
-        if isinstance(compression, GradientCompressor):
-            self._rounds = Rounds(self.context, compression)
-        else:
-            self._pair = compression
-        self._hooks: list[Any] = []
-        self._kept_nodes: list[Any] = []
-        self.rebuild()
-
-    # -- layout -----------------------------------------------------------------------------
-
-    def rebuild(self) -> None:
-        """Lays the buckets out for the optimizer's present parameters and hooks them."""
-        self.close()
-        params = [
-            p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
-        ]
-        plans = plan_buckets(params)
-        self._counts_apart = (
-            not plans
-            or self._rounds is not None
-            or self._pair is not NoneCompressor
-            or plans[-1].dtype in _HALF
-            or not plans[-1].dtype.is_floating_point
-        )
-        last = len(plans) - 1
-        self.buckets = [
-            Bucket(plan, params, extra=1 if i == last and not self._counts_apart else 0)
-            for i, plan in enumerate(plans)
-        ]
-        self._count_buffer = torch.zeros(1, dtype=torch.float64)
-        self._hash = str(layout_hash(params, plans))
-        if self._rounds is not None:
-            self._rounds.compressor.reset()
-            self._hash += f" {self._rounds.compressor.signature()}"
-        self._place = {id(p): b for b in self.buckets for p in b.params}
-        self.context.add_reducer(self)
-        self._fired: dict[int, int] = {}
-        self._issued: list[tuple[int, torch.Tensor, Any]] = []
-        self._counts_handle: Optional[int] = None
-        self._failure: Optional[HorovodInternalError] = None
-        for param in params:
-            self._hook(param)
-
-    def close(self) -> None:
-        """Takes the hooks off the parameters."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._kept_nodes = [], []
-
-    def shares_parameters(self, other: _Reducer) -> bool:
-        """Whether some parameter belongs to both."""
-        return not self._place.keys().isdisjoint(other._place.keys())
-
-    def _hook(self, param: torch.Tensor) -> None:
-        me = weakref.ref(self)  # a parameter must not keep a discarded optimizer alive
-
-        def fire(*unused: Any) -> None:
-            reducer = me()
-            if reducer is not None:
-                reducer._on_gradient(param)
-
-        register = getattr(param, "register_post_accumulate_grad_hook", None)
-        if register is not None:
-            self._hooks.append(register(fire))
-            return
-        # Older torch: the node that accumulates into param.grad; it lives as long as we keep it.
-        node = param.expand_as(param).grad_fn.next_functions[0][0]
-        self._kept_nodes.append(node)
-        self._hooks.append(node.register_hook(fire))
-
-    # -- during backward ----------------------------------------------------------------------
-
-    def _on_gradient(self, param: torch.Tensor) -> None:
-        fired = self._fired.get(id(param), 0) + 1
-        if fired > self.passes:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to "
-                "step(). Increase backward_passes_per_step to accumulate gradients locally."
-            )
-        self._fired[id(param)] = fired
-        if fired < self.passes:
-            return
-        bucket = self._place[id(param)]
-        bucket.missing -= 1
-        if bucket.missing == 0:
-            self._launch_ready()
-
-    def _launch_ready(self) -> None:
-        """Starts full buckets, never one before its predecessor."""
-        for bucket in self.buckets:
-            if bucket.launched:
-                continue
-            if bucket.missing > 0 or self._failure is not None:
-                return
-            self._launch(bucket)
-
-    @property
-    def pass_complete(self) -> bool:
-        """Whether some gradient of this step has had all its backward passes."""
-        return any(count >= self.passes for count in self._fired.values())
-
-    def flush(self) -> None:
-        """Starts what is left of a begun step, before the user's own collectives."""
-        if self.pass_complete:
-            self._launch_all()
-
-    def _launch_all(self) -> None:
-        for bucket in self.buckets:
-            if not bucket.launched and self._failure is None:
-                self._launch(bucket)
-
-    # -- one bucket -----------------------------------------------------------------------------
-
-    def _launch(self, bucket: Bucket) -> None:
-        context = self.context
-        bucket.launched = True
-        if context.size == 1:
-            return
-        if context.provisional:
-            context.require_active()
-        try:
-            if bucket is self.buckets[0]:
-                context.agree(
-                    f"gradients of optimizer {context.ordinal(self)}: {len(self.buckets)} buckets, "
-                    f"layout {self._hash}"
-                )
-                if self._rounds is not None:
-                    self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
-            weight = self._weight()
-            self._pack(bucket, weight)
-            self._reduce(bucket)
-            if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
-                self._count_buffer.fill_(weight)
-                self._counts_handle = self._issue(self._count_buffer, -1)
-        except HorovodInternalError as error:
-            # Raised here it would pass through autograd's threads; step() raises it instead.
-            self._failure = error
-
-    def _reduce(self, bucket: Bucket) -> None:
-        index = self.buckets.index(bucket)
-        if self._rounds is not None:
-            self._rounds.start(bucket, index, f"optimizer.{self.context.ordinal(self)}.{index}")
-        else:
-            wire, undo = self._pair.compress(bucket.flat)
-            self._issued.append((self._issue(wire, index), wire, undo))
-
-    def _issue(self, flat: torch.Tensor, index: int) -> int:
-        name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
-        weighted = self.op == Average and self.sampler is not None
-        pre, post = 1.0, 1.0
-        core_op = {"Average": "average", "Sum": "sum"}[self.op.name]
-        if index < 0 or weighted:
-            core_op = "sum"
-        elif self.op == Average and self.predivide != 1.0:
-            core_op, pre, post = "sum", 1.0 / self.predivide, self.predivide / self.context.size
-        with _native.collective_errors(name):
-            buffers = [(flat.data_ptr(), nbytes(flat))]
-            return int(
-                self.context.group.allreduce(
-                    buffers, buffers, flat.numel(), DTYPE_NAMES[flat.dtype], core_op, pre, post,
-                    name,
-                )
-            )
-
-    def _weight(self) -> float:
-        """This rank's share in the average: its counted samples over the nominal batch size."""
-        if self.sampler is None or self.op != Average:
-            return 1.0
-        return float(self.sampler.step_weight(self.passes))
-
-    @property
-    def _averages_sums(self) -> bool:
-        """Whether the average is made here, of sums."""
-        return self.op == Average and (self.sampler is not None or self._rounds is not None)
-
-    def _pack(self, bucket: Bucket, weight: float) -> None:
-        views, grads = [], []
-        with torch.no_grad():
-            for param, view in zip(bucket.params, bucket.views, strict=True):
-                grad = param.grad
-                if grad is None or weight == 0.0:
-                    view.zero_()
-                    continue
-                if grad.is_sparse:
-                    if not self.sparse_as_dense:
-                        raise ValueError(
-                            "a gradient is sparse; pass sparse_as_dense=True to "
-                            "DistributedOptimizer, or make the layer's gradients dense"
-                        )
-                    grad = grad.to_dense()
-                views.append(view)
-                grads.append(grad.detach())
-            copy_into(views, grads)
-            factor = weight
-            if self._averages_sums and bucket.flat.dtype in _HALF:
-                factor /= self.context.size  # the sum must stay in a narrow range
-            if factor not in (0.0, 1.0):
-                bucket.flat.mul_(factor)
-            if bucket.flat.numel() > bucket.numel:
-                bucket.flat[-1] = weight
-
-    # -- step -----------------------------------------------------------------------------------
-
-    def synchronize(self) -> None:
-        """Waits for all buckets and writes the reduced gradients into ``param.grad``.
-
-        Raises:
-            HorovodInternalError: the step has no result; gradients and model are untouched.
-        """
-        self._launch_all()
-        if self.context.size == 1 and not self._issued and self._failure is None:
-            self.reset()
-            return
-        try:
-            if self._failure is not None:
-                raise self._failure
-            self._wait_all()
-        except BaseException:
-            self.abandon()
-            raise
-        self._unpack()
-        self.reset()
-
-    def _wait_all(self) -> None:
-        with _native.collective_errors("gradient all-reduce"):
-            if self._rounds is not None:
-                self._rounds.finish()
-            while self._issued:
-                self.context.group.wait(self._issued[0][0], self.context.timeout_s)
-                _, wire, undo = self._issued.pop(0)
-                bucket = self.buckets[len(self.buckets) - len(self._issued) - 1]
-                if wire.data_ptr() != bucket.flat.data_ptr():
-                    bucket.flat.copy_(self._pair.decompress(wire, undo))
-            if self._counts_handle is not None:
-                self.context.group.wait(self._counts_handle, self.context.timeout_s)
-                self._counts_handle = None
-        if self._rounds is not None:
-            self._rounds.compressor.commit()
-
-    def _unpack(self) -> None:
-        factor = self._share_of_sum()
-        with torch.no_grad():
-            for bucket in self.buckets:
-                if factor is not None:
-                    scale = factor
-                    if bucket.flat.dtype in _HALF:
-                        scale *= self.context.size
-                    bucket.flat.mul_(scale)
-                targets, sources = [], []
-                for param, view in zip(bucket.params, bucket.views, strict=True):
-                    if param.grad is None or param.grad.is_sparse:
-                        param.grad = torch.empty_like(param, memory_format=torch.contiguous_format)
-                    targets.append(param.grad)
-                    sources.append(view)
-                copy_into(targets, sources)
-
-    def _share_of_sum(self) -> Optional[float]:
-        """What the summed gradients are multiplied by; None if the core has averaged them."""
-        if not self._averages_sums:
-            return None
-        if self.sampler is None:
-            return 1.0 / self.context.size
-        counts = self._count_buffer if self._counts_apart else self.buckets[-1].flat[-1:]
-        total = float(counts.item())
-        return 1.0 / total if total > 0 else 0.0
-
-    def abandon(self) -> None:
-        """Drops the step: waits out what is in flight and forgets it."""
-        handles = [handle for handle, _, _ in self._issued]
-        if self._counts_handle is not None:
-            handles.append(self._counts_handle)
-        keep: list[Any] = [self._issued, self.buckets, self._count_buffer]
-        if self._rounds is not None:
-            more, memory = self._rounds.abandon()
-            handles, keep = handles + more, keep + memory
-        self.context.wait_out(handles, keep)
-        self.reset()
-
-    def forget_errors(self) -> None:
-        """Drops what a compressor has kept of steps before."""
-        if self._rounds is not None:
-            self._rounds.compressor.forget_errors()
-
-    def reset(self) -> None:
-        """Ready for the next step."""
-        self._issued = []
-        self._counts_handle = None
-        self._failure = None
-        self._fired.clear()
-        for bucket in self.buckets:
-            bucket.reset()
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether all-reduces of this step have started and were not waited for."""
-        return bool(self._issued) or (self._rounds is not None and self._rounds.in_flight)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Mixed into a subclass of the wrapped optimizer's class; see :func:`DistributedOptimizer`."""
 
-    _reducer: _Reducer
+    _reducer: Reducer
     _synchronized: bool
     _should_synchronize: bool
 
@@ -448,6 +107,7 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    bucket_bytes: Optional[int] = None,
 ) -> torch.optim.Optimizer:
     """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
 
@@ -462,9 +122,15 @@ def DistributedOptimizer(
         num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
         sparse_as_dense: densify sparse gradients.
         process_set: the global one.
+        bucket_bytes: gradients that are reduced at once; 0 reduces each by itself. Equal on all
+            ranks. Default: the environment's TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
+
+    After ``step()`` or ``synchronize()`` a contiguous CPU parameter's ``grad`` is another tensor
+    than before: a view of its bucket, as with ``gradient_as_bucket_view`` of
+    DistributedDataParallel. Do not hold on to gradients across steps: a later one overwrites them.
 
     Raises:
         ValueError: not initialised, or an argument does not fit.
@@ -490,9 +156,9 @@ def DistributedOptimizer(
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._synchronized = False
     wrapped._should_synchronize = True
-    wrapped._reducer = _Reducer(
+    wrapped._reducer = Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
-        sparse_as_dense,
+        sparse_as_dense, bucket_bytes,
     )
     return wrapped
 

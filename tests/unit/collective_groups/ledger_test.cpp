@@ -10,17 +10,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Ranges = std::vector<SampleLedger::Range>;
+using Share = SampleLedger::Share;
+using Shares = std::vector<Share>;
 
 TEST(LedgerTest, LeasesConsecutiveRangesAfterTheCommittedPrefix) {
   SampleLedger ledger(10);
   ledger.BeginEpoch(3);
-  EXPECT_EQ(*ledger.Lease(1, {2, 0, 3}), (Ranges{{0, 2}, {2, 2}, {2, 5}}));
+  EXPECT_EQ(*ledger.Lease(1, {2, 0, 3}), (Shares{{{0, 2}}, {}, {{2, 5}}}));
   EXPECT_EQ(ledger.committed(), 0U);
   ASSERT_TRUE(ledger.Commit(1).ok());
   EXPECT_EQ(ledger.committed(), 5U);
   EXPECT_EQ(ledger.remaining(), 5U);
-  EXPECT_EQ(*ledger.Lease(2, {5}), (Ranges{{5, 10}}));
+  EXPECT_EQ(*ledger.Lease(2, {5}), (Shares{{{5, 10}}}));
   EXPECT_EQ(ledger.data_epoch(), 3U);
 }
 
@@ -32,7 +33,7 @@ TEST(LedgerTest, AVoidedStepGivesItsSamplesBack) {
   ASSERT_TRUE(ledger.Lease(2, {4}).ok());
   ledger.Void(2);
   EXPECT_EQ(ledger.Commit(2).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(*ledger.Lease(2, {2, 2}), (Ranges{{4, 6}, {6, 8}}));
+  EXPECT_EQ(*ledger.Lease(2, {2, 2}), (Shares{{{4, 6}}, {{6, 8}}}));
 }
 
 TEST(LedgerTest, RefusesMoreThanRemainsAndKeepsTheOldLease) {
@@ -89,6 +90,50 @@ TEST(LedgerTest, RefusesDamagedBytesAndStaysAsItWas) {
   }
 }
 
+TEST(LedgerTest, WhatACommitGivesBackIsLeasedFirst) {
+  SampleLedger ledger(12);
+  ASSERT_TRUE(ledger.Lease(1, {2, 2, 2}).ok());
+  ASSERT_TRUE(ledger.Commit(1, {{2, 4}}).ok());
+  EXPECT_EQ(ledger.committed(), 4U);
+  EXPECT_EQ(ledger.remaining(), 8U);
+  EXPECT_EQ(ledger.Pool(), (Share{{2, 4}, {6, 12}}));
+  EXPECT_EQ(*ledger.Lease(2, {1, 3}), (Shares{{{2, 3}}, {{3, 4}, {6, 8}}}));
+  ASSERT_TRUE(ledger.Commit(2, {{3, 4}, {6, 7}}).ok());
+  EXPECT_EQ(ledger.Pool(), (Share{{3, 4}, {6, 7}, {8, 12}}));
+  EXPECT_EQ(ledger.next_step(), 3U);
+}
+
+TEST(LedgerTest, WhatIsGivenBackAtTheFrontIsNoHole) {
+  SampleLedger ledger(8);
+  ASSERT_TRUE(ledger.Lease(1, {3, 3}).ok());
+  ASSERT_TRUE(ledger.Commit(1, {{3, 6}}).ok());
+  EXPECT_EQ(ledger.Pool(), (Share{{3, 8}}));
+  ASSERT_TRUE(ledger.Lease(2, {5}).ok());
+  ASSERT_TRUE(ledger.Commit(2, {{3, 8}}).ok());
+  EXPECT_EQ(ledger.committed(), 3U);
+}
+
+TEST(LedgerTest, RefusesToGiveBackWhatIsNotLeased) {
+  SampleLedger ledger(10);
+  ASSERT_TRUE(ledger.Lease(1, {2, 2}).ok());
+  for (const Share& bad : {Share{{3, 5}}, Share{{0, 2}, {1, 3}}, Share{{2, 2}}, Share{{3, 1}},
+                           Share{{0, 1}, {0, 1}}}) {
+    EXPECT_EQ(ledger.Commit(1, bad).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ledger.committed(), 0U);
+  }
+  EXPECT_TRUE(ledger.Commit(1, {{0, 1}, {3, 4}}).ok());
+}
+
+TEST(LedgerTest, SaveHoldsTheHoles) {
+  SampleLedger ledger(10);
+  ASSERT_TRUE(ledger.Lease(1, {2, 2, 2}).ok());
+  ASSERT_TRUE(ledger.Commit(1, {{0, 2}}).ok());
+  SampleLedger copy;
+  ASSERT_TRUE(copy.Load(ledger.Save()).ok());
+  EXPECT_EQ(copy.Pool(), (Share{{0, 2}, {6, 10}}));
+  EXPECT_EQ(copy.committed(), 4U);
+}
+
 // One random walk through a data epoch; counts how often each sample is part of a committed step.
 std::vector<int> CountCommits(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -108,9 +153,9 @@ std::vector<int> CountCommits(uint64_t seed) {
       sizes.push_back(std::min(left, below(9)));
       left -= sizes.back();
     }
-    const auto ranges = ledger.Lease(step, sizes);
-    if (!ranges.ok()) {
-      ADD_FAILURE() << ranges.error().message;
+    const auto shares = ledger.Lease(step, sizes);
+    if (!shares.ok()) {
+      ADD_FAILURE() << shares.error().message;
       break;
     }
     if (below(4) == 0) {
@@ -120,10 +165,17 @@ std::vector<int> CountCommits(uint64_t seed) {
       EXPECT_TRUE(restored.Load(ledger.Save()).ok());
       ledger = restored;
     } else if (below(8) != 0) {  // Otherwise the next lease replaces this one.
-      EXPECT_TRUE(ledger.Commit(step).ok());
-      for (const auto& [begin, end] : *ranges) {
-        for (uint64_t i = begin; i < end; ++i) ++counts.at(i);
+      Share returned;            // By ranks that died in the step.
+      for (const Share& share : *shares) {
+        if (below(6) == 0) {
+          returned.insert(returned.end(), share.begin(), share.end());
+          continue;
+        }
+        for (const auto& [begin, end] : share) {
+          for (uint64_t i = begin; i < end; ++i) ++counts.at(i);
+        }
       }
+      EXPECT_TRUE(ledger.Commit(step, returned).ok());
     }
   }
   return counts;

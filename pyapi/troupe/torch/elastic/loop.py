@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from troupe import _native
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
 from troupe.torch import _context
+from troupe.torch.elastic._replay import Replay
 from troupe.torch.elastic.state import State
 
 _log = logging.getLogger("troupe.elastic")
@@ -25,6 +26,12 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     (HorovodInternalError) the state goes back to its last commit first; at a planned change
     (HostsUpdatedInterrupt, from ``commit()`` or ``check_host_updates()``) it is kept. Other
     exceptions fail the run. With durable commits the last one is on disk when this returns.
+
+    A death in the reduction of a ``DistributedOptimizer`` is less: if the samples come from
+    ``batches(...)`` of the state's sampler and nothing of the user's asks to hear of new members
+    (reset callbacks, a state or handler of one's own, process sets, collectives in flight), the
+    others reduce their gradients again, without computing them, and ``func`` goes on. Only the
+    samples of the dead member are left to a later step. ``rank()`` and ``size()`` have changed.
 
     Returns:
         What ``func`` returns, once all members have returned.
@@ -42,17 +49,25 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
 def _run(func: Callable[..., T], state: State, args: Any, kwargs: Any) -> T:
     context = _context.current()
+    replay = context.replay = Replay(context, state)
+    try:
+        return _loop(func, state, args, kwargs, replay)
+    finally:
+        context.replay, context.unwinding = None, False
+
+
+def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: Replay) -> T:
+    context = _context.current()
     entered = not context.provisional  # a founding member is in a view since init()
     first = True
     while True:
-        if not entered:
-            _native.trace_phase("rejoin")
-            context.rejoin(state.version, state.has_state)
-            if not first:
-                _native.trace_phase("reset callbacks")
-                state.on_reset()
-        entered, first = False, False
         try:
+            if not entered:
+                replay.enter_from_loop()
+                if not first:
+                    _native.trace_phase("reset callbacks")
+                    state.on_reset()
+            entered, first = False, False
             _native.trace_phase("sync")
             state.sync()
             state.mark_synced()

@@ -1,8 +1,9 @@
 """A sampler over a group whose size changes: every sample is counted in exactly one committed step.
 
-The data epoch is a seeded permutation. Each step leases the next range of it, shared among the
-ranks; ``state.commit()`` makes the leased range part of the committed prefix. When members come or
-go, the next step starts right after that prefix, whatever was in flight.
+The data epoch is a seeded permutation. Each step leases the next samples of it, shared among the
+ranks; ``state.commit()`` makes what was leased part of the committed samples. When members come or
+go, the next step goes on with what is not committed, whatever was in flight. The share of a rank
+that died in a step which the others completed goes back, and is leased before all others.
 
 Every rank makes the same number of steps. A rank without a share of the last one gets a *ghost*:
 one sample that is computed, so that nobody stalls, and counted with weight zero.
@@ -21,14 +22,21 @@ from torch.utils.data import Sampler
 from troupe import _native
 from troupe.torch import _context
 
+Range = tuple[int, int]  # [begin, end) positions of the permutation
+
 
 class Batch(list):
-    """The indices of one rank's share of a step. ``counted`` is 0 for a ghost, else its length."""
+    """The indices of one rank's share of a step. ``counted`` is 0 for a ghost, else its length.
+
+    ``step_size`` is the number of samples of the whole step, ``lost_ranks`` are those that died in
+    it: after ``optimizer.step()`` their samples are not part of the step.
+    """
 
     def __init__(self, indices: Sequence[int], counted: int, step_size: int) -> None:
         super().__init__(indices)
         self.counted = counted
         self.step_size = step_size
+        self.lost_ranks: tuple[int, ...] = ()
 
     @property
     def ghost(self) -> bool:
@@ -77,9 +85,9 @@ class ElasticSampler(Sampler):
         self._samples = len(dataset)
         self._ledger = _native.core().SampleLedger(self._samples)
         self._ledger.begin_epoch(0)
-        self._pending = 0
         self._counts: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
         self._by_lease = False
+        self._forget_leases()
         self._order: Optional[list[int]] = None
         self.reset()
 
@@ -88,7 +96,7 @@ class ElasticSampler(Sampler):
     @property
     def processed_num(self) -> int:
         """Samples of this data epoch that are committed or recorded."""
-        return int(self._ledger.committed) + self._pending
+        return int(self._ledger.committed) + self._drawn - _length(self._returned)
 
     @property
     def remaining(self) -> int:
@@ -104,9 +112,19 @@ class ElasticSampler(Sampler):
 
     def _begin(self, epoch: int) -> None:
         self._ledger.begin_epoch(epoch)
-        self._pending = 0
+        self._forget_leases()
         self._counts.clear()
         self._order = None
+
+    def _forget_leases(self) -> None:
+        """Nothing is leased, or all of it is committed."""
+        self._drawn = 0  # samples leased from the ledger
+        self._returned: list[Range] = []  # of these, what dead ranks have given back
+        # What each rank got in the steps that may still be interrupted, and how many of these
+        # leases the optimizer has not stepped with.
+        self._shares: collections.deque[list[list[Range]]] = collections.deque(maxlen=1024)
+        self._batches: collections.deque[Batch] = collections.deque(maxlen=1024)
+        self._unstepped = 0
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """Counts the step that all ranks have just made with DataLoader batches of ``batch_size``.
@@ -124,10 +142,10 @@ class ElasticSampler(Sampler):
         self._lease(self._next_sizes(self.batch_size or batch_size, self.remaining))
 
     def commit(self) -> None:
-        """Makes what was leased part of the committed prefix; ``state.commit()`` calls it."""
-        if self._pending:
-            self._ledger.commit(self._ledger.committed)
-            self._pending = 0
+        """Makes what was leased part of the committed samples; ``state.commit()`` calls it."""
+        if self._drawn:
+            self._ledger.commit(self._ledger.next_step, self._returned)
+            self._forget_leases()
 
     def reset(self) -> None:
         """Takes over rank and size of the present view."""
@@ -139,11 +157,14 @@ class ElasticSampler(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Horovod's ``epoch`` and ``processed_num``, and the ledger."""
-        return {
+        state: dict[str, Any] = {
             "epoch": self.epoch,
             "processed_num": self.processed_num,
             "ledger": bytes(self._ledger.state()),
         }
+        if self._returned:
+            state["returned"] = list(self._returned)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where ``state_dict()`` was taken; Horovod's form without a ledger works too."""
@@ -156,10 +177,11 @@ class ElasticSampler(Sampler):
         self._begin(self.epoch)
         if state_dict.get("ledger"):
             self._ledger.load(state_dict["ledger"])
-        extra = processed - int(self._ledger.committed)
+        returned = [(int(begin), int(end)) for begin, end in state_dict.get("returned", ())]
+        extra = processed - int(self._ledger.committed) + _length(returned)
         if extra > 0:
-            self._ledger.lease(self._ledger.committed, [extra])
-            self._ledger.commit(self._ledger.committed)
+            self._ledger.lease(self._ledger.next_step, [extra])
+            self._ledger.commit(self._ledger.next_step, returned)
         self.reset()
 
     # -- shares ---------------------------------------------------------------------------------
@@ -172,13 +194,56 @@ class ElasticSampler(Sampler):
         share, more = divmod(remaining, size)
         return [share + (rank < more) for rank in range(size)]
 
-    def _lease(self, sizes: list[int]) -> tuple[int, int]:
-        """Leases a step's ranges after what is already pending; this rank's [begin, end)."""
-        step = self._ledger.committed
-        prefix = [self._pending] if self._pending else []
-        begin, end = self._ledger.lease(step, prefix + sizes)[len(prefix) + self.rank]
-        self._pending += sum(sizes)
-        return int(begin), int(end)
+    def _lease(self, sizes: list[int]) -> list[Range]:
+        """Leases a step's samples after what is leased already; this rank's ranges."""
+        reused, self._returned = _split(self._returned, sum(sizes))
+        fresh = sum(sizes) - _length(reused)
+        # One lease holds all steps since the last commit; it gives the earlier ones the same again.
+        rest = reused + self._ledger.lease(self._ledger.next_step, [self._drawn, fresh])[1]
+        self._drawn += fresh
+        shares = []
+        for size in sizes:
+            share, rest = _split(rest, size)
+            shares.append(share)
+        self._shares.append(shares)
+        self._unstepped += 1
+        return shares[self.rank]
+
+    def _rest(self) -> list[Range]:
+        """What no step has leased, in the order in which it will be."""
+        return self._returned + _split(self._ledger.pool(), self._drawn)[1]
+
+    # -- interrupted steps ----------------------------------------------------------------------
+
+    def step_leased(self, passes: int) -> bool:
+        """Whether the step under way has exactly the samples of the last ``passes`` leases."""
+        leased_alone = len(self._batches) == len(self._shares) == passes
+        return self._by_lease and self._unstepped == passes and leased_alone
+
+    def lease_key(self) -> tuple[int, int, int]:
+        """Names the last lease, alike on all ranks."""
+        return self.epoch, int(self._ledger.committed), self._drawn
+
+    def note_step(self) -> None:
+        """The optimizer has the gradients of all leases so far."""
+        self._unstepped = 0
+        self._shares.clear()
+        self._batches.clear()
+
+    def finish_without(self, lost: Sequence[int], rank: int, size: int) -> None:
+        """The step under way was completed without the samples of these ranks, which go back.
+
+        ``rank`` and ``size`` are those of the next lease.
+        """
+        for shares, batch in zip(self._shares, self._batches, strict=True):
+            for lost_rank in lost:
+                self._returned.extend(shares[lost_rank])
+                batch.step_size -= _length(shares[lost_rank])
+            batch.lost_ranks = tuple(lost)
+        self._returned.sort()
+        self.rank, self.num_replicas = rank, size
+
+    # -- order ----------------------------------------------------------------------------------
 
     def permutation(self) -> list[int]:
         """The order of this data epoch, the same on all ranks."""
@@ -197,23 +262,24 @@ class ElasticSampler(Sampler):
         self._by_lease = True
         while self.remaining > 0:
             sizes = self._next_sizes(batch_size, self.remaining)
-            begin, end = self._lease(sizes)
-            counted = end - begin
+            share = self._lease(sizes)
+            counted = _length(share)
             self._counts.append((counted, batch_size))
-            yield Batch(order[begin:end] if counted else order[:1], counted, sum(sizes))
+            batch = Batch(_pick(order, share) if counted else order[:1], counted, sum(sizes))
+            self._batches.append(batch)
+            yield batch
         self._by_lease = False
 
     def plan_batches(self, batch_size: int) -> Iterator[Batch]:
         """The rest of the data epoch without leasing, for loaders that read ahead."""
         order = self.permutation()
         self._by_lease = False
-        done = self.processed_num
-        while done < self._samples:
-            sizes = self._next_sizes(batch_size, self._samples - done)
-            begin = done + sum(sizes[:self.rank])
-            counted = sizes[self.rank]
-            done += sum(sizes)
-            yield Batch(order[begin:begin + counted] if counted else order[:1], counted, sum(sizes))
+        rest = self._rest()
+        while rest:
+            sizes = self._next_sizes(batch_size, _length(rest))
+            step, rest = _split(rest, sum(sizes))
+            mine = _split(_split(step, sum(sizes[:self.rank]))[1], sizes[self.rank])[0]
+            yield Batch(_pick(order, mine) if mine else order[:1], _length(mine), sum(sizes))
 
     def step_weight(self, passes: int) -> float:
         """This rank's counted samples in the present step over the nominal number; 1 if unknown."""
@@ -238,7 +304,7 @@ class ElasticSampler(Sampler):
         order = self.permutation()
         self._counts.clear()
         self._by_lease = False
-        mine = order[self.processed_num + self.rank::self.num_replicas]
+        mine = _pick(order, self._rest())[self.rank::self.num_replicas]
         yield from mine
         if len(mine) < math.ceil(self.remaining / self.num_replicas):
             yield order[-1]
@@ -293,6 +359,27 @@ def batches(sampler: ElasticSampler, batch_size: Optional[int] = None) -> Iterat
         raise ValueError("batches() needs a batch_size, here or in ElasticSampler(...)")
     _check_batch_size(batch_size)
     return sampler.lease_batches(batch_size)
+
+
+def _length(ranges: Sequence[Range]) -> int:
+    return sum(end - begin for begin, end in ranges)
+
+
+def _split(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[Range]]:
+    """The first ``size`` positions, or all if there are fewer, and the others."""
+    front: list[Range] = []
+    for index, (begin, end) in enumerate(ranges):
+        part = min(size, end - begin)
+        if part:
+            front.append((begin, begin + part))
+        size -= part
+        if begin + part < end:
+            return front, [(begin + part, end), *ranges[index + 1:]]
+    return front, []
+
+
+def _pick(order: Sequence[int], ranges: Sequence[Range]) -> list[int]:
+    return [index for begin, end in ranges for index in order[begin:end]]
 
 
 def _check_batch_size(batch_size: Any) -> None:

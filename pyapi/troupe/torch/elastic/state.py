@@ -89,6 +89,12 @@ class State:
         if self._has_state and (self._reset_callbacks or type(self).reset is not State.reset):
             self.save()  # what they changed belongs to the version
 
+    def resumes_silently(self) -> bool:
+        """Whether nobody wants to hear of new members."""
+        kind = type(self)
+        silent = kind.reset is State.reset and kind.on_reset is State.on_reset
+        return silent and not self._reset_callbacks
+
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """For compatibility; views carry the membership, so nothing needs to be told."""
 
@@ -98,6 +104,7 @@ class State:
         Raises:
             HostsUpdatedInterrupt: members come or go here; the commit is done.
         """
+        _context.current().require_active()
         self._save_version()
         if self._boundary():
             raise HostsUpdatedInterrupt()

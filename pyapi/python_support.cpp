@@ -1,0 +1,34 @@
+#include "pyapi/python_support.h"
+
+#include <string>
+
+namespace troupe::pyapi {
+namespace {
+
+py::object core_error;  // The exception class; set once when the module is made, never freed.
+
+}  // namespace
+
+void MakeCoreError(py::module_& m) {
+  // Leaked on purpose: destroying it at interpreter exit would need the GIL at a time when there is
+  // none.
+  core_error = py::reinterpret_borrow<py::object>(
+      PyErr_NewException("troupe._core.CoreError", PyExc_RuntimeError, nullptr));
+  m.attr("CoreError") = core_error;
+  core_error.inc_ref();
+}
+
+void Raise(const Error& error) {
+  py::object instance = core_error(error.message);
+  instance.attr("code") = std::string(ErrorCodeName(error.code));
+  instance.attr("message") = error.message;
+  PyErr_SetObject(core_error.ptr(), instance.ptr());
+  throw py::error_already_set();
+}
+
+Duration Seconds(double s) {
+  return s > 1e9 ? Duration(int64_t{1'000'000'000} * 1'000'000'000)
+                 : Duration(static_cast<int64_t>(std::max(0.0, s) * 1e9));
+}
+
+}  // namespace troupe::pyapi

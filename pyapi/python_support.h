@@ -1,0 +1,47 @@
+// What every binding of troupe._core needs: errors as Python exceptions, waits that see signals.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe::pyapi {
+
+namespace py = pybind11;
+
+// Makes the exception class CoreError of the module; once, before anything is raised.
+void MakeCoreError(py::module_& m);
+[[noreturn]] void Raise(const Error& error);
+
+inline void Check(const Status& status) {
+  if (!status.ok()) Raise(status.error());
+}
+template <class T>
+T Unwrap(Result<T> result) {
+  if (!result.ok()) Raise(result.error());
+  return std::move(*result);
+}
+
+[[nodiscard]] Duration Seconds(double s);
+
+// Calls `attempt(slice)` without the GIL until `ready(result)` or the limit; between slices signals
+// are handled.
+template <class F, class Ready>
+auto WaitInSlices(double limit_s, F&& attempt, Ready&& ready) {
+  constexpr Duration kSlice = milliseconds(100);
+  const Time deadline = SteadyClock().Now() + Seconds(limit_s);
+  for (;;) {
+    const Duration left = std::max(Duration::zero(), deadline - SteadyClock().Now());
+    auto result = [&] {
+      py::gil_scoped_release release;
+      return attempt(std::min(left, kSlice));
+    }();
+    if (ready(result) || left <= kSlice) return result;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+}  // namespace troupe::pyapi

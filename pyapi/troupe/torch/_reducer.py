@@ -1,0 +1,375 @@
+"""The gradient path of one optimizer, from the hooks on its parameters to the averaged gradients.
+
+A hook on each parameter notes its gradient; when a bucket is full its all-reduce starts, strictly
+in bucket order, so that all ranks issue the same sequence. It reads the gradients where they are
+and writes into memory of the bucket, whose views become the gradients at the end of the step. Until
+all buckets have arrived the gradients stay as they are: when a peer dies the model and the local
+gradients are untouched and the reduction can be done again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Optional, Union
+
+import torch
+
+from troupe import _native
+from troupe.errors import HorovodInternalError
+from troupe.torch import _context
+from troupe.torch._buckets import Bucket, bucket_limits, layout_hash, plan_buckets
+from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._rounds import Rounds
+from troupe.torch._tree import copy_into, nbytes
+from troupe.torch.compression import Compressor, GradientCompressor, NoneCompressor
+from troupe.torch.ops import Average, ReduceOp
+
+_HALF = (torch.float16, torch.bfloat16)
+
+AnyCompression = Union[type[Compressor], GradientCompressor]
+
+
+class Reducer:
+    """The gradient path of one optimizer: hooks, buckets, all-reduces in flight."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        op: ReduceOp,
+        compression: AnyCompression,
+        passes: int,
+        predivide: float,
+        sparse_as_dense: bool,
+        bucket_bytes: Optional[int],
+    ) -> None:
+        self.context = _context.current()
+        self.optimizer = optimizer
+        self.op = op
+        self.passes = passes
+        self.predivide = predivide
+        self.sparse_as_dense = sparse_as_dense
+        self.bucket_limits = bucket_limits(bucket_bytes)
+        self.sampler: Any = None
+        self._rounds: Optional[Rounds] = None
+        self._pair: type[Compressor] = NoneCompressor
+        if isinstance(compression, GradientCompressor):
+            self._rounds = Rounds(self.context, compression)
+        else:
+            self._pair = compression
+        self._hooks: list[Any] = []
+        self._kept_nodes: list[Any] = []
+        self.rebuild()
+
+    # -- layout -----------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Lays the buckets out for the optimizer's present parameters and hooks them."""
+        self.close()
+        params = [
+            p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
+        ]
+        plans = plan_buckets(params, *self.bucket_limits)
+        self._counts_apart = (
+            not plans
+            or self._rounds is not None
+            or self._pair is not NoneCompressor
+            or plans[-1].dtype in _HALF
+            or not plans[-1].dtype.is_floating_point
+        )
+        last = len(plans) - 1
+        self.buckets = [
+            Bucket(plan, params, extra=1 if i == last and not self._counts_apart else 0)
+            for i, plan in enumerate(plans)
+        ]
+        self._count_buffer = torch.zeros(1, dtype=torch.float64)
+        self.signature = str(layout_hash(params, plans))
+        if self._rounds is not None:
+            self._rounds.compressor.reset()
+            self.signature += f" {self._rounds.compressor.signature()}"
+        self._place = {id(p): b for b in self.buckets for p in b.params}
+        self.context.add_reducer(self)
+        self._fired: dict[int, int] = {}
+        self._issued: list[tuple[int, list[torch.Tensor]]] = []  # and the memory in use
+        self._undo: dict[int, tuple[torch.Tensor, Any]] = {}  # by bucket: the wire, how to unpack
+        self._failure: Optional[HorovodInternalError] = None
+        for param in params:
+            self._hook(param)
+
+    def close(self) -> None:
+        """Takes the hooks off the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._kept_nodes = [], []
+
+    def shares_parameters(self, other: Reducer) -> bool:
+        """Whether some parameter belongs to both."""
+        return not self._place.keys().isdisjoint(other._place.keys())
+
+    def _hook(self, param: torch.Tensor) -> None:
+        me = weakref.ref(self)  # a parameter must not keep a discarded optimizer alive
+
+        def fire(*unused: Any) -> None:
+            reducer = me()
+            if reducer is not None:
+                reducer._on_gradient(param)
+
+        register = getattr(param, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            self._hooks.append(register(fire))
+            return
+        # Older torch: the node that accumulates into param.grad; it lives as long as we keep it.
+        node = param.expand_as(param).grad_fn.next_functions[0][0]
+        self._kept_nodes.append(node)
+        self._hooks.append(node.register_hook(fire))
+
+    # -- during backward ----------------------------------------------------------------------
+
+    def _on_gradient(self, param: torch.Tensor) -> None:
+        fired = self._fired.get(id(param), 0) + 1
+        if fired > self.passes:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to "
+                "step(). Increase backward_passes_per_step to accumulate gradients locally."
+            )
+        self._fired[id(param)] = fired
+        if fired < self.passes:
+            return
+        bucket = self._place[id(param)]
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            self._launch_ready()
+
+    def _launch_ready(self) -> None:
+        """Starts full buckets, never one before its predecessor."""
+        for bucket in self.buckets:
+            if bucket.launched:
+                continue
+            if bucket.missing > 0 or self._failure is not None:
+                return
+            self._launch(bucket)
+
+    @property
+    def pass_complete(self) -> bool:
+        """Whether some gradient of this step has had all its backward passes."""
+        return any(count >= self.passes for count in self._fired.values())
+
+    def flush(self) -> None:
+        """Starts what is left of a begun step, before the user's own collectives."""
+        if self.pass_complete:
+            self._launch_all()
+
+    def _launch_all(self) -> None:
+        for bucket in self.buckets:
+            if not bucket.launched and self._failure is None:
+                self._launch(bucket)
+
+    # -- one bucket -----------------------------------------------------------------------------
+
+    def _launch(self, bucket: Bucket) -> None:
+        context = self.context
+        bucket.launched = True
+        if context.size == 1:
+            return
+        try:
+            context.require_active()
+            if bucket is self.buckets[0]:
+                context.agree(
+                    f"gradients of optimizer {context.ordinal(self)}: {len(self.buckets)} buckets, "
+                    f"layout {self.signature}"
+                )
+                if self._rounds is not None:
+                    self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
+            weight = self.weight
+            bucket.choose_flat()
+            self._reduce(bucket, weight)
+            if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
+                self._count_buffer.fill_(weight)
+                self._issue(-1, [self._count_buffer], self._count_buffer, "average", 1.0, 1.0)
+        except HorovodInternalError as error:
+            # Raised here it would pass through autograd's threads; step() raises it instead.
+            self._failure = error
+
+    def _reduce(self, bucket: Bucket, weight: float) -> None:
+        index = self.buckets.index(bucket)
+        op, before, after = self._arithmetic(bucket, weight)
+        if self._rounds is not None:
+            self._pack(bucket, weight, before)
+            self._rounds.start(bucket, index, f"optimizer.{self.context.ordinal(self)}.{index}")
+            return
+        if self._pair is not NoneCompressor:
+            self._pack(bucket, weight, before)
+            wire, undo = self._pair.compress(bucket.flat)
+            self._issue(index, [wire], wire, op, 1.0, after)
+            self._undo[index] = (wire, undo)
+            return
+        grads = bucket.direct() if weight else None
+        if grads is not None:
+            bucket.extra.fill_(1.0)  # becomes the weight as the gradients do
+            self._issue(index, [*grads, bucket.extra], bucket.flat, op, before, after)
+            return
+        self._pack(bucket, weight, 1.0)
+        if bucket.extra.numel():
+            bucket.flat[-1] = 1.0 if weight else 0.0
+        self._issue(index, [bucket.flat], bucket.flat, op, before if weight else 1.0, after)
+
+    def _arithmetic(self, bucket: Bucket, weight: float) -> tuple[str, float, float]:
+        """The core's operation, and the factors before and after it."""
+        if self.op != Average:
+            return "sum", 1.0, 1.0
+        size = self.context.size
+        if self.sampler is None:
+            if self._rounds is not None:
+                return "sum", 1.0 / size if bucket.flat.dtype in _HALF else 1.0, 1.0
+            if self.predivide != 1.0:
+                return "sum", 1.0 / self.predivide, self.predivide / size
+            return "average", 1.0, 1.0
+        if bucket.flat.dtype in _HALF:
+            return "sum", weight / size, 1.0  # the sum must stay in a narrow range
+        return ("sum" if self._rounds is not None else "average"), weight, 1.0
+
+    def _issue(
+        self, index: int, ins: list[torch.Tensor], out: torch.Tensor, op: str, before: float,
+        after: float,
+    ) -> None:
+        name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
+        with _native.collective_errors(name):
+            handle = self.context.group.allreduce(
+                [(t.data_ptr(), nbytes(t)) for t in ins if t.numel()],
+                [(out.data_ptr(), nbytes(out))],
+                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name,
+            )
+        self._issued.append((int(handle), [*ins, out]))
+
+    @property
+    def weight(self) -> float:
+        """This rank's share in the average: its counted samples over the nominal batch size."""
+        if self.sampler is None or self.op != Average:
+            return 1.0
+        return float(self.sampler.step_weight(self.passes))
+
+    def _pack(self, bucket: Bucket, weight: float, factor: float) -> None:
+        """Copies the gradients times ``factor`` into the flat; zeros for those without."""
+        views, grads = [], []
+        with torch.no_grad():
+            for param, view in zip(bucket.params, bucket.views, strict=True):
+                grad = param.grad
+                if grad is None or weight == 0.0:
+                    view.zero_()
+                    continue
+                if grad.is_sparse:
+                    if not self.sparse_as_dense:
+                        raise ValueError(
+                            "a gradient is sparse; pass sparse_as_dense=True to "
+                            "DistributedOptimizer, or make the layer's gradients dense"
+                        )
+                    grad = grad.to_dense()
+                views.append(view)
+                grads.append(grad.detach())
+            copy_into(views, grads)
+            if factor not in (0.0, 1.0):
+                bucket.flat.mul_(factor)
+
+    # -- step -----------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Waits for all buckets and sets ``param.grad`` to the reduced gradients.
+
+        Raises:
+            HorovodInternalError: the step has no result; gradients and model are untouched.
+        """
+        try:
+            try:
+                self._reduce_all()
+            except HorovodInternalError as error:
+                replay = self.context.replay
+                if replay is None or not replay.finish(self, self._reduce_all, error):
+                    raise
+        except BaseException:
+            self.abandon()
+            raise
+        if self.context.size > 1:
+            self._hand_over()
+        if self.sampler is not None:
+            self.sampler.note_step()
+        self.reset()
+
+    def _reduce_all(self) -> None:
+        """Brings the result of all buckets into their memory; alone the gradients are the result.
+        """
+        self._launch_all()
+        if self._failure is not None:
+            raise self._failure
+        if self.context.size > 1:
+            self._wait_all()
+
+    def _wait_all(self) -> None:
+        with _native.collective_errors("gradient all-reduce"):
+            if self._rounds is not None:
+                self._rounds.finish()
+            while self._issued:
+                self.context.group.wait(self._issued[0][0], self.context.timeout_s)
+                self._issued.pop(0)
+        for index, (wire, undo) in self._undo.items():
+            flat = self.buckets[index].flat
+            if wire.data_ptr() != flat.data_ptr():
+                flat.copy_(self._pair.decompress(wire, undo))
+        if self._rounds is not None:
+            self._rounds.compressor.commit()
+
+    def _hand_over(self) -> None:
+        """Makes the result the parameters' gradients."""
+        mean = self._mean_weight()
+        targets, sources = [], []
+        with torch.no_grad():
+            for bucket in self.buckets:
+                scale = 1.0 / mean if mean > 0.0 else 0.0
+                summed = self._rounds is not None and self.op == Average
+                if summed and bucket.flat.dtype not in _HALF:
+                    scale /= self.context.size
+                if scale != 1.0:
+                    bucket.flat.mul_(scale)
+                for param, view in zip(bucket.params, bucket.views, strict=True):
+                    if param.device.type == "cpu" and param.is_contiguous():
+                        param.grad = view
+                        continue
+                    if param.grad is None or param.grad.is_sparse:
+                        param.grad = torch.empty_like(param)
+                    targets.append(param.grad)
+                    sources.append(view)
+            copy_into(targets, sources)
+
+    def _mean_weight(self) -> float:
+        """The mean of all ranks' weights, by which what the core made is too small."""
+        if self.sampler is None or self.op != Average:
+            return 1.0
+        counts = self._count_buffer if self._counts_apart else self.buckets[-1].flat[-1:]
+        return float(counts.item())
+
+    def abandon(self) -> None:
+        """Drops the step: waits out what is in flight and forgets it."""
+        handles = [handle for handle, _ in self._issued]
+        keep: list[Any] = [self._issued, self.buckets, self._count_buffer]
+        if self._rounds is not None:
+            more, memory = self._rounds.abandon()
+            handles, keep = handles + more, keep + memory
+        self.context.wait_out(handles, keep)
+        self.reset()
+
+    def forget_errors(self) -> None:
+        """Drops what a compressor has kept of steps before."""
+        if self._rounds is not None:
+            self._rounds.compressor.forget_errors()
+
+    def reset(self) -> None:
+        """Ready for the next step."""
+        self._issued = []
+        self._undo = {}
+        self._failure = None
+        self._fired.clear()
+        for bucket in self.buckets:
+            bucket.reset()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether all-reduces of this step have started and were not waited for."""
+        return bool(self._issued) or (self._rounds is not None and self._rounds.in_flight)
