@@ -73,7 +73,7 @@ bool Coordinator::ReconsiderOperations() {
   return true;
 }
 
-// What a member that has not joined is in, or has been in lately, at this place; sequence 0: unknown.
+// What a member that has not joined is in, or was in lately, at this place; sequence 0: unknown.
 Progress Coordinator::OperationAt(uint64_t sequence) const {
   for (const ViewMember& m : current_.members) {
     const auto it = peers_.find(m.id);

@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "collective_groups/commit_store.h"
+#include "pyapi/python_support.h"
 #include "runtime/clock.h"
-
-namespace py = pybind11;
 
 namespace troupe::pyapi {
 namespace {
@@ -17,16 +16,6 @@ namespace {
 using groups::Commit;
 using groups::CommitStore;
 using Buffers = std::vector<std::pair<uintptr_t, size_t>>;  // (address, bytes)
-
-constexpr Duration kSlice = milliseconds(100);
-
-void (*raise_error)(const Error&) = nullptr;  // Set once, when the module is made.
-
-template <class T>
-T Unwrap(Result<T> result) {
-  if (!result.ok()) raise_error(result.error());
-  return std::move(*result);
-}
 
 std::unique_ptr<CommitStore> Open(const std::string& directory, uint32_t keep) {
   auto store = [&] {
@@ -62,17 +51,9 @@ class PyCommitStore {
   }
   bool Withdraw() { return Store().Withdraw(); }
   bool Flush(double timeout_s) {
-    const Time deadline =
-        SteadyClock().Now() + Duration(static_cast<int64_t>(std::clamp(timeout_s, 0.0, 1e9) * 1e9));
-    for (;;) {
-      const Duration left = std::max(Duration::zero(), deadline - SteadyClock().Now());
-      const bool done = [&] {
-        py::gil_scoped_release release;
-        return Store().Flush(std::min(left, kSlice)).ok();
-      }();
-      if (done || left <= kSlice) return done;
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    }
+    return WaitInSlices(
+        timeout_s, [&](Duration slice) { return Store().Flush(slice).ok(); },
+        [](bool done) { return done; });
   }
   py::object TakeProblem() {
     const std::optional<Error> problem = Store().TakeProblem();
@@ -107,7 +88,7 @@ class PyCommitStore {
 
  private:
   CommitStore& Store() {
-    if (store_ == nullptr) raise_error({ErrorCode::kCancelled, "the commit store is closed"});
+    if (store_ == nullptr) Raise({ErrorCode::kCancelled, "the commit store is closed"});
     return *store_;
   }
   std::unique_ptr<CommitStore> store_;
@@ -135,8 +116,7 @@ void CopyTo(const Commit& commit, const Buffers& buffers) {
 
 }  // namespace
 
-void BindCommitStore(py::module_& m, void (*raise)(const Error&)) {
-  raise_error = raise;
+void BindCommitStore(py::module_& m) {
   py::class_<Commit>(m, "Commit")
       .def_readonly("version", &Commit::version)
       .def_readonly("digest", &Commit::digest)

@@ -1,6 +1,6 @@
 // The class Group of troupe._core: a worker's elastic group and its collectives.
 //
-// Tensors arrive as addresses and sizes; whoever calls keeps their memory until wait() has returned.
+// Tensors arrive as addresses and sizes; their memory must stay until wait() has returned.
 #pragma once
 
 #include "daemons/worker_client.h"

@@ -315,7 +315,7 @@ PYBIND11_MODULE(_core, m) {
   pyapi::BindGroup(m);
   BindWorker(m);
   BindLedger(m);
-  pyapi::BindCommitStore(m, Raise);
+  pyapi::BindCommitStore(m);
   m.def(
       "trace_enter",
       [](const std::string& track, const std::string& name) { trace::Enter(track, name); },

@@ -61,7 +61,7 @@ __all__ = [
     "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async",
     "broadcast_async_", "gather", "grouped_allgather", "grouped_allgather_async",
     "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
-    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll",
-    "reduce", "reducescatter", "reducescatter_async", "resolve_op", "scatter",
+    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "join",
+    "poll", "reduce", "reducescatter", "reducescatter_async", "resolve_op", "scatter",
     "sparse_allreduce_async", "synchronize",
 ]
