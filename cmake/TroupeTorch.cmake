@@ -1,0 +1,30 @@
+# LibTorch, for collective_groups/torch. Debian's libtorch-dev is found by itself; for another one, say of pip's torch:
+#   cmake -DTorch_DIR="$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')/Torch" ...
+# Sets TROUPE_TORCH_FOUND and says in one line what was found or why not.
+option(TROUPE_BUILD_TORCH "Build elastic training of LibTorch modules if LibTorch is found" ON)
+set(TROUPE_TORCH_FOUND OFF)
+set(TROUPE_TORCH_WHY "switched off by TROUPE_BUILD_TORCH")
+if(TROUPE_BUILD_TORCH)
+  # Its package sets variables of the project's.
+  set(kept_standard ${CMAKE_CXX_STANDARD})
+  set(kept_message_level "${CMAKE_MESSAGE_LOG_LEVEL}")
+  set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
+  find_package(Torch QUIET)
+  set(CMAKE_MESSAGE_LOG_LEVEL "${kept_message_level}")
+  set(CMAKE_CXX_STANDARD ${kept_standard})
+  if(NOT TARGET torch)
+    set(TROUPE_TORCH_WHY "LibTorch was not found (package libtorch-dev, or -DTorch_DIR=)")
+  elseif(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+    # std::string would be two types in one program.
+    set(TROUPE_TORCH_WHY "the LibTorch in ${Torch_DIR} has the C++ ABI from before GCC 5; take one with the new ABI")
+  elseif(TROUPE_SANITIZE STREQUAL "thread")
+    set(TROUPE_TORCH_WHY "the thread sanitizer cannot see into LibTorch's own threads")
+  else()
+    set(TROUPE_TORCH_FOUND ON)
+  endif()
+endif()
+if(TROUPE_TORCH_FOUND)
+  message(STATUS "LibTorch ${Torch_VERSION} in ${Torch_DIR}: troupe_torch is built")
+else()
+  message(STATUS "troupe_torch is not built: ${TROUPE_TORCH_WHY}")
+endif()
