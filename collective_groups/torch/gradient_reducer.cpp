@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "collective_groups/group_agent.h"
 
@@ -20,6 +21,10 @@ using groups::ConstBuffer;
 using groups::DataType;
 using groups::GroupAgent;
 using groups::MutableBuffer;
+
+// A shared or an intrusive pointer, by LibTorch's version.
+using NodePointer =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 size_t Bytes(const at::Tensor& tensor) {
   return static_cast<size_t>(tensor.numel()) * tensor.element_size();
@@ -88,7 +93,7 @@ struct GradientReducer::Impl {
   std::vector<Bucket> buckets;
   std::vector<size_t> bucket_of;  // By parameter.
   std::vector<bool> fired;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks;
+  std::vector<std::pair<NodePointer, uintptr_t>> hooks;
   at::Tensor one;  // Of the last bucket's type: what the count is scaled from.
   bool begun = false;
   uint64_t counted = 0;
@@ -134,8 +139,7 @@ void GradientReducer::Impl::Plan() {
 void GradientReducer::Impl::Hook() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     // The node that accumulates into the gradient; the parameter itself holds it only weakly.
-    std::shared_ptr<torch::autograd::Node> node =
-        torch::autograd::impl::grad_accumulator(parameters[i]);
+    NodePointer node = torch::autograd::impl::grad_accumulator(parameters[i]);
     using List = torch::autograd::variable_list;
     std::function<List(const List&, const List&)> fire = [this, i](const List& outputs,
                                                                    const List&) {
