@@ -79,7 +79,7 @@ Status ElasticSampler::Load(const std::string& bytes) {
                      " samples, this member's has " + std::to_string(ledger_.samples()) +
                      "; all must read the same data set"};
   }
-  ledger_ = std::move(incoming);
+  ledger_ = incoming;
   leased_ = false;
   return Status::Ok();
 }
