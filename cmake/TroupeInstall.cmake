@@ -12,7 +12,7 @@ install(TARGETS troupe_head troupe_node troupe_local troupe_autoscaler_daemon
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cpp)
 foreach(folder runtime scheduler actors autoscaler collective_groups daemons)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/troupe COMPONENT cpp
-          FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE PATTERN "torch" EXCLUDE)
 endforeach()
 install(EXPORT TroupeTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/TroupeConfig.cmake.in

@@ -9,6 +9,7 @@
 //
 // Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits
 // for a round; a timerfd registered with the device ticks every 200 us while links change.
+#include <dlfcn.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
@@ -282,9 +283,29 @@ class GlooLinks final : public Links {
   uint64_t cancels_ = 0;
 };
 
+// A library that was loaded before may export another version of Gloo, which then answers our calls
+// and crashes: the LibTorch of pip does. Gloo is a library of its own, or linked into what we are
+// linked into.
+Status CheckGloo() {
+  using CreateFn = std::shared_ptr<gt::Device> (*)(const gt::tcp::attr&);
+  const CreateFn create = &gt::tcp::CreateDevice;
+  Dl_info gloo{};
+  Dl_info self{};
+  if (::dladdr(reinterpret_cast<void*>(create), &gloo) == 0 ||
+      ::dladdr(reinterpret_cast<void*>(&CheckGloo), &self) == 0)
+    return Status::Ok();
+  const std::string path = gloo.dli_fname;
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (gloo.dli_fbase == self.dli_fbase || name.starts_with("libgloo")) return Status::Ok();
+  return Error{ErrorCode::kUnavailable,
+               "the Gloo in this process is the one in " + path +
+                   ", not the one that Troupe was built with; link Troupe before it"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Links>> MakeGlooLinks(const GlooOptions& options) {
+  if (Status s = CheckGloo(); !s.ok()) return s.error();
   try {
     return std::unique_ptr<Links>(std::make_unique<GlooLinks>(options));
   } catch (const std::exception& e) {

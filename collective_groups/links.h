@@ -44,7 +44,8 @@ class Links {
 struct GlooOptions {
   std::string bind_address = "127.0.0.1";  // Address of the interface the data plane uses.
 };
-// Over TCP. kUnavailable if the address cannot be used.
+// Over TCP. kUnavailable if the address cannot be used, or if another library's Gloo comes before
+// ours.
 [[nodiscard]] Result<std::unique_ptr<Links>> MakeGlooLinks(const GlooOptions& options);
 
 // Between threads of one process, for tests: what is sent is handed over in memory. All links of

@@ -50,6 +50,7 @@ void Cluster::Start(const JobOptions& options) {
       options.argv.empty() ? std::vector<std::string>{SelfDir() + "/ledger-member"} : options.argv;
   spec.payload = std::to_string(options.samples) + " " + std::to_string(options.per_rank) + " " +
                  std::to_string(options.pace_us);
+  if (!options.payload.empty()) spec.payload = options.payload;
   spec.env = {{"TROUPE_TEST_FAULTS", options.faults},
               {"TROUPE_SHARED_MEMORY", options.share_memory ? "1" : "0"}};
   spec.spares = options.spares;
@@ -75,6 +76,8 @@ void Cluster::Handle(const JobEvent& event) {
   } else if (event.kind == "parked") {
     parked_.push_back(JsonField(json, 0, "reason"));
     members_.clear();
+  } else if (event.kind == "report") {
+    ++reports_;
   } else if (event.kind == "stalled") {
     stalled_.push_back(json);
   } else if (event.kind == "worker") {

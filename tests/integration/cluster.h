@@ -39,6 +39,7 @@ class Cluster {
     std::string faults;
     bool share_memory = true;       // False: over links, as between hosts.
     std::vector<std::string> argv;  // Default: the ledger member.
+    std::string payload;            // Default: samples, per_rank and pace_us.
   };
   void Start(const JobOptions& options);
 
@@ -61,6 +62,8 @@ class Cluster {
   [[nodiscard]] const std::vector<std::string>& drained() const { return drained_; }
   // The events of stalls, as JSON.
   [[nodiscard]] const std::vector<std::string>& stalled() const { return stalled_; }
+  // How often workers have reported something.
+  [[nodiscard]] int reports() const { return reports_; }
   // Processes of the cluster by program name, from /proc (children of troupe-local).
   [[nodiscard]] int PidOf(const std::string& program) const;
 
@@ -75,6 +78,7 @@ class Cluster {
   std::vector<std::string> results_;
   std::vector<std::string> parked_;
   int deaths_ = 0;
+  int reports_ = 0;
   std::vector<std::string> drained_;
   std::vector<std::string> stalled_;
 };

@@ -51,9 +51,11 @@ def test_a_death_on_either_host(hosts: Hosts, tmp_path: Path, victim: int) -> No
             {"victim": victim, "where": "backward"},
         )
         check(tmp_path, handle.result(120), 4)
-        sizes = [epoch["size"] for epoch in handle.epochs()]
-        assert sizes[1] == sizes[0] - 1 and sizes[-1] == 4  # A slow host may begin with three.
-        assert {member["host"] for member in handle.epochs()[0]["members"]} == {"host0", "host1"}
+        epochs = handle.epochs()  # The first may be without who is slow to start.
+        assert len(epochs) >= 3 and epochs[-1]["size"] == 4
+        assert {member["host"] for member in epochs[-1]["members"]} == {"host0", "host1"}
+        died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
+        assert len(died) == 1
 
 
 def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path:
         handle = executor.submit(
             train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
         )
-        wait_for(handle, lambda epochs: bool(epochs) and epochs[0]["size"] == 4)
+        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
         hosts.cut(1)
         try:
             wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import tree
 
+SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\s*<([^>]+)>", re.MULTILINE)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\s*"([^"]+)"', re.MULTILINE)
 TIMEOUT_S = 600
 
@@ -59,6 +60,21 @@ def sources_of(build: Path) -> dict[Path, str]:
     return found
 
 
+def unreadable(source: Path) -> bool:
+    """Whether clang cannot read the headers of a package that the source includes."""
+    rules = tree.load_rules(tree.ROOT)
+    prefixes = tuple(
+        prefix
+        for package in rules["clang_tidy"]["unreadable_packages"]
+        for prefix in rules["packages"][package]["headers"]
+    )
+    return any(
+        header.startswith(prefixes)
+        for path in included(source)
+        for header in SYSTEM_INCLUDE.findall(path.read_text())
+    )
+
+
 def run_one(tool: str, build: Path, source: Path) -> tuple[Path, int, str]:
     try:
         done = subprocess.run(
@@ -88,6 +104,7 @@ def main() -> int:
     sources = sources_of(options.build)
     if options.files:
         sources = {path.resolve(): sources[path.resolve()] for path in options.files}
+    sources = {path: command for path, command in sources.items() if not unreadable(path)}
     stamp = {path: stamp_of(path, command) for path, command in sources.items()}
     todo = [path for path in sorted(sources) if not (stamps / stamp[path]).exists()]
     failed = 0

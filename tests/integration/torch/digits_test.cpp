@@ -1,0 +1,58 @@
+// The C++ example for real: processes that train a LibTorch module lose a worker to SIGKILL in the
+// middle, gain a replacement, and end with one model, every sample counted once per data epoch.
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/integration/cluster.h"
+
+namespace troupe::testing {
+namespace {
+
+double Value(const std::string& summary, const std::string& key) {
+  const size_t at = summary.find(key + "=");
+  return at == std::string::npos ? -1 : std::stod(summary.substr(at + key.size() + 1));
+}
+
+class TorchDigits : public ::testing::TestWithParam<bool> {};
+
+TEST_P(TorchDigits, AKilledWorkerIsReplacedAndNoSampleIsLostOrDoubled) {
+  const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+                                    ".." / "bin" / "troupe-example-digits";
+  if (!std::filesystem::exists(bin)) GTEST_SKIP() << "built without TROUPE_BUILD_EXAMPLES";
+  Cluster cluster;
+  const std::string finish_file = cluster.client().run_dir() + "/finish";
+  Cluster::JobOptions options;
+  options.workers = 3;
+  options.max_workers = 3;
+  options.spares = 1;
+  options.share_memory = GetParam();
+  options.argv = {bin};
+  options.payload = "20\n" + finish_file + "\n" TROUPE_EXAMPLE_DATA "/digits.bin";
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(3, seconds(60)));
+  // In the middle of training: some data epochs are done, and it does not end before it is told.
+  ASSERT_TRUE(cluster.WaitFor("two data epochs", [&] { return cluster.reports() >= 2; }));
+  ::kill(cluster.members()[1].pid, SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("2 members", [&] { return cluster.members().size() == 2; }));
+  ASSERT_TRUE(cluster.WaitActive(3));
+  std::ofstream(finish_file) << "training may end\n";
+  ASSERT_TRUE(cluster.WaitDone());
+  EXPECT_EQ(cluster.state(), "succeeded") << cluster.reason();
+  EXPECT_EQ(cluster.deaths(), 1);
+  ASSERT_EQ(cluster.results().size(), 3U);
+  const std::string& summary = cluster.results().front();
+  for (const std::string& other : cluster.results()) EXPECT_EQ(other, summary);
+  EXPECT_GT(Value(summary, "accuracy"), 0.95) << summary;
+  EXPECT_GE(Value(summary, "epochs"), 20) << summary;
+  EXPECT_NE(summary.find("missing=0 doubled=0"), std::string::npos) << summary;
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, TorchDigits, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "memory" : "links"; });
+
+}  // namespace
+}  // namespace troupe::testing
