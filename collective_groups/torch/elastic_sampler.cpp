@@ -40,19 +40,19 @@ Result<Batch> ElasticSampler::Next() {
     for (uint64_t rank = 0; rank < size_; ++rank)
       sizes[rank] = left / size_ + (rank < left % size_ ? 1 : 0);
   }
-  // The committed prefix grows with every step, so it numbers the steps.
-  const auto ranges = ledger_.Lease(ledger_.committed(), sizes);
-  if (!ranges.ok()) return ranges.error();
+  const auto shares = ledger_.Lease(ledger_.next_step(), sizes);
+  if (!shares.ok()) return shares.error();
   leased_ = true;
   Permute();
-  const auto [begin, end] = (*ranges)[rank_];
   Batch batch;
-  batch.counted = end - begin;
-  batch.step_size = ranges->back().second - ranges->front().first;
+  batch.counted = sizes[rank_];
+  batch.step_size = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   const auto at = [this](uint64_t position) {
     return order_.begin() + static_cast<std::ptrdiff_t>(position);
   };
-  batch.indices.assign(at(begin), at(end));
+  for (const auto& [begin, end] : (*shares)[rank_]) {
+    batch.indices.insert(batch.indices.end(), at(begin), at(end));
+  }
   if (batch.indices.empty()) batch.indices.push_back(order_.front());
   return batch;
 }
@@ -60,14 +60,14 @@ Result<Batch> ElasticSampler::Next() {
 void ElasticSampler::Enter(int rank, int size) {
   rank_ = static_cast<uint64_t>(rank);
   size_ = static_cast<uint64_t>(size);
-  ledger_.Void(ledger_.committed());
+  ledger_.Void(ledger_.next_step());
   leased_ = false;
 }
 
 Status ElasticSampler::Commit() {
   if (!leased_) return Status::Ok();
   leased_ = false;
-  return ledger_.Commit(ledger_.committed());
+  return ledger_.Commit(ledger_.next_step());
 }
 
 Status ElasticSampler::Load(const std::string& bytes) {
