@@ -154,7 +154,7 @@ class Member {
     cpu_us_[way].push_back(CpuMicros() - cpu);
     page_->done_ns[rank_].store(clock.Now().ns);
     const float* result = way == 4 ? reinterpret_cast<float*>(shared_) : out_.data();
-    const auto expected = static_cast<float>(n_ * (n_ + 1) / 2);
+    const auto expected = static_cast<float>(n_ * (n_ + 1)) / 2;
     const bool right = result[0] == expected && result[count - 1] == expected;
     if (!right) Require(page_, Error{ErrorCode::kInternal, "a wrong sum"});
     Meet(page_, n_);

@@ -264,20 +264,34 @@ Status Algorithms::Exchange(std::span<const OutgoingBlock> outgoing,
   return tickets.Shrink();
 }
 
-// Chunk i comes from source i % sources and visits the receivers one after another, beginning with
-// receiver i % sources % receivers, so that the streams of different sources enter at different
-// places. Hashes of a stream follow it along the same way.
-Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<const int> receivers,
-                                      std::span<const MutableBuffer> buffers) {
-  const size_t streams = sources.size();
+namespace {
+
+// Who is before and after this rank on the way of a stream; -1: nobody, -2: not on the way.
+struct Way {
+  int from = -2;
+  int to = -2;
+};
+
+std::vector<Way> WaysOf(int me, std::span<const int> sources, std::span<const int> receivers) {
+  const int lanes = static_cast<int>(receivers.size());
   const auto position = [&](std::span<const int> list) {
-    const auto it = std::find(list.begin(), list.end(), team_->me);
+    const auto it = std::find(list.begin(), list.end(), me);
     return it == list.end() ? -1 : static_cast<int>(it - list.begin());
   };
   const int source = position(sources);
   const int receiver = position(receivers);
-  if (streams == 0 || receivers.empty() || (source < 0 && receiver < 0)) return uint64_t{0};
-  const int lanes = static_cast<int>(receivers.size());
+  std::vector<Way> ways(sources.size());
+  for (int k = 0; k < static_cast<int>(sources.size()); ++k) {
+    const auto stop = [&](int index) { return receivers[(k + index) % lanes]; };
+    if (source == k) ways[k] = {-1, stop(0)};
+    if (receiver < 0) continue;
+    const int index = Wrap(receiver - k, lanes);
+    ways[k] = {index == 0 ? sources[k] : stop(index - 1), index + 1 < lanes ? stop(index + 1) : -1};
+  }
+  return ways;
+}
+
+std::vector<MutableBuffer> ChunksOf(std::span<const MutableBuffer> buffers) {
   std::vector<MutableBuffer> chunks;
   for (const MutableBuffer& buffer : buffers) {
     for (size_t at = 0; at < buffer.bytes; at += kTransferChunkBytes) {
@@ -285,20 +299,21 @@ Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<co
           {static_cast<char*>(buffer.data) + at, std::min(kTransferChunkBytes, buffer.bytes - at)});
     }
   }
-  // Who is before and after this rank on the way of a stream; -1: nobody, -2: not on the way.
-  struct Way {
-    int from = -2;
-    int to = -2;
-  };
-  std::vector<Way> ways(streams);
+  return chunks;
+}
+
+}  // namespace
+
+// Chunk i comes from source i % sources and visits the receivers one after another, beginning with
+// receiver i % sources % receivers, so that the streams of different sources enter at different
+// places. Hashes of a stream follow it along the same way.
+Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<const int> receivers,
+                                      std::span<const MutableBuffer> buffers) {
+  if (sources.empty() || receivers.empty()) return uint64_t{0};
+  const size_t streams = sources.size();
+  const std::vector<Way> ways = WaysOf(team_->me, sources, receivers);
+  const std::vector<MutableBuffer> chunks = ChunksOf(buffers);
   std::vector<std::vector<uint64_t>> hashes(streams);
-  for (size_t k = 0; k < streams; ++k) {
-    const auto stop = [&](int index) { return receivers[(static_cast<int>(k) + index) % lanes]; };
-    if (source == static_cast<int>(k)) ways[k] = {-1, stop(0)};
-    if (receiver < 0) continue;
-    const int index = Wrap(receiver - static_cast<int>(k), lanes);
-    ways[k] = {index == 0 ? sources[k] : stop(index - 1), index + 1 < lanes ? stop(index + 1) : -1};
-  }
   uint64_t sent = 0;
   Tickets sending(channel_);
   std::deque<Channel::Ticket> receiving;
@@ -326,22 +341,28 @@ Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<co
   if (Status s = sending.Shrink(); !s.ok()) return s.error();
   bool same = true;
   for (size_t k = 0; k < streams; ++k) {
-    const size_t bytes = hashes[k].size() * sizeof(uint64_t);
-    if (bytes == 0) continue;
-    std::vector<uint64_t> expected(hashes[k].size());
-    if (ways[k].from >= 0) {
-      const Status s = channel_->Wait(Receive(ways[k].from, kHashes, expected.data(), bytes));
-      if (!s.ok()) return s.error();
-      same = same && expected == hashes[k];
-    }
-    if (ways[k].to >= 0) {
-      const void* correct = ways[k].from >= 0 ? expected.data() : hashes[k].data();
-      const Status s = channel_->Wait(Send(ways[k].to, kHashes, correct, bytes));
-      if (!s.ok()) return s.error();
-    }
+    Result<bool> equal = PassHashes(ways[k].from, ways[k].to, hashes[k]);
+    if (!equal.ok()) return equal.error();
+    same = same && *equal;
   }
   if (!same) return Error{ErrorCode::kCorrupt, "state transfer: a chunk's hash does not match"};
   return sent;
+}
+
+// Receives the source's hashes of a stream, passes them on, and compares.
+Result<bool> Algorithms::PassHashes(int from, int to, const std::vector<uint64_t>& mine) {
+  const size_t bytes = mine.size() * sizeof(uint64_t);
+  if (bytes == 0) return true;
+  std::vector<uint64_t> expected = mine;
+  if (from >= 0) {
+    const Status s = channel_->Wait(Receive(from, kHashes, expected.data(), bytes));
+    if (!s.ok()) return s.error();
+  }
+  if (to >= 0) {
+    const Status s = channel_->Wait(Send(to, kHashes, expected.data(), bytes));
+    if (!s.ok()) return s.error();
+  }
+  return expected == mine;
 }
 
 }  // namespace troupe::groups

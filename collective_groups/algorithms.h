@@ -72,6 +72,7 @@ class Algorithms {
  private:
   Status Doubling(void* data, size_t count, Elements elements);
   Status Ring(void* data, size_t count, Elements elements);
+  Result<bool> PassHashes(int from, int to, const std::vector<uint64_t>& mine);
   Status Swap(int peer, uint64_t phase, const void* out, void* in, size_t bytes);
   Channel::Ticket Send(int peer, uint64_t phase, const void* data, size_t bytes) {
     return channel_->Send(team_->ranks[peer], key_ | phase, data, bytes);

@@ -129,7 +129,7 @@ std::vector<Team> GroupAgent::TeamsIn(const View& view) const {
 // highest that anybody knows.
 GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
   const auto body = [this, ranks](Communicator& c, const Operation& operation) -> Result<uint64_t> {
-    const Result<uint64_t> known = HighestTeam(c, operation);
+    Result<uint64_t> known = HighestTeam(c, operation);
     if (!known.ok()) return known;
     Team team;
     {

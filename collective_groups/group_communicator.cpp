@@ -211,8 +211,7 @@ class GroupCommunicator final : public Communicator {
         const MutableBuffer result{scratch.data(), total * width};
         ReduceArguments all = arguments;
         all.count = total;
-        const Status s =
-            AllReduceInLevels(epoch, team, key, {&whole, 1}, {&result, 1}, all, postscale);
+        Status s = AllReduceInLevels(epoch, team, key, {&whole, 1}, {&result, 1}, all, postscale);
         size_t before = 0;
         for (int r = 0; r < team.team.me; ++r) before += counts[r];
         std::memcpy(out, scratch.data() + before * width, counts[team.team.me] * width);
@@ -225,7 +224,7 @@ class GroupCommunicator final : public Communicator {
         in = scratch.data();
       }
       Algorithms algorithms(epoch.channel.get(), &team.team, key);
-      const Status s = algorithms.ReduceScatter(in, out, counts, arguments.elements);
+      Status s = algorithms.ReduceScatter(in, out, counts, arguments.elements);
       if (postscale != 1.0) ScaleInPlace(out, counts[team.team.me], type, postscale);
       return s;
     });
@@ -267,7 +266,7 @@ class GroupCommunicator final : public Communicator {
     // members say to each other in transfers stays in order by itself.
     uint64_t sent = 0;
     const Operation operation{0, 0, "state transfer"};
-    const Status status = Run(operation, [&](EpochState& epoch, TeamState& team, uint64_t) {
+    Status status = Run(operation, [&](EpochState& epoch, TeamState& team, uint64_t) {
       --team.sequence;  // Taken by Run.
       // With both kinds of links under one stream a wait for one could hold up the other.
       if (team.layout.way == Way::kLevels)
@@ -363,7 +362,7 @@ class GroupCommunicator final : public Communicator {
     if (operation.signature == 0 || team.team.size() == 1) return Status::Ok();
     if (team.agreed.contains(operation.signature)) return Status::Ok();
     const uint64_t key = OperationKey(team.team.id, team.sequence, 0);
-    const Status status =
+    Status status =
         CompareDescriptions(*epoch.channel, team.team, key, operation.signature, operation.text);
     if (status.ok()) team.agreed.insert(operation.signature);
     return status;
@@ -451,7 +450,7 @@ class GroupCommunicator final : public Communicator {
       return epoch.near->Broadcast(team.local, data, bytes, local_root, fetch);
     }
     for (size_t at = 0; at < bytes; at += kStageBytes) {
-      const Status s = fetch(static_cast<char*>(data) + at, std::min(kStageBytes, bytes - at));
+      Status s = fetch(static_cast<char*>(data) + at, std::min(kStageBytes, bytes - at));
       if (!s.ok()) return s;
     }
     return Status::Ok();

@@ -223,13 +223,7 @@ void Member::OnCommand(const Command& command) {
       OnFail(command.epoch, command.reason);
       break;
     case CommandKind::kAssist:
-      if (state_ != MemberState::kActive || command.epoch != epoch_) break;
-      if (command.progress.sequence != 0) {
-        out_.emplace_back(Assist{command.progress});
-      } else if (!eager_) {
-        eager_ = true;
-        SendNow();
-      }
+      OnAssist(command);
       break;
   }
 }
@@ -327,6 +321,16 @@ void Member::OnCancelPrelink(const Command& command) {
 
 // The verdict of the coordinator on the epoch we are in. Its links carried half an operation, so
 // the epoch counts as broken.
+void Member::OnAssist(const Command& command) {
+  if (state_ != MemberState::kActive || command.epoch != epoch_) return;
+  if (command.progress.sequence != 0) {
+    out_.emplace_back(Assist{command.progress});
+  } else if (!eager_) {
+    eager_ = true;
+    SendNow();
+  }
+}
+
 void Member::OnFail(Epoch epoch, const std::string& reason) {
   if (state_ != MemberState::kActive || epoch != epoch_) return;
   if (failed_ != epoch_) {

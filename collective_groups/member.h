@@ -179,6 +179,7 @@ class Member {
   void OnLeave(const Command& command);
   void OnPrelink(const Command& command);
   void OnCancelPrelink(const Command& command);
+  void OnAssist(const Command& command);
   void OnFail(Epoch epoch, const std::string& reason);
   void OnOperation(const OperationBegan& e);
   void OnExpel(const Command& command);

@@ -193,7 +193,7 @@ const char* SharedGroup::PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader
 
 Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements, const char* own,
                                 const Reduction& reduction) {
-  const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
   if (!all.ok()) return all;
   const int owners = reduction.owners > 0 ? reduction.owners : team.size();
   if (team.me < owners) {
@@ -220,7 +220,7 @@ Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements
 
 Status SharedGroup::CopyParts(LocalTeam& team, uint64_t chunk, SegmentWriter* out, size_t elements,
                               const Reduction& reduction) {
-  const Status all = WaitForAll(team, &SharedHeader::reduced, chunk + 1, "all-reduce");
+  Status all = WaitForAll(team, &SharedHeader::reduced, chunk + 1, "all-reduce");
   if (!all.ok()) return all;
   if (out == nullptr) return Status::Ok();
   const size_t width = ElementBytes(reduction.elements.type);
@@ -284,7 +284,7 @@ Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer>
     ScaleInPlace(stage, count, reduction.elements.type, reduction.prescale);
   }
   Publish(team, &SharedHeader::staged, chunk + 1);
-  const Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
   if (!all.ok()) return all;
   if (!out.empty() && count > 0) {
     std::vector<const void*> inputs;
@@ -316,7 +316,7 @@ Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int roo
     const uint64_t chunk = team.chunk;
     if (team.me == root) {
       if (chunk >= kStages) {
-        const Status free =
+        Status free =
             WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, "broadcast", true);
         if (!free.ok()) return free;
       }
@@ -327,7 +327,7 @@ Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int roo
       Publish(team, &SharedHeader::staged, chunk + 1);
     } else {
       const SharedSegment& source = *peers_[team.peers[root]].segment;
-      const Status there = WaitUntil(
+      Status there = WaitUntil(
           [&] {
             return Reached(source.header().staged[team.id].value.load(std::memory_order_acquire),
                            chunk + 1, team.signature);
@@ -370,13 +370,12 @@ Channel::Ticket SharedGroup::Receive(int from, uint64_t key, void* data, size_t 
 }
 
 Status SharedGroup::Wait(Ticket ticket) {
-  const Status s = WaitUntil(
+  return WaitUntil(
       [&] {
         MoveMessages();
         return open_.contains(ticket) ? Seen::kNotYet : Seen::kYes;
       },
       "message");
-  return s;
 }
 
 void SharedGroup::Clear() {

@@ -35,7 +35,7 @@ Status AllReduceOnce(Communicator& c, int rank, size_t count) {
   const MutableBuffer target{out.data(), count * sizeof(float)};
   ReduceArguments arguments;
   arguments.count = count;
-  const Status s = c.AllReduce(kUnnamed, {&source, 1}, {&target, 1}, arguments);
+  Status s = c.AllReduce(kUnnamed, {&source, 1}, {&target, 1}, arguments);
   EXPECT_EQ(in, Input(rank, count)) << "the input was changed";
   for (size_t i = 0; s.ok() && i < count; ++i) {
     const float wanted = static_cast<float>((i % 7) + 1) * static_cast<float>((1 << kRanks) - 1);
@@ -51,7 +51,7 @@ Status ReduceScatterOnce(Communicator& c, int rank, size_t count) {
   const std::vector<float> in = Input(rank, count * kRanks);
   std::vector<float> out(count);
   const std::vector<size_t> counts(kRanks, count);
-  const Status s = c.ReduceScatter(kUnnamed, in.data(), out.data(), counts, ReduceArguments{});
+  Status s = c.ReduceScatter(kUnnamed, in.data(), out.data(), counts, ReduceArguments{});
   for (size_t i = 0; s.ok() && i < count; ++i) {
     const size_t at = static_cast<size_t>(rank) * count + i;
     const float wanted = static_cast<float>((at % 7) + 1) * static_cast<float>((1 << kRanks) - 1);
@@ -65,7 +65,7 @@ Status ReduceScatterOnce(Communicator& c, int rank, size_t count) {
 
 Status BroadcastOnce(Communicator& c, int rank, size_t count) {
   std::vector<float> data = rank == 1 ? Input(1, count) : std::vector<float>(count);
-  const Status s = c.Broadcast(kUnnamed, data.data(), count * sizeof(float), 1);
+  Status s = c.Broadcast(kUnnamed, data.data(), count * sizeof(float), 1);
   if (s.ok()) {
     EXPECT_TRUE(data == Input(1, count));
   }
@@ -76,7 +76,7 @@ Status AllGatherOnce(Communicator& c, int rank, size_t count) {
   const std::vector<float> in = Input(rank, count);
   std::vector<float> out(count * kRanks);
   const std::vector<size_t> bytes(kRanks, count * sizeof(float));
-  const Status s = AllGather(c, kUnnamed, in.data(), out.data(), bytes);
+  Status s = AllGather(c, kUnnamed, in.data(), out.data(), bytes);
   for (int peer = 0; s.ok() && peer < kRanks; ++peer) {
     const auto begin = out.begin() + static_cast<ptrdiff_t>(count) * peer;
     EXPECT_TRUE(
