@@ -16,7 +16,7 @@ constexpr size_t kSmallBytes = size_t{32} << 10;  // Everybody computes everythi
 constexpr size_t kAlign = 64;
 constexpr Duration kSleepSlice = milliseconds(200);
 // A member that is about to publish does so within microseconds, if it has a core.
-constexpr int kSpinsWithCores = 4000;
+constexpr int kSpinsWithCores = 200;
 constexpr int kSpinsWithout = 50;
 constexpr uint64_t kCountMask = (uint64_t{1} << 48) - 1;
 constexpr uint64_t kChunkMask = (uint64_t{1} << 32) - 1;
