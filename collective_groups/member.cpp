@@ -170,36 +170,10 @@ void Member::OnCommand(const Command& command) {
       OnPrepare(command);
       break;
     case CommandKind::kInstall:
-      if (command.epoch != epoch_) break;
-      if (state_ == MemberState::kPrepared && !linking_) {
-        linking_ = true;
-        view_ = command.view;
-        out_.emplace_back(LinkEpoch{command.view, command.offers});
-      } else if (state_ == MemberState::kLinked) {
-        SendNow();
-      }
+      OnInstall(command);
       break;
     case CommandKind::kActivate:
-      if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) break;
-      state_ = MemberState::kActive;
-      eager_ = false;
-      recent_.clear();
-      progress_ = {};
-      parked_ = false;
-      founder_ = false;
-      boundary_ = 0;
-      plan_accepted_ = false;
-      stop_confirmed_ = false;
-      prepare_.reset();
-      offers_.clear();
-      prelinks_.clear();
-      progress_ = Progress{};
-      blocked_ = false;
-      slow_at_ = Time::Never();
-      pause_ = left_at_ == Time::Never() ? Duration::zero() : now_ - left_at_;
-      left_at_ = Time::Never();
-      out_.emplace_back(Activated{view_, pause_});
-      SendNow();
+      OnActivate(command);
       break;
     case CommandKind::kHalt:
       OnHalt(command);
@@ -226,6 +200,39 @@ void Member::OnCommand(const Command& command) {
       OnAssist(command);
       break;
   }
+}
+
+void Member::OnInstall(const Command& command) {
+  if (command.epoch != epoch_) return;
+  if (state_ == MemberState::kPrepared && !linking_) {
+    linking_ = true;
+    view_ = command.view;
+    out_.emplace_back(LinkEpoch{command.view, command.offers});
+  } else if (state_ == MemberState::kLinked) {
+    SendNow();
+  }
+}
+
+void Member::OnActivate(const Command& command) {
+  if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) return;
+  state_ = MemberState::kActive;
+  eager_ = false;
+  recent_.clear();
+  parked_ = false;
+  founder_ = false;
+  boundary_ = 0;
+  plan_accepted_ = false;
+  stop_confirmed_ = false;
+  prepare_.reset();
+  offers_.clear();
+  prelinks_.clear();
+  progress_ = Progress{};
+  blocked_ = false;
+  slow_at_ = Time::Never();
+  pause_ = left_at_ == Time::Never() ? Duration::zero() : now_ - left_at_;
+  left_at_ = Time::Never();
+  out_.emplace_back(Activated{view_, pause_});
+  SendNow();
 }
 
 void Member::OnPlan(const Command& command) {

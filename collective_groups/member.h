@@ -173,6 +173,8 @@ class Member {
   void OnUserReady(const UserReady& e);
   void OnUserBoundary();
   void OnCommand(const Command& command);
+  void OnInstall(const Command& command);
+  void OnActivate(const Command& command);
   void OnPlan(const Command& command);
   void OnPrepare(const Command& command);
   void OnHalt(const Command& command);
