@@ -22,7 +22,8 @@ std::string_view ErrorCodeName(ErrorCode code) {
                                                               "user_error",
                                                               "drained",
                                                               "fenced",
-                                                              "internal", "mismatch"};
+                                                              "internal",
+                                                              "mismatch"};
   const auto index = static_cast<size_t>(code);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
