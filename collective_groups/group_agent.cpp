@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <utility>
 
 #include "collective_groups/internal/pending.h"
 #include "runtime/trace.h"
@@ -263,7 +261,6 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
   pending->operation = {call.team, signature, text};
   pending->bytes = bytes;
   pending->body = std::move(body);
-  pending->run_by = call.run_by;
   std::lock_guard lock(mu_);
   const Handle handle = next_handle_++;
   operations_[handle] = pending;
@@ -285,49 +282,36 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
                        !counted,
                        call.joined,
                        recipe};
-  queue_.push_back(pending);
-  if (call.run_by == RunBy::kCaller) return handle;
-  const Status posted = collectives_.Post([this] {
-    std::unique_lock lane(mu_);
-    RunOldest(lane);
-  });
-  if (posted.ok()) return handle;
-  queue_.pop_back();
-  return refuse(posted.error());
+  const Status posted = collectives_.Post([this, pending] { Run(*pending); });
+  return posted.ok() ? handle : refuse(posted.error());
 }
 
-// Operations run one at a time in the order of their issue, by whichever thread comes first: the
-// lane, or one that waits. Called with mu_, which it gives up while the operation runs.
-void GroupAgent::RunOldest(std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [this] { return !running_operation_; });
-  if (queue_.empty()) return;
-  const std::shared_ptr<Pending> pending = queue_.front();
-  queue_.pop_front();
-  running_operation_ = true;
-  const bool current = in_epoch_ && active_.view.epoch == pending->epoch && !stopped_;
+// On the lane, one operation after the other.
+void GroupAgent::Run(Pending& pending) {
+  std::unique_lock lock(mu_);
+  const bool current = in_epoch_ && active_.view.epoch == pending.epoch && !stopped_;
   const Time begin = trace::On() ? clock_.Now() : Time{};
   Result<uint64_t> result =
       Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
   if (current) {
-    at_ = pending;
-    FeedLocked(OperationBegan{pending->epoch, pending->progress});
+    at_ = &pending;
+    FeedLocked(OperationBegan{pending.epoch, pending.progress});
     lock.unlock();
-    result = pending->body(*communicator_, pending->operation);
+    result = pending.body(*communicator_, pending.operation);
     lock.lock();
     at_ = nullptr;
-    FeedLocked(OperationEnded{pending->epoch, pending->progress.sequence});
-    if (trace::On()) TraceCollective(*pending, begin);
+    FeedLocked(OperationEnded{pending.epoch, pending.progress.sequence});
+    if (trace::On()) TraceCollective(pending, begin);
   }
-  running_operation_ = false;
-  pending->done = true;
-  pending->body = nullptr;
+  pending.done = true;
+  pending.body = nullptr;
   if (result.ok()) {
-    pending->value = *result;
+    pending.value = *result;
   } else {
-    pending->status = EndedEarly(pending->epoch, result.error());
+    pending.status = EndedEarly(pending.epoch, result.error());
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
-      FeedLocked(CommunicatorBroke{pending->epoch, result.error().message});
+      FeedLocked(CommunicatorBroke{pending.epoch, result.error().message});
     }
   }
   changed_.notify_all();
@@ -355,7 +339,6 @@ Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {
   if (it == operations_.end())
     return Error{ErrorCode::kNotFound, "unknown handle, or one that was waited for before"};
   const std::shared_ptr<Pending> operation = it->second;
-  while (operation->run_by == RunBy::kCaller && !operation->done && !stopped_) RunOldest(lock);
   if (!changed_.wait_for(lock, limit, [&] { return operation->done || stopped_; })) {
     return Error{ErrorCode::kDeadlineExceeded, "the operation is still running"};
   }

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,15 +61,12 @@ class GroupAgent {
   [[nodiscard]] MemberState state() const;
 
   // ---- collectives (buffers must live until Wait) ----
-  // See Communicator for what the operations do; kLane starts one at once, kCaller leaves it to the
-  // thread that waits for it, which saves two changes of thread.
-  enum class RunBy : uint8_t { kLane, kCaller };
+  // See Communicator for what the operations do.
   struct Call {
     uint32_t team = 0;
     // What the ranks must agree on, such as `all-reduce "grad" float32[1024] sum`; empty: they do
     // not compare.
     std::string text;
-    RunBy run_by = RunBy::kLane;
     bool everyone = true;  // False: only some members of the team call it; it is not counted.
     bool joined = false;   // It is a Join.
   };
@@ -114,7 +110,7 @@ class GroupAgent {
   Handle Submit(const char* what, const Call& call, size_t bytes, Body body,
                 const std::string& recipe = "");
   [[nodiscard]] Error EndedEarly(Epoch epoch, Error error) const;
-  void RunOldest(std::unique_lock<std::mutex>& lock);
+  void Run(Pending& pending);
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
   Result<uint64_t> TakePart(Communicator& communicator);
@@ -147,9 +143,7 @@ class GroupAgent {
   std::optional<Progress> assist_;
   std::string fail_reason_;
   std::map<Handle, std::shared_ptr<Pending>> operations_;
-  std::deque<std::shared_ptr<Pending>> queue_;  // Not begun, in order of issue.
-  bool running_operation_ = false;
-  std::shared_ptr<Pending> at_;  // The one that runs.
+  const Pending* at_ = nullptr;  // The one that runs.
   Handle next_handle_ = 1;
   std::vector<std::vector<MemberId>> teams_;  // Team 1 and later.
 

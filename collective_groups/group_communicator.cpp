@@ -212,6 +212,7 @@ class GroupCommunicator final : public Communicator {
         ReduceArguments all = arguments;
         all.count = total;
         Status s = AllReduceInLevels(epoch, team, key, {&whole, 1}, {&result, 1}, all, postscale);
+        if (!s.ok()) return s;
         size_t before = 0;
         for (int r = 0; r < team.team.me; ++r) before += counts[r];
         std::memcpy(out, scratch.data() + before * width, counts[team.team.me] * width);
@@ -225,7 +226,7 @@ class GroupCommunicator final : public Communicator {
       }
       Algorithms algorithms(epoch.channel.get(), &team.team, key);
       Status s = algorithms.ReduceScatter(in, out, counts, arguments.elements);
-      if (postscale != 1.0) ScaleInPlace(out, counts[team.team.me], type, postscale);
+      if (s.ok() && postscale != 1.0) ScaleInPlace(out, counts[team.team.me], type, postscale);
       return s;
     });
   }

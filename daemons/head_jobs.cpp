@@ -279,6 +279,7 @@ void HeadService::OpenGroup(Job& job) {
       JobWorker* worker = FindWorker(j, id.ToString());
       if (worker == nullptr) return;
       worker->fenced = true;
+      Save(j);
       Kill(worker->process, SIGKILL, reason);
     });
   };

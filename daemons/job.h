@@ -46,7 +46,7 @@ struct JobWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms);
+    a(index, incarnation, process, node, state, rank, drain_ms, fenced);
   }
 };
 

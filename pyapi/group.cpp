@@ -73,32 +73,32 @@ class PyGroup {
 
   uint64_t AllReduce(const Buffers& in, const Buffers& out, size_t count, const std::string& dtype,
                      const std::string& op, double prescale, double postscale,
-                     const std::string& text, uint32_t team, bool now) {
-    return Agent().AllReduce(MakeCall(text, team, now), Inputs(in), Outputs(out),
+                     const std::string& text, uint32_t team) {
+    return Agent().AllReduce(MakeCall(text, team), Inputs(in), Outputs(out),
                              Arguments(dtype, op, count, prescale, postscale));
   }
   uint64_t ReduceScatter(uintptr_t in, uintptr_t out, std::vector<size_t> counts,
                          const std::string& dtype, const std::string& op, double prescale,
-                         double postscale, const std::string& text, uint32_t team, bool now) {
+                         double postscale, const std::string& text, uint32_t team) {
     CheckSizes("reduce-scatter", counts.size(), team);
-    return Agent().ReduceScatter(MakeCall(text, team, now), reinterpret_cast<void*>(in),
+    return Agent().ReduceScatter(MakeCall(text, team), reinterpret_cast<void*>(in),
                                  reinterpret_cast<void*>(out), std::move(counts),
                                  Arguments(dtype, op, 0, prescale, postscale));
   }
   uint64_t Broadcast(uintptr_t address, size_t bytes, int root, const std::string& text,
-                     uint32_t team, bool now) {
+                     uint32_t team) {
     CheckPosition(root, team);
-    return Agent().Broadcast(MakeCall(text, team, now), reinterpret_cast<void*>(address), bytes,
+    return Agent().Broadcast(MakeCall(text, team), reinterpret_cast<void*>(address), bytes,
                              root);
   }
   uint64_t AllGather(uintptr_t in, uintptr_t out, std::vector<size_t> bytes_per_rank,
-                     const std::string& text, uint32_t team, bool now) {
+                     const std::string& text, uint32_t team) {
     CheckSizes("all-gather", bytes_per_rank.size(), team);
-    return Agent().AllGather(MakeCall(text, team, now), reinterpret_cast<void*>(in),
+    return Agent().AllGather(MakeCall(text, team), reinterpret_cast<void*>(in),
                              reinterpret_cast<void*>(out), std::move(bytes_per_rank));
   }
   uint64_t Exchange(const Blocks& outgoing, const Blocks& incoming, const std::string& text,
-                    uint32_t team, bool now) {
+                    uint32_t team) {
     std::vector<groups::OutgoingBlock> out;
     for (const auto& [peer, address, bytes] : outgoing) {
       CheckPosition(peer, team);
@@ -109,14 +109,14 @@ class PyGroup {
       CheckPosition(peer, team);
       in.push_back({peer, reinterpret_cast<void*>(address), bytes});
     }
-    return Agent().Exchange(MakeCall(text, team, now), std::move(out), std::move(in));
+    return Agent().Exchange(MakeCall(text, team), std::move(out), std::move(in));
   }
   uint64_t Adasum(const Buffers& tensors, const std::string& dtype, const std::string& text,
-                  uint32_t team, bool now) {
-    return Agent().Adasum(MakeCall(text, team, now), Outputs(tensors), ParseType(dtype));
+                  uint32_t team) {
+    return Agent().Adasum(MakeCall(text, team), Outputs(tensors), ParseType(dtype));
   }
-  uint64_t Barrier(const std::string& text, uint32_t team, bool now) {
-    return Agent().Barrier(MakeCall(text, team, now));
+  uint64_t Barrier(const std::string& text, uint32_t team) {
+    return Agent().Barrier(MakeCall(text, team));
   }
   uint64_t Join() { return Agent().Join(); }
   uint64_t AddTeam(const std::vector<int>& ranks) {
@@ -149,9 +149,8 @@ class PyGroup {
       throw std::runtime_error("this worker has no assignment yet, so it has no group");
     return *agent;
   }
-  static groups::GroupAgent::Call MakeCall(const std::string& text, uint32_t team, bool now) {
-    using RunBy = groups::GroupAgent::RunBy;
-    return {team, text, now ? RunBy::kCaller : RunBy::kLane};
+  static groups::GroupAgent::Call MakeCall(const std::string& text, uint32_t team) {
+    return {team, text};
   }
   static groups::DataType ParseType(const std::string& dtype) {
     const auto type = groups::ParseDataType(dtype);
@@ -218,22 +217,19 @@ void BindGroup(py::module_& m) {
       .def("set_version", &PyGroup::SetVersion, py::arg("version"))
       .def("allreduce", &PyGroup::AllReduce, py::arg("ins"), py::arg("outs"), py::arg("count"),
            py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
+           py::arg("text") = "", py::arg("team") = 0)
       .def("reducescatter", &PyGroup::ReduceScatter, py::arg("in_ptr"), py::arg("out_ptr"),
            py::arg("counts"), py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0,
-           py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
+           py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0)
       .def("broadcast", &PyGroup::Broadcast, py::arg("ptr"), py::arg("nbytes"), py::arg("root"),
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
+           py::arg("text") = "", py::arg("team") = 0)
       .def("allgather", &PyGroup::AllGather, py::arg("in_ptr"), py::arg("out_ptr"),
-           py::arg("nbytes_per_rank"), py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
+           py::arg("nbytes_per_rank"), py::arg("text") = "", py::arg("team") = 0)
       .def("exchange", &PyGroup::Exchange, py::arg("outgoing"), py::arg("incoming"),
-           py::arg("text") = "", py::arg("team") = 0, py::arg("now") = false)
+           py::arg("text") = "", py::arg("team") = 0)
       .def("adasum", &PyGroup::Adasum, py::arg("tensors"), py::arg("dtype"), py::arg("text") = "",
-           py::arg("team") = 0, py::arg("now") = false)
-      .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0,
-           py::arg("now") = false)
+           py::arg("team") = 0)
+      .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0)
       .def("join", &PyGroup::Join)
       .def("add_team", &PyGroup::AddTeam, py::arg("ranks"))
       .def("team", &PyGroup::Team, py::arg("team"))

@@ -11,7 +11,6 @@ struct GroupAgent::Pending {
   size_t bytes = 0;
   Epoch epoch = 0;
   Body body;
-  RunBy run_by = RunBy::kLane;
   bool done = false;
   Status status;
   uint64_t value = 0;

@@ -369,7 +369,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if comm is not None:
         raise ValueError("init(comm=...) is not supported: the executor decides the group")
     if process_sets:
-        raise ValueError("init(process_sets=...) is not supported; only the global set exists")
+        raise ValueError(
+            "init(process_sets=...) is not supported; call add_process_set() for each after init()"
+        )
     if current_or_none() is not None:
         return
     runtime = _runtime.current()

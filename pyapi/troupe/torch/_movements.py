@@ -448,11 +448,11 @@ def sparse_allreduce_async(
         raise ValueError("sparse_allreduce_async needs a sparse COO tensor; use allreduce()")
     tensor = tensor.detach().coalesce()
     indices = tensor.indices().transpose(0, 1).contiguous()  # (entries, dimensions)
-    label = name or f"sparse.{'x'.join(str(d) for d in tensor.shape)}"
+    labels = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
     size = process_set.size()
     handles = [
-        allgather_async(indices, f"{label}.indices", process_set),
-        allgather_async(tensor.values().contiguous(), f"{label}.values", process_set),
+        allgather_async(indices, labels[0], process_set),
+        allgather_async(tensor.values().contiguous(), labels[1], process_set),
     ]
 
     def wait() -> torch.Tensor:

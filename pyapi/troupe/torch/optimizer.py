@@ -137,7 +137,11 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("DistributedOptimizer does not support LBFGS, which evaluates repeatedly")
-    check_process_set(process_set)
+    if check_process_set(process_set).team != 0:
+        raise ValueError(
+            "DistributedOptimizer averages over the whole group; for a process set all-reduce the "
+            "gradients by hand, with grouped_allreduce_(..., process_set=...) before step()"
+        )
     reduce_op = resolve_op(None, op)
     if reduce_op not in (Average, Sum):
         raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
