@@ -11,13 +11,6 @@
 #include "collective_groups/internal/tickets.h"
 
 namespace troupe::groups {
-namespace {
-
-// Blocks of a ring are cut so that one piece is reduced while the next one travels, but not into
-// smaller ones: each costs a wake-up on both sides.
-constexpr size_t kPieceMinBytes = size_t{256} << 10;
-
-}  // namespace
 
 Status Algorithms::AllReduce(const void* in, void* out, size_t count, Elements elements) {
   const size_t bytes = count * ElementBytes(elements.type);
@@ -137,8 +130,7 @@ Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elemen
   const size_t width = ElementBytes(elements.type);
   const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
   const size_t largest = (count + static_cast<size_t>(n) - 1) / static_cast<size_t>(n);
-  const size_t half = (largest / 2 + 1) * width;
-  const size_t segment = std::clamp(half, kPieceMinBytes, kSegmentBytes) / width;
+  const size_t segment = std::min(largest, kSegmentBytes / width);
   const size_t segments = (largest + segment - 1) / segment;
   const size_t total = 2 * (static_cast<size_t>(n) - 1) * segments;
   const size_t reducing = total / 2;
