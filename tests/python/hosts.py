@@ -6,32 +6,21 @@ taking the host's end of its cable down, which loses packets without telling any
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+import network
 import troupe
-
-NET = f"10.{os.getpid() % 200 + 20}.77"
-TAG = f"tr{os.getpid() % 100000}"
 
 
 def missing() -> str:
     """Why there can be no such hosts here; empty if there can."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "redis-server"))):
-        return "hosts need root, iproute2, unshare and redis-server"
-    probe = subprocess.run(["ip", "netns", "add", f"{TAG}p"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        return f"network namespaces are not allowed here: {probe.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", f"{TAG}p"], check=False)
-    return ""
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+    if not all(map(shutil.which, ("unshare", "redis-server"))):
+        return "hosts need unshare and redis-server"
+    return network.missing()
 
 
 class Hosts:
@@ -39,14 +28,14 @@ class Hosts:
 
     def __init__(self, folder: Path, bin_dir: Path, count: int, cpus: float) -> None:
         self.folder, self.bin_dir, self.count, self.cpus = folder, bin_dir, count, cpus
-        self.address = f"{NET}.1:7077"
+        self._network = network.Network(count)
+        self.address = f"{self._network.gateway}:7077"
         self.key_file = folder / "key"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._devices: list[str] = []
 
     def __enter__(self) -> Hosts:
         try:
-            self._cable()
+            self._network.__enter__()
             self._start("redis", ["redis-server", "--port", "0", "--unixsocket",
                                   str(self.folder / "redis.sock"), "--save", "", "--dir",
                                   str(self.folder)])
@@ -64,39 +53,20 @@ class Hosts:
             raise
         return self
 
-    def _cable(self) -> None:
-        bridge = f"{TAG}b"
-        ip("link", "add", bridge, "type", "bridge")
-        self._devices.append(bridge)
-        ip("addr", "add", f"{NET}.1/24", "dev", bridge)
-        ip("link", "set", bridge, "up")
-        for index in range(self.count):
-            space, outside = self.space(index), f"{TAG}v{index}"
-            ip("netns", "add", space)
-            ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-            ip("link", "set", outside, "master", bridge)
-            ip("link", "set", outside, "up")
-            for command in (("addr", "add", f"{NET}.{index + 2}/24", "dev", "eth0"),
-                            ("link", "set", "eth0", "up"), ("link", "set", "lo", "up")):
-                ip("-n", space, *command)
-
-    def space(self, index: int) -> str:
-        return f"{TAG}h{index}"
-
     def start_node(self, index: int) -> None:
         node = [str(self.bin_dir / "troupe-node"), "--head", f"tcp://{self.address}", "--key-file",
                 str(self.key_file), "--name", f"host{index}", "--data-address",
-                f"{NET}.{index + 2}", "--cpus", str(self.cpus)]
+                self._network.address(index), "--cpus", str(self.cpus)]
         named = f'hostname host{index} && exec "$@"'
-        self._start(f"node{index}", ["ip", "netns", "exec", self.space(index), "unshare", "--uts",
+        self._start(f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
                                      "sh", "-c", named, "sh", *node])
 
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""
-        ip("link", "set", f"{TAG}v{index}", "down")
+        self._network.cut(index)
 
     def mend(self, index: int) -> None:
-        ip("link", "set", f"{TAG}v{index}", "up")
+        self._network.mend(index)
 
     def executor(self, *arguments: Any, **options: Any) -> troupe.Executor:
         return troupe.Executor(*arguments, address=self.address, key_file=str(self.key_file),
@@ -119,7 +89,4 @@ class Hosts:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for index in range(self.count):
-            subprocess.run(["ip", "netns", "del", self.space(index)], capture_output=True)
-        for device in self._devices:
-            subprocess.run(["ip", "link", "del", device], capture_output=True)
+        self._network.__exit__()
