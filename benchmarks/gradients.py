@@ -134,28 +134,43 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
     if not all(float(p.grad.flatten()[0]) == (size + 1) / 2 for p in ours.values):
         raise RuntimeError("the averaged gradients are wrong")
     dist.destroy_process_group()
-    return times | time_commits(Model(gradients), rounds)
+    return times | time_commits(gradients, rounds)
 
 
-def time_commits(model: Model, rounds: int) -> Times:
-    """Steps of SGD with momentum, with and without a commit."""
+def time_commits(gradients: list[torch.Tensor], rounds: int) -> Times:
+    """Steps of SGD with momentum: with commits held in place, with copied ones, with none."""
     import troupe.torch as hvd
+    from troupe.torch.elastic._in_place import LEARN_COMMITS
 
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    def make() -> tuple[Model, Any]:
+        model = Model(gradients)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, hvd.DistributedOptimizer(sgd)
 
-    def train_step() -> None:
+    def train_step(model: Model, optimizer: Any) -> None:
         backward(model, model)
         optimizer.step()
 
+    held, copied, bare = make(), make(), make()
+    state = hvd.elastic.TorchState(*held)
+    os.environ["TROUPE_COMMIT_COPIES"] = "always"
+    copies = hvd.elastic.TorchState(*copied)
+
     @hvd.elastic.run
     def loop(state: Any) -> Times:
+        copies.sync()
+        for _ in range(LEARN_COMMITS):
+            train_step(*held)
+            state.commit()
+        if not state.held_in_place:
+            raise RuntimeError("the commits are not held in place")
         return take_turns({
-            "commit": lambda: (train_step(), state.commit())[1],
-            "no_commit": train_step,
+            "commit": lambda: (train_step(*held), state.commit())[1],
+            "commit_copied": lambda: (train_step(*copied), copies.commit())[1],
+            "no_commit": lambda: train_step(*bare),
         }, rounds)
 
-    return loop(hvd.elastic.TorchState(model, optimizer))
+    return loop(state)
 
 
 def main() -> int:

@@ -22,16 +22,20 @@ SAMPLES, BATCH = 240, 8
 
 
 def train(folder: str, until: dict, victim: int = -1, where: str = "", compress: str = "none",
-          ) -> dict:
+          in_place: bool = False) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
     reduction, in the middle of backward, or between step and commit. With "hang" it does not die:
-    it waits before the reduction for an event that never comes.
+    it waits before the reduction for an event that never comes. With ``in_place`` commits are held
+    in the live tensors from the second on, small as these are.
     """
     import torch
 
     import troupe.torch as hvd
+    from troupe.torch.elastic import _in_place
+
+    _in_place.LEARN_COMMITS, _in_place.MIN_BYTES = (2, 1) if in_place else (64, 1 << 16)
 
     hvd.init()
     torch.manual_seed(3)
@@ -72,6 +76,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 optimizer.zero_grad()
                 model(data[indices]).pow(2).mean().backward()
                 optimizer.step()
+                if in_place and step == 4:
+                    assert state.held_in_place
                 die("after")
                 state.step += 1
                 version = state.version
@@ -146,6 +152,18 @@ def test_a_death_and_its_replacement(
     if where == "backward":  # nobody computed that step twice
         assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
         assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
+
+
+@pytest.mark.parametrize("where", ["before", "backward", "after"])
+def test_a_death_and_its_replacement_with_commits_in_place(
+    executor: troupe.Executor, tmp_path: Path, where: str
+) -> None:
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}),
+        {"victim": 0, "where": where, "in_place": True},
+    )
+    check(tmp_path, handle.result(120), 3)
+    assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
 
 
 @pytest.mark.parametrize("compress", ["powersgd", "topk"])

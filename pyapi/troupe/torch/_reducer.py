@@ -168,6 +168,7 @@ class Reducer:
     def _launch(self, bucket: Bucket) -> None:
         context = self.context
         bucket.launched = True
+        context.operations += 1
         if context.size == 1:
             return
         try:

@@ -23,6 +23,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _reducer: Reducer
     _synchronized: bool
     _should_synchronize: bool
+    _commits: Any
 
     def synchronize(self) -> None:
         """Waits for the gradients of this step; call it by hand to clip them before ``step()``."""
@@ -53,7 +54,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
+        commits = self._commits
+        if commits is not None:
+            commits.before_step()
         result = super(self.__class__, self).step()
+        if commits is not None:
+            commits.after_step()
         return loss if closure is not None else result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +83,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer.abandon()
         self._reducer.forget_errors()
         self._synchronized = False
+        if self._commits is not None:
+            self._commits.before_load()
         super(self.__class__, self).load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -89,6 +97,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def attach_sampler(self, sampler: Any) -> None:
         """Weights each rank's gradient by the samples that ``sampler`` counted for its step."""
         self._reducer.sampler = sampler
+
+    def attach_commits(self, commits: Any) -> None:
+        """Has ``commits`` told before and after each change of the parameters."""
+        self._commits = commits
 
     def abandon_step(self) -> None:
         """Forgets a step that will not be finished."""
@@ -160,6 +172,7 @@ def DistributedOptimizer(
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._synchronized = False
     wrapped._should_synchronize = True
+    wrapped._commits = None
     wrapped._reducer = Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
         sparse_as_dense, bucket_bytes,

@@ -80,7 +80,7 @@ def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: 
             _native.trace_phase("restore")
             context.abandon_collectives()
             if state.has_state:
-                state.restore()
+                state.go_back()
         except HostsUpdatedInterrupt:
             _log.info("the members change after commit %d", state.version)
 
