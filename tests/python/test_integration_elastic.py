@@ -152,6 +152,8 @@ def test_a_death_and_its_replacement(
     if where == "backward":  # nobody computed that step twice
         assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
         assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
+        assert handle.recovery() == {
+            "steps_replayed": 1, "steps_recomputed": 0, "samples_returned": BATCH}
 
 
 @pytest.mark.parametrize("where", ["before", "backward", "after"])

@@ -73,6 +73,7 @@ class Context:
         self._kept: list[Any] = []
         self.process_sets: list[Any] = []
         self.operations = 0  # Collectives that were begun.
+        self.steps_begun = 0  # Steps of optimizers for which gradients were computed.
         self.replay: Any = None  # inside elastic.run: finishes interrupted steps
         # A step has entered this view and failed for good; the elastic loop has not heard of it.
         self.unwinding = False

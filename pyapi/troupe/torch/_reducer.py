@@ -131,6 +131,8 @@ class Reducer:
                 "Gradients were computed more than backward_passes_per_step times before call to "
                 "step(). Increase backward_passes_per_step to accumulate gradients locally."
             )
+        if not self._fired:
+            self.context.steps_begun += 1
         self._fired[id(param)] = fired
         if fired < self.passes:
             return

@@ -64,6 +64,7 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._version = 0
         self._has_state = False
+        self._begun_at_save = 0
 
     @property
     def version(self) -> int:
@@ -127,6 +128,7 @@ class State:
         self._version += 1
         self._has_state = True
         context = _context.current()
+        self._begun_at_save = context.steps_begun
         with _native.collective_errors("commit"):
             context.group.set_version(self._version)
 
@@ -140,6 +142,12 @@ class State:
     def _save_commit(self) -> None:
         """Hook for subclasses: saves the state as the version after this one."""
         self.save()
+
+    def steps_begun(self) -> int:
+        """How many steps have had gradients since the last commit; counts from here on anew."""
+        begun = _context.current().steps_begun
+        since, self._begun_at_save = begun - self._begun_at_save, begun
+        return since
 
     def save(self) -> None:
         """Keeps the state as it is now."""
