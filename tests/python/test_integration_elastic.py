@@ -25,19 +25,16 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
           in_place: bool = False) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
-    The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
-    reduction, in the middle of backward, or between step and commit. With "hang" it does not die:
-    it waits before the reduction for an event that never comes. With ``in_place`` commits are held
-    in the live tensors from the second on, small as these are.
+    In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
+    reduction, in backward, or before the commit; with "hang" it waits there for ever. With
+    ``in_place`` commits are held in the live tensors from the second on.
     """
     import torch
 
     import troupe.torch as hvd
-    from troupe.torch.elastic import _in_place
-
-    _in_place.LEARN_COMMITS, _in_place.MIN_BYTES = (2, 1) if in_place else (64, 1 << 16)
 
     hvd.init()
+    _hold_in_place(in_place)
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -76,8 +73,6 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 optimizer.zero_grad()
                 model(data[indices]).pow(2).mean().backward()
                 optimizer.step()
-                if in_place and step == 4:
-                    assert state.held_in_place
                 die("after")
                 state.step += 1
                 version = state.version
@@ -95,8 +90,15 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 return
 
     loop(state)
+    assert not in_place or not state._in_place.reason
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+
+
+def _hold_in_place(soon: bool) -> None:
+    from troupe.torch.elastic import _in_place
+
+    _in_place.LEARN_COMMITS, _in_place.MIN_BYTES = (2, 1) if soon else (64, 1 << 16)
 
 
 def _compression(name: str) -> Any:

@@ -23,7 +23,8 @@ from troupe import _native
 from troupe.errors import HorovodInternalError
 from troupe.torch._context import Context
 from troupe.torch.elastic.handlers import TreeHandler
-from troupe.torch.elastic.state import ObjectState, State, TorchState
+from troupe.torch.elastic.state import ObjectState, State
+from troupe.torch.elastic.torch_state import TorchState
 
 _log = logging.getLogger("troupe.elastic")
 
