@@ -33,8 +33,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     import troupe.torch as hvd
 
-    hvd.init()
     _hold_in_place(in_place)
+    hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -58,8 +58,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
     def enough() -> bool:
-        there = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
-        return there and state.epoch >= 2
+        return hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"] and state.epoch >= 2
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
@@ -91,8 +90,12 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     loop(state)
     assert not in_place or not state._in_place.reason
+    return {"step": state.step, "epoch": state.epoch, "hash": _digest(model)}
+
+
+def _digest(model: Any) -> str:
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+    return hashlib.sha256(blob).hexdigest()
 
 
 def _hold_in_place(soon: bool) -> None:
