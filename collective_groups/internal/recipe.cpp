@@ -134,6 +134,16 @@ std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank) {
 
 std::string BarrierRecipe() { return "barrier"; }
 
+std::optional<int> RootOf(const std::string& recipe) {
+  std::istringstream words(recipe);
+  std::string kind;
+  size_t bytes = 0;
+  int root = 0;
+  words >> kind;
+  if (kind != "broadcast" || !(words >> bytes >> root)) return std::nullopt;
+  return root;
+}
+
 Status TakePartIn(Communicator& communicator, const Operation& operation,
                   const std::string& recipe) {
   std::istringstream words(recipe);
@@ -147,8 +157,7 @@ Status TakePartIn(Communicator& communicator, const Operation& operation,
     int root = 0;
     words >> bytes >> root;
     if (root == me) {
-      return Error{ErrorCode::kMismatch, operation.text + ": its root has joined, so that nobody " +
-                                             "has what is to be broadcast"};
+      return Error{ErrorCode::kCorrupt, operation.text + ": a recipe for its root"};
     }
     std::vector<char> unwanted(bytes);
     return communicator.Broadcast(operation, unwanted.data(), bytes, root);

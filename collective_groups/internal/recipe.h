@@ -6,6 +6,7 @@
 // Thread: any.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,7 +19,10 @@ namespace troupe::groups {
 [[nodiscard]] std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank);
 [[nodiscard]] std::string BarrierRecipe();
 
-// kCorrupt if the recipe is none; kInvalidArgument if this rank is the root of a broadcast.
+// The only rank that has what the others get; nothing if the recipe is not that of a broadcast.
+[[nodiscard]] std::optional<int> RootOf(const std::string& recipe);
+
+// kCorrupt if the recipe is none, or that of a broadcast whose root is this rank.
 Status TakePartIn(Communicator& communicator, const Operation& operation,
                   const std::string& recipe);
 
