@@ -4,7 +4,8 @@
 what autograd and the reduction cost. All ways run in the same processes in turns, one torch thread
 each; a step begins with a barrier and the slowest rank counts. "autograd" reduces nothing;
 "limit" is that and one sum of the same bytes, in place, in memory that the processes share.
-"elastic_step" is a whole step of SGD with momentum, with and without ``state.commit()``.
+"troupe_auto" has chosen the size of its buckets beforehand. "elastic_step" is a whole step of SGD
+with momentum: with commits held in place, with copied commits, and with none.
 One JSON line a figure; times in milliseconds.
 """
 
@@ -122,10 +123,12 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
     reduce_shared = shared_sum(folder, nbytes, rank, size, hvd.barrier)
     plain, ours, copied, viewed = (Model(gradients) for _ in range(4))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(ours.parameters(), lr=0.1))
+    tuned, optimizer_tuned = tune(gradients)
     ddp = torch.nn.parallel.DistributedDataParallel(copied)
     ddp_view = torch.nn.parallel.DistributedDataParallel(viewed, gradient_as_bucket_view=True)
     times = take_turns({
         "troupe": lambda: (backward(ours, ours), optimizer.synchronize())[1],
+        "troupe_auto": lambda: (backward(tuned, tuned), optimizer_tuned.synchronize())[1],
         "ddp": lambda: backward(ddp, copied),
         "ddp_view": lambda: backward(ddp_view, viewed),
         "autograd": lambda: backward(plain, plain),
@@ -135,6 +138,22 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
         raise RuntimeError("the averaged gradients are wrong")
     dist.destroy_process_group()
     return times | time_commits(gradients, rounds)
+
+
+def tune(gradients: list[torch.Tensor]) -> tuple[Model, Any]:
+    """A model whose optimizer has chosen the size of its buckets, in steps of nothing else."""
+    import troupe.torch as hvd
+
+    model = Model(gradients)
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), bucket_bytes="auto")
+    for _ in range(40):
+        backward(model, model)
+        optimizer.synchronize()
+    if hvd.rank() == 0:
+        chosen = optimizer._reducer._tuning.bucket_bytes
+        print(json.dumps({"bench": "bucket_tuning", "n": hvd.size(), "bytes": chosen}), flush=True)
+    return model, optimizer
 
 
 def time_commits(gradients: list[torch.Tensor], rounds: int) -> Times:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -119,7 +119,7 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-    bucket_bytes: Optional[int] = None,
+    bucket_bytes: Union[int, str, None] = None,
 ) -> torch.optim.Optimizer:
     """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
 
@@ -136,6 +136,8 @@ def DistributedOptimizer(
         process_set: the global one.
         bucket_bytes: gradients that are reduced at once; 0 reduces each by itself. Equal on all
             ranks. Default: the environment's TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
+            "auto": the first 32 steps of a group try four sizes, then all ranks, and those that
+            join later, use the one with which the slowest rank was fastest.
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
