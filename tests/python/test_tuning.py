@@ -9,7 +9,6 @@ import test_elastic
 import test_replay
 import torch
 from test_elastic import Log, finish, kill_at, start, trainer
-from test_optimizer import make_model, params_of
 
 import troupe.torch as hvd
 from troupe.torch import _tuning
@@ -17,6 +16,7 @@ from troupe.torch._reducer import Reducer
 from troupe.torch._tuning import BucketTuning
 
 from fake_core import FakeCluster, FakeGroup, Rank, run_ranks
+from test_optimizer import make_model, params_of
 
 SIZES = (1200, 0, 300, 1 << 20)
 STEPS = 4 * 2  # until all sizes are tried, with the constants below

@@ -134,10 +134,8 @@ def DistributedOptimizer(
         num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
         sparse_as_dense: densify sparse gradients.
         process_set: the global one.
-        bucket_bytes: gradients that are reduced at once; 0 reduces each by itself. Equal on all
-            ranks. Default: the environment's TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
-            "auto": the first 32 steps of a group try four sizes, then all ranks, and those that
-            join later, use the one with which the slowest rank was fastest.
+        bucket_bytes: gradients reduced at once, equal on all ranks; 0: each by itself; "auto": what
+            the first 32 steps find best. Default: TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
