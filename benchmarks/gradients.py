@@ -108,8 +108,8 @@ def take_turns(ways: dict[str, Step], rounds: int) -> Times:
     return times
 
 
-def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
-    """Times every way of reducing, then steps with and without a commit."""
+def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> tuple[Times, int]:
+    """Times of every way of reducing, then of commits; the size of buckets that was chosen."""
     import troupe.torch as hvd
 
     hvd.init()
@@ -137,7 +137,8 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
     if not all(float(p.grad.flatten()[0]) == (size + 1) / 2 for p in ours.values):
         raise RuntimeError("the averaged gradients are wrong")
     dist.destroy_process_group()
-    return times | time_commits(gradients, rounds)
+    chosen = optimizer_tuned._reducer._tuning.bucket_bytes
+    return {**times, **time_commits(gradients, rounds)}, chosen
 
 
 def tune(gradients: list[torch.Tensor]) -> tuple[Model, Any]:
@@ -150,9 +151,6 @@ def tune(gradients: list[torch.Tensor]) -> tuple[Model, Any]:
     for _ in range(40):
         backward(model, model)
         optimizer.synchronize()
-    if hvd.rank() == 0:
-        chosen = optimizer._reducer._tuning.bucket_bytes
-        print(json.dumps({"bench": "bucket_tuning", "n": hvd.size(), "bytes": chosen}), flush=True)
     return model, optimizer
 
 
@@ -205,13 +203,14 @@ def main() -> int:
             size, size, workers=size, cpus_per_worker=0.1, num_cpus=2, progress="off"
         ) as executor:
             shapes = _trainee.resnet50_shapes()
-            times = executor.run(worker, (folder, shapes, options.rounds))[0]
+            times, chosen = executor.run(worker, (folder, shapes, options.rounds))[0]
         for name, steps in times.items():
             kind = "elastic_step" if "commit" in name else "gradients"
             print(json.dumps({
                 "bench": kind, "way": name, "n": size, "trials": len(steps), "unit": "ms",
                 "min": round(min(steps), 2), "p50": round(statistics.median(steps), 2),
-                "max": round(max(steps), 2)}), flush=True)
+                "max": round(max(steps), 2),
+                **({"bucket_bytes": chosen} if name == "troupe_auto" else {})}), flush=True)
     return 0
 
 

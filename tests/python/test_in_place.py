@@ -15,6 +15,7 @@ from test_states import picture
 
 import troupe.torch as hvd
 from troupe.errors import HorovodInternalError
+from troupe.torch._tree import nbytes
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 from troupe.torch.elastic import _in_place as in_place
 
@@ -403,7 +404,7 @@ def test_a_member_that_fails_while_it_receives_keeps_its_commit() -> None:
         if group.name == "w0":
             raise Killed()
         for parameter in log.members[group.name].model.parameters():
-            memory(parameter.data_ptr(), parameter.nbytes).zero_()
+            memory(parameter.data_ptr(), nbytes(parameter)).zero_()
 
     train(FakeCluster(3, before=before, deliver=deliver), 3, log)
     assert log.begun["w1"] == log.begun["w2"] == [0, 6] and seen["w1"] == 3
