@@ -4,7 +4,8 @@
 what autograd and the reduction cost. All ways run in the same processes in turns, one torch thread
 each; a step begins with a barrier and the slowest rank counts. "autograd" reduces nothing;
 "limit" is that and one sum of the same bytes, in place, in memory that the processes share.
-"elastic_step" is a whole step of SGD with momentum, with and without ``state.commit()``.
+"troupe_auto" has chosen the size of its buckets beforehand. "elastic_step" is a whole step of SGD
+with momentum: with commits held in place, with copied commits, and with none.
 One JSON line a figure; times in milliseconds.
 """
 
@@ -107,8 +108,8 @@ def take_turns(ways: dict[str, Step], rounds: int) -> Times:
     return times
 
 
-def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
-    """Times every way of reducing, then steps with and without a commit."""
+def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> tuple[Times, int]:
+    """Times of every way of reducing, then of commits; the size of buckets that was chosen."""
     import troupe.torch as hvd
 
     hvd.init()
@@ -122,10 +123,12 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
     reduce_shared = shared_sum(folder, nbytes, rank, size, hvd.barrier)
     plain, ours, copied, viewed = (Model(gradients) for _ in range(4))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(ours.parameters(), lr=0.1))
+    tuned, optimizer_tuned = tune(gradients)
     ddp = torch.nn.parallel.DistributedDataParallel(copied)
     ddp_view = torch.nn.parallel.DistributedDataParallel(viewed, gradient_as_bucket_view=True)
     times = take_turns({
         "troupe": lambda: (backward(ours, ours), optimizer.synchronize())[1],
+        "troupe_auto": lambda: (backward(tuned, tuned), optimizer_tuned.synchronize())[1],
         "ddp": lambda: backward(ddp, copied),
         "ddp_view": lambda: backward(ddp_view, viewed),
         "autograd": lambda: backward(plain, plain),
@@ -134,28 +137,57 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> Times:
     if not all(float(p.grad.flatten()[0]) == (size + 1) / 2 for p in ours.values):
         raise RuntimeError("the averaged gradients are wrong")
     dist.destroy_process_group()
-    return times | time_commits(Model(gradients), rounds)
+    chosen = optimizer_tuned._reducer._tuning.bucket_bytes
+    return {**times, **time_commits(gradients, rounds)}, chosen
 
 
-def time_commits(model: Model, rounds: int) -> Times:
-    """Steps of SGD with momentum, with and without a commit."""
+def tune(gradients: list[torch.Tensor]) -> tuple[Model, Any]:
+    """A model whose optimizer has chosen the size of its buckets, in steps of nothing else."""
     import troupe.torch as hvd
 
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    model = Model(gradients)
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), bucket_bytes="auto")
+    for _ in range(40):
+        backward(model, model)
+        optimizer.synchronize()
+    return model, optimizer
 
-    def train_step() -> None:
+
+def time_commits(gradients: list[torch.Tensor], rounds: int) -> Times:
+    """Steps of SGD with momentum: with commits held in place, with copied ones, with none."""
+    import troupe.torch as hvd
+    from troupe.torch.elastic._in_place import LEARN_COMMITS
+
+    def make() -> tuple[Model, Any]:
+        model = Model(gradients)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, hvd.DistributedOptimizer(sgd)
+
+    def train_step(model: Model, optimizer: Any) -> None:
         backward(model, model)
         optimizer.step()
 
+    held, copied, bare = make(), make(), make()
+    state = hvd.elastic.TorchState(*held)
+    os.environ["TROUPE_COMMIT_COPIES"] = "always"
+    copies = hvd.elastic.TorchState(*copied)
+
     @hvd.elastic.run
     def loop(state: Any) -> Times:
+        copies.sync()
+        for _ in range(LEARN_COMMITS):
+            train_step(*held)
+            state.commit()
+        if not state.held_in_place:
+            raise RuntimeError("the commits are not held in place")
         return take_turns({
-            "commit": lambda: (train_step(), state.commit())[1],
-            "no_commit": train_step,
+            "commit": lambda: (train_step(*held), state.commit())[1],
+            "commit_copied": lambda: (train_step(*copied), copies.commit())[1],
+            "no_commit": lambda: train_step(*bare),
         }, rounds)
 
-    return loop(hvd.elastic.TorchState(model, optimizer))
+    return loop(state)
 
 
 def main() -> int:
@@ -171,13 +203,14 @@ def main() -> int:
             size, size, workers=size, cpus_per_worker=0.1, num_cpus=2, progress="off"
         ) as executor:
             shapes = _trainee.resnet50_shapes()
-            times = executor.run(worker, (folder, shapes, options.rounds))[0]
+            times, chosen = executor.run(worker, (folder, shapes, options.rounds))[0]
         for name, steps in times.items():
             kind = "elastic_step" if "commit" in name else "gradients"
             print(json.dumps({
                 "bench": kind, "way": name, "n": size, "trials": len(steps), "unit": "ms",
                 "min": round(min(steps), 2), "p50": round(statistics.median(steps), 2),
-                "max": round(max(steps), 2)}), flush=True)
+                "max": round(max(steps), 2),
+                **({"bucket_bytes": chosen} if name == "troupe_auto" else {})}), flush=True)
     return 0
 
 

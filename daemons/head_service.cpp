@@ -323,7 +323,13 @@ void HeadService::OnWorkerOutput(const WorkerOutput& output) {
 
 void HeadService::OnWorkerNote(const WorkerNote& note) {
   const auto [job, worker] = Owner(note.process);
-  if (worker != nullptr) Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note));
+  if (worker == nullptr) return;
+  if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
+    metrics::Add(metrics::Id::kStepsReplayed, static_cast<double>(recovered->steps_replayed));
+    metrics::Add(metrics::Id::kStepsRecomputed, static_cast<double>(recovered->steps_recomputed));
+    metrics::Add(metrics::Id::kSamplesReturned, static_cast<double>(recovered->samples_returned));
+  }
+  Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note));
 }
 
 void HeadService::OnWorkerResult(const WorkerResult& result) {

@@ -92,8 +92,33 @@ JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, b
   return {"log", Dump(json), ""};
 }
 
+std::optional<Recovered> ReadRecovered(const WorkerNote& note) {
+  if (note.kind != "recovered") return std::nullopt;
+  const Json json = Json::parse(note.payload, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const auto count = [&](const char* name) -> uint64_t {
+    const auto it = json.find(name);
+    return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+  };
+  Recovered recovered{count("steps_replayed"), count("steps_recomputed"), count("samples_returned"),
+                      ""};
+  if (const auto it = json.find("message"); it != json.end() && it->is_string()) {
+    recovered.message = it->get<std::string>();
+  }
+  return recovered;
+}
+
 JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
                    const WorkerNote& note) {
+  if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
+    Json json = Base("recovered", job, at);
+    AddWorker(json, worker);
+    json["steps_replayed"] = recovered->steps_replayed;
+    json["steps_recomputed"] = recovered->steps_recomputed;
+    json["samples_returned"] = recovered->samples_returned;
+    json["message"] = recovered->message;
+    return {"recovered", Dump(json), ""};
+  }
   const bool told = note.kind == "warning" || note.kind == "resumed";
   Json json = Base(told || note.kind == "state" ? note.kind.c_str() : "report", job, at);
   AddWorker(json, worker);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,15 @@ struct JobStatus {
                                 bool is_stderr, const std::string& line);
 [[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                  const WorkerNote& note);
+// What a worker says when its group has dealt with a death, in a note of kind "recovered".
+struct Recovered {
+  uint64_t steps_replayed = 0;    // Finished from kept gradients.
+  uint64_t steps_recomputed = 0;  // Computed again since the last commit.
+  uint64_t samples_returned = 0;  // Of dead members, to the sampler.
+  std::string message;            // For people.
+};
+// Nothing if the note is of another kind, or not of this form.
+[[nodiscard]] std::optional<Recovered> ReadRecovered(const WorkerNote& note);
 [[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                    int rank, const std::string& payload);
 [[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);

@@ -135,6 +135,7 @@ def play(executor: troupe.Executor, folder: str) -> dict[str, Any]:
     return {
         "results": handle.result(),
         "epochs": handle.epochs(),
+        "recovery": handle.recovery(),
         "books": balance(read_journals(folder), samples),
     }
 
@@ -164,6 +165,7 @@ def summary(outcome: dict[str, Any]) -> dict[str, Any]:
             {"reason": e["reason"], "size": e["size"], "pause_ms": round(e["pause_ms"], 2)}
             for e in outcome["epochs"]
         ],
+        **outcome["recovery"],
         "steps_lost": books.steps_lost,
         "samples_missing": books.samples_missing,
         "samples_doubled": books.samples_doubled,

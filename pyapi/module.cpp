@@ -224,7 +224,7 @@ class PyWorker {
     py::gil_scoped_release release;
     client_->Note(kind, 0, std::move(bytes));
   }
-  // An event of this kind ("warning", "resumed") with a sentence for people.
+  // An event of this kind: "warning", "resumed" with a sentence for people, "recovered" with JSON.
   void Tell(const std::string& kind, const std::string& message) { Note(kind, py::bytes(message)); }
 
  private:

@@ -185,7 +185,7 @@ class PlainView:
             return f"{self.model.name}: waiting: {event['reason']}"
         if kind == "stalled":
             return f"{self.model.name}: warning: {format_stall(event)}"
-        if kind in ("warning", "resumed"):
+        if kind in ("warning", "resumed", "recovered"):
             prefix = "warning: " if kind == "warning" else ""
             return f"{self.model.name}: {prefix}{event['message']}"
         if kind == "worker" and event["state"] in ("died", "failed"):

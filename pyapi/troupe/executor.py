@@ -185,7 +185,7 @@ class Executor:
         """Starts a run and returns its handle at once.
 
         ``on_event`` is called with every event (a dict; "kind" is epoch, worker, state, report,
-        result, log, parked, stalled, warning, resumed or done) on a thread of the run.
+        result, log, parked, stalled, warning, resumed, recovered or done) on a thread of the run.
         """
         return self._submit(fn, args, kwargs, on_event=on_event)
 

@@ -28,6 +28,8 @@ _WAIT_SLICE_S = 0.2
 _MAX_EVENTS = 10_000
 _TERMINAL = ("succeeded", "failed", "cancelled")
 
+RECOVERY_COUNTS = ("steps_replayed", "steps_recomputed", "samples_returned")
+
 EventListener = Callable[[dict[str, Any]], None]
 Callback = Callable[[Any], None]
 
@@ -67,6 +69,7 @@ class RunHandle:
         self._lock = threading.Lock()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_EVENTS)
         self._epochs: list[dict[str, Any]] = []
+        self._recovery = dict.fromkeys(RECOVERY_COUNTS, 0)
         self._outcomes: list[_payload.Outcome] = []
         self._error: Optional[BaseException] = None
         self._state = "pending"
@@ -139,6 +142,16 @@ class RunHandle:
         """One dict per epoch: epoch, reason, old_size, size, members, pause_ms, state_bytes."""
         with self._lock:
             return [dict(epoch) for epoch in self._epochs]
+
+    def recovery(self) -> dict[str, int]:
+        """What deaths have cost this run so far.
+
+        ``steps_replayed`` were finished from the gradients that the others had kept,
+        ``steps_recomputed`` were begun after a commit and computed again, and
+        ``samples_returned`` of dead members went back to a sampler.
+        """
+        with self._lock:
+            return dict(self._recovery)
 
     def resize(self, workers: int) -> None:
         """Asks for another number of workers, within min_workers and max_workers."""
@@ -254,6 +267,10 @@ class RunHandle:
             self._on_result(event)
         elif kind in ("epoch", "state", "worker", "parked"):
             self._on_membership(event)
+        elif kind == "recovered":
+            with self._lock:
+                for name in RECOVERY_COUNTS:
+                    self._recovery[name] += event[name]
         elif kind == "done":
             self._on_done(event)
         if kind != "log":

@@ -727,6 +727,7 @@ def build_module() -> types.ModuleType:
     module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
     module.CommitStore = fake_commits.CommitStore  # type: ignore[attr-defined]
     module.Driver = Driver  # type: ignore[attr-defined]
+    module.xxh64 = lambda ptr, nbytes: hash(ctypes.string_at(ptr, nbytes))  # type: ignore
     module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
     module.version = lambda: "fake"  # type: ignore[attr-defined]
     return module

@@ -34,6 +34,8 @@ EVENTS: list[dict[str, Any]] = [
     {"kind": "parked", "reason": "1 of 2 workers"},
     {"kind": "resumed", "message": "resumed from commit 7 in /c"},
     {"kind": "warning", "message": "no space left"},
+    {"kind": "recovered", "steps_replayed": 1, "steps_recomputed": 0, "samples_returned": 8,
+     "message": "the step after commit 7 was reduced again"},
     {"kind": "done", "state": "failed", "reason": "gone"},
 ]
 
@@ -71,6 +73,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture) -> None:
         "troupe: train: waiting: 1 of 2 workers",
         "troupe: train: resumed from commit 7 in /c",
         "troupe: train: warning: no space left",
+        "troupe: train: the step after commit 7 was reduced again",
         "troupe: train: failed: gone",
     ]
 

@@ -56,6 +56,18 @@ def test_handle_reports_status_workers_epochs_and_events() -> None:
         assert "mine" in repr(handle) and executor.running == []
 
 
+def test_what_deaths_have_cost_is_summed() -> None:
+    with troupe.Executor(1) as executor:
+        handle = executor.submit(rank_of)
+        handle.result(timeout=20)
+        assert set(handle.recovery().values()) == {0}
+        for replayed, recomputed, samples in ((1, 0, 32), (0, 2, 0)):
+            handle._dispatch({"kind": "recovered", "steps_replayed": replayed, "message": "",
+                              "steps_recomputed": recomputed, "samples_returned": samples})
+    assert handle.recovery() == {
+        "steps_replayed": 1, "steps_recomputed": 2, "samples_returned": 32}
+
+
 def test_reports_reach_callbacks_in_order_and_bad_callbacks_do_no_harm() -> None:
     def fn() -> None:
         for i in range(5):

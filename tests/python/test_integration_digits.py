@@ -21,6 +21,8 @@ def check(summary: dict[str, Any]) -> None:
     assert summary["accuracy"] >= 0.97
     assert (summary["steps_lost"], summary["samples_missing"], summary["samples_doubled"]) == (
         0, 0, 0)
+    assert 0 <= summary["steps_replayed"] <= 2 >= summary["steps_recomputed"] >= 0
+    assert summary["samples_returned"] == 0 or summary["steps_replayed"] > 0
     sizes = [epoch["size"] for epoch in summary["epochs"]]
     assert sizes[:4] == [4, 3, 4, 5] and sizes[-1] == 3 and 2 in sizes
     assert all(epoch["pause_ms"] >= 0 and epoch["reason"] for epoch in summary["epochs"])

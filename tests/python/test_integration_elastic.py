@@ -22,17 +22,18 @@ SAMPLES, BATCH = 240, 8
 
 
 def train(folder: str, until: dict, victim: int = -1, where: str = "", compress: str = "none",
-          ) -> dict:
+          in_place: bool = False) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
-    The member of rank ``victim`` kills itself in the first group epoch, at step 5: before the
-    reduction, in the middle of backward, or between step and commit. With "hang" it does not die:
-    it waits before the reduction for an event that never comes.
+    In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
+    reduction, in backward, or before the commit; with "hang" it waits there for ever. With
+    ``in_place`` commits are held in the live tensors from the second on.
     """
     import torch
 
     import troupe.torch as hvd
 
+    _hold_in_place(in_place)
     hvd.init()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
@@ -57,8 +58,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
     def enough() -> bool:
-        there = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
-        return there and state.epoch >= 2
+        return hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"] and state.epoch >= 2
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
@@ -89,8 +89,19 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 return
 
     loop(state)
+    assert not in_place or not state._in_place.reason
+    return {"step": state.step, "epoch": state.epoch, "hash": _digest(model)}
+
+
+def _digest(model: Any) -> str:
     blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    return {"step": state.step, "epoch": state.epoch, "hash": hashlib.sha256(blob).hexdigest()}
+    return hashlib.sha256(blob).hexdigest()
+
+
+def _hold_in_place(soon: bool) -> None:
+    from troupe.torch.elastic import _in_place
+
+    _in_place.LEARN_COMMITS, _in_place.MIN_BYTES = (2, 1) if soon else (64, 1 << 16)
 
 
 def _compression(name: str) -> Any:
@@ -146,6 +157,20 @@ def test_a_death_and_its_replacement(
     if where == "backward":  # nobody computed that step twice
         assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
         assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
+        assert handle.recovery() == {
+            "steps_replayed": 1, "steps_recomputed": 0, "samples_returned": BATCH}
+
+
+@pytest.mark.parametrize("where", ["before", "backward", "after"])
+def test_a_death_and_its_replacement_with_commits_in_place(
+    executor: troupe.Executor, tmp_path: Path, where: str
+) -> None:
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}),
+        {"victim": 0, "where": where, "in_place": True},
+    )
+    check(tmp_path, handle.result(120), 3)
+    assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
 
 
 @pytest.mark.parametrize("compress", ["powersgd", "topk"])

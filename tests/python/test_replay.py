@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+import json
 import logging
 from typing import Any, Optional
 
 import pytest
 import torch
-from test_elastic import DATA, TARGET, Log, finish, start, trainer
+from test_elastic import BATCH, DATA, TARGET, Log, finish, start, trainer
 
 import troupe.torch as hvd
 from troupe.errors import HorovodInternalError
@@ -113,6 +114,48 @@ def test_a_second_death_while_the_step_is_saved(second: str, where: str) -> None
     assert not deaths.left and [e["size"] for e in cluster.history] == [4, 3, 2]
     assert recomputed(log) == {}
     assert lost_ranks(log) == {tuple(sorted((1, int(second[1]))))}
+
+
+def recovery(cluster: FakeCluster) -> list[tuple[str, int, int, int]]:
+    """What was told: by whom, steps replayed and recomputed, samples returned."""
+    told = [(name, json.loads(text)) for name, kind, text in cluster.told if kind == "recovered"]
+    return [(name, said["steps_replayed"], said["steps_recomputed"], said["samples_returned"])
+            for name, said in told]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_replay_is_told_once_with_what_went_back(victim: int) -> None:
+    log = Log()
+    cluster = FakeCluster(3, before=Deaths((1, f"w{victim}", "optimizer.0.1", 4)))
+    finish(cluster, start(cluster, 3, trainer(log)), log)
+    assert recovery(cluster) == [("w1" if victim == 0 else "w0", 1, 0, BATCH)]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_steps_after_a_commit_are_told_when_computed_again(every: int) -> None:
+    """One joins with the next view, so nothing is replayed; all go back."""
+    log = Log()
+    deaths = Deaths((1, "w1", "optimizer.0.2", 5))
+    late: list[Rank] = []
+
+    def before(member: FakeGroup, kind: str, name: str) -> None:
+        try:
+            deaths(member, kind, name)
+        except Killed:
+            if member.name == "w1":  # someone without state: the loop takes over
+                late.append(Rank(cluster, "late", main, 3))
+                with cluster.cond:
+                    assert cluster.cond.wait_for(lambda: late[0].group.offer, 20)
+            raise
+
+    cluster = FakeCluster(3, before=before)
+    main = trainer(log, every=every)
+    ranks = start(cluster, 3, main)
+    for rank in ranks:
+        rank.join()
+    finish(cluster, ranks + late, log)
+    # The fifth step ends the data epoch; with a commit every three steps the fourth goes too.
+    assert recovery(cluster) == [("w0", 0, {1: 1, 3: 2}[every], 0)]
 
 
 def test_all_others_die_in_one_step() -> None:

@@ -53,11 +53,13 @@ def plan_buckets(
     return done
 
 
-def bucket_limits(bucket_bytes: Optional[int]) -> tuple[int, ...]:
+def bucket_limits(bucket_bytes: Union[int, str, None]) -> Optional[tuple[int, ...]]:
     """Arguments of :func:`plan_buckets` for a user's choice; TROUPE_BUCKET_BYTES if it is None.
 
+    None is for "auto": the choice is to be made from how long steps take.
+
     Raises:
-        ValueError: not a number of bytes of at least 0.
+        ValueError: neither "auto" nor a number of bytes of at least 0.
     """
     given: Union[int, str, None] = bucket_bytes
     source = "bucket_bytes"
@@ -65,12 +67,15 @@ def bucket_limits(bucket_bytes: Optional[int]) -> tuple[int, ...]:
         given, source = os.environ.get("TROUPE_BUCKET_BYTES") or None, "TROUPE_BUCKET_BYTES"
     if given is None:
         return ()
+    if given == "auto":
+        return None
     try:
         number = -1 if isinstance(given, (bool, float)) else int(given)
     except (TypeError, ValueError):
         number = -1
     if number < 0:
-        raise ValueError(f"{source} must be a number of bytes, 0 for no buckets, not {given!r}")
+        raise ValueError(
+            f'{source} must be "auto" or a number of bytes, 0 for no buckets, not {given!r}')
     return min(FIRST_BUCKET_BYTES, number), number
 
 

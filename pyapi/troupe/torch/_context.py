@@ -72,6 +72,8 @@ class Context:
         self._abandoned: list[Pending] = []
         self._kept: list[Any] = []
         self.process_sets: list[Any] = []
+        self.operations = 0  # Collectives that were begun.
+        self.steps_begun = 0  # Steps of optimizers for which gradients were computed.
         self.replay: Any = None  # inside elastic.run: finishes interrupted steps
         # A step has entered this view and failed for good; the elastic loop has not heard of it.
         self.unwinding = False
@@ -164,6 +166,7 @@ class Context:
         keep: Sequence[Any],
     ) -> int:
         """Starts core collectives under one handle. The name must be reserved."""
+        self.operations += 1
         core_handles: list[int] = []
         pending = Pending(name, core_handles, finish, list(keep))
         try:
@@ -214,6 +217,7 @@ class Context:
 
     def run_now(self, name: str, start: Callable[[], int]) -> None:
         """Runs one core collective to its end."""
+        self.operations += 1
         with _native.collective_errors(name):
             self.group.wait(start(), self.timeout_s)
 

@@ -17,10 +17,18 @@ import torch
 from troupe import _native
 from troupe.errors import HorovodInternalError
 from troupe.torch import _context
-from troupe.torch._buckets import Bucket, bucket_limits, layout_hash, plan_buckets
+from troupe.torch._buckets import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    Bucket,
+    bucket_limits,
+    layout_hash,
+    plan_buckets,
+)
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._rounds import Rounds
 from troupe.torch._tree import copy_into, nbytes
+from troupe.torch._tuning import BucketTuning
 from troupe.torch.compression import Compressor, GradientCompressor, NoneCompressor
 from troupe.torch.ops import Average, ReduceOp
 
@@ -40,7 +48,7 @@ class Reducer:
         passes: int,
         predivide: float,
         sparse_as_dense: bool,
-        bucket_bytes: Optional[int],
+        bucket_bytes: Union[int, str, None],
     ) -> None:
         self.context = _context.current()
         self.optimizer = optimizer
@@ -48,11 +56,18 @@ class Reducer:
         self.passes = passes
         self.predivide = predivide
         self.sparse_as_dense = sparse_as_dense
-        self.bucket_limits = bucket_limits(bucket_bytes)
+        limits = bucket_limits(bucket_bytes)
+        self.bucket_limits = limits or ()
+        self._tuning = BucketTuning() if limits is None else None
         self.sampler: Any = None
         self._rounds: Optional[Rounds] = None
         self._pair: type[Compressor] = NoneCompressor
         if isinstance(compression, GradientCompressor):
+            if self._tuning is not None:
+                raise ValueError(
+                    'bucket_bytes="auto" does not go with a GradientCompressor, which keeps what '
+                    "it has not sent by bucket; give a number of bytes"
+                )
             self._rounds = Rounds(self.context, compression)
         else:
             self._pair = compression
@@ -65,6 +80,17 @@ class Reducer:
     def rebuild(self) -> None:
         """Lays the buckets out for the optimizer's present parameters and hooks them."""
         self.close()
+        self._fired: dict[int, int] = {}
+        self._issued: list[tuple[int, list[torch.Tensor]]] = []  # and the memory in use
+        self._undo: dict[int, tuple[torch.Tensor, Any]] = {}  # by bucket: the wire, how to unpack
+        self._failure: Optional[HorovodInternalError] = None
+        params = self._lay_out()
+        self.context.add_reducer(self)
+        for param in params:
+            self._hook(param)
+
+    def _lay_out(self) -> list[torch.Tensor]:
+        """Makes the buckets; between steps, or before the first one of a step is launched."""
         params = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -87,13 +113,18 @@ class Reducer:
             self._rounds.compressor.reset()
             self.signature += f" {self._rounds.compressor.signature()}"
         self._place = {id(p): b for b in self.buckets for p in b.params}
-        self.context.add_reducer(self)
-        self._fired: dict[int, int] = {}
-        self._issued: list[tuple[int, list[torch.Tensor]]] = []  # and the memory in use
-        self._undo: dict[int, tuple[torch.Tensor, Any]] = {}  # by bucket: the wire, how to unpack
-        self._failure: Optional[HorovodInternalError] = None
-        for param in params:
-            self._hook(param)
+        for bucket in self.buckets:
+            bucket.missing -= sum(self._fired.get(id(p), 0) >= self.passes for p in bucket.params)
+        return params
+
+    def _cut_as_tuned(self) -> None:
+        """Lays the buckets out anew if the tuning has moved on."""
+        assert self._tuning is not None
+        number = self._tuning.bucket_bytes
+        limits = min(FIRST_BUCKET_BYTES, number), number
+        if limits != (self.bucket_limits or (FIRST_BUCKET_BYTES, BUCKET_BYTES)):
+            self.bucket_limits = limits
+            self._lay_out()
 
     def close(self) -> None:
         """Takes the hooks off the parameters."""
@@ -131,6 +162,8 @@ class Reducer:
                 "Gradients were computed more than backward_passes_per_step times before call to "
                 "step(). Increase backward_passes_per_step to accumulate gradients locally."
             )
+        if not self._fired:
+            self.context.steps_begun += 1
         self._fired[id(param)] = fired
         if fired < self.passes:
             return
@@ -141,6 +174,8 @@ class Reducer:
 
     def _launch_ready(self) -> None:
         """Starts full buckets, never one before its predecessor."""
+        if self.buckets[0].missing == 0:
+            self._compare_tuning()
         for bucket in self.buckets:
             if bucket.launched:
                 continue
@@ -158,7 +193,22 @@ class Reducer:
         if self.pass_complete:
             self._launch_all()
 
+    def _compare_tuning(self) -> None:
+        """Before the first bucket of a step: the ranks agree on the buckets, where they must."""
+        if self._tuning is None or self.buckets[0].launched or self._failure is not None:
+            return
+        try:
+            if self._tuning.due(self.context):
+                self.context.require_active()
+                self._tuning.compare(
+                    self.context, f"tuning of optimizer {self.context.ordinal(self)}")
+                self._cut_as_tuned()
+        except HorovodInternalError as error:
+            self._failure = error
+
     def _launch_all(self) -> None:
+        if self.buckets:
+            self._compare_tuning()
         for bucket in self.buckets:
             if not bucket.launched and self._failure is None:
                 self._launch(bucket)
@@ -168,6 +218,7 @@ class Reducer:
     def _launch(self, bucket: Bucket) -> None:
         context = self.context
         bucket.launched = True
+        context.operations += 1
         if context.size == 1:
             return
         try:
@@ -292,6 +343,9 @@ class Reducer:
         if self.sampler is not None:
             self.sampler.note_step()
         self.reset()
+        if self._tuning is not None:
+            self._tuning.step_done()
+            self._cut_as_tuned()
 
     def _reduce_all(self) -> None:
         """Brings the result of all buckets into their memory; alone the gradients are the result.

@@ -5,6 +5,7 @@ The skeleton is small and picklable; the tensors travel and are copied as raw me
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,26 +22,40 @@ class Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def __deepcopy__(self, memo: Any) -> Slot:
+        return self
+
+
+_CONSTANT = frozenset(
+    (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device))
+
 
 def flatten(tree: Any) -> tuple[Any, list[torch.Tensor]]:
-    """(skeleton, tensors) of a tree of dicts, lists and tuples; tensors are not copied."""
+    """(skeleton, tensors) of a tree of dicts, lists and tuples; tensors are not copied.
+
+    The skeleton is the caller's: nothing in it changes with the tree.
+    """
     tensors: list[torch.Tensor] = []
     return _flatten(tree, tensors), tensors
 
 
 def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
+    if type(node) in _CONSTANT:
+        return node
     if isinstance(node, torch.Tensor):
         tensors.append(node)
         return Slot(len(tensors) - 1, tuple(node.shape), node.dtype)
     if isinstance(node, dict):
-        items = [(key, _flatten(value, tensors)) for key, value in node.items()]
-        return OrderedDict(items) if isinstance(node, OrderedDict) else dict(items)
+        mine: dict[Any, Any] = OrderedDict() if isinstance(node, OrderedDict) else {}
+        for key, value in node.items():
+            mine[key] = _flatten(value, tensors)
+        return mine
     if isinstance(node, list):
         return [_flatten(value, tensors) for value in node]
     if isinstance(node, tuple):
         values = [_flatten(value, tensors) for value in node]
         return type(node)(*values) if hasattr(node, "_fields") else tuple(values)
-    return node
+    return copy.deepcopy(node)
 
 
 def unflatten(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:

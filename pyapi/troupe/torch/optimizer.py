@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -23,6 +23,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _reducer: Reducer
     _synchronized: bool
     _should_synchronize: bool
+    _commits: Any
 
     def synchronize(self) -> None:
         """Waits for the gradients of this step; call it by hand to clip them before ``step()``."""
@@ -53,7 +54,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
+        commits = self._commits
+        if commits is not None:
+            commits.before_step()
         result = super(self.__class__, self).step()
+        if commits is not None:
+            commits.after_step()
         return loss if closure is not None else result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +83,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer.abandon()
         self._reducer.forget_errors()
         self._synchronized = False
+        if self._commits is not None:
+            self._commits.before_load()
         super(self.__class__, self).load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -89,6 +97,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def attach_sampler(self, sampler: Any) -> None:
         """Weights each rank's gradient by the samples that ``sampler`` counted for its step."""
         self._reducer.sampler = sampler
+
+    def attach_commits(self, commits: Any) -> None:
+        """Has ``commits`` told before and after each change of the parameters."""
+        self._commits = commits
 
     def abandon_step(self) -> None:
         """Forgets a step that will not be finished."""
@@ -107,7 +119,7 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-    bucket_bytes: Optional[int] = None,
+    bucket_bytes: Union[int, str, None] = None,
 ) -> torch.optim.Optimizer:
     """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
 
@@ -122,8 +134,8 @@ def DistributedOptimizer(
         num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
         sparse_as_dense: densify sparse gradients.
         process_set: the global one.
-        bucket_bytes: gradients that are reduced at once; 0 reduces each by itself. Equal on all
-            ranks. Default: the environment's TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
+        bucket_bytes: gradients reduced at once, equal on all ranks; 0: each by itself; "auto": what
+            the first 32 steps find best. Default: TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
 
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
@@ -160,6 +172,7 @@ def DistributedOptimizer(
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._synchronized = False
     wrapped._should_synchronize = True
+    wrapped._commits = None
     wrapped._reducer = Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
         sparse_as_dense, bucket_bytes,

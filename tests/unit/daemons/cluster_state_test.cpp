@@ -74,5 +74,34 @@ TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
   }
 }
 
+TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
+  WorkerNote note;
+  note.kind = "recovered";
+  note.payload = R"({"steps_replayed": 2, "samples_returned": 64, "message": "step 7 \u2713"})";
+  const std::optional<Recovered> recovered = ReadRecovered(note);
+  ASSERT_TRUE(recovered.has_value());
+  EXPECT_EQ(recovered->steps_replayed, 2U);
+  EXPECT_EQ(recovered->steps_recomputed, 0U);
+  EXPECT_EQ(recovered->samples_returned, 64U);
+  const JobEvent event = NoteEvent("job", Time{}, WorkerStatus{}, note);
+  EXPECT_EQ(event.kind, "recovered");
+  EXPECT_THAT(event.json, HasSubstr(R"("samples_returned":64)"));
+  EXPECT_THAT(event.json, HasSubstr(R"("steps_recomputed":0)"));
+}
+
+TEST(JobEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
+  WorkerNote note;
+  note.kind = "recovered";
+  for (const char* payload : {"", "{", "[1]", "7"}) {
+    note.payload = payload;
+    EXPECT_FALSE(ReadRecovered(note).has_value()) << payload;
+  }
+  note.payload = R"({"steps_replayed": -1, "samples_returned": "many"})";
+  ASSERT_TRUE(ReadRecovered(note).has_value());
+  EXPECT_EQ(ReadRecovered(note)->steps_replayed, 0U);
+  note.kind = "warning";
+  EXPECT_FALSE(ReadRecovered(note).has_value());
+}
+
 }  // namespace
 }  // namespace troupe::daemons

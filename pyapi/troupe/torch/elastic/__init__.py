@@ -12,7 +12,8 @@ from troupe.torch.elastic.handlers import (
 )
 from troupe.torch.elastic.loop import run
 from troupe.torch.elastic.sampler import Batch, ElasticBatchSampler, ElasticSampler, batches
-from troupe.torch.elastic.state import ObjectState, State, TorchState
+from troupe.torch.elastic.state import ObjectState, State
+from troupe.torch.elastic.torch_state import TorchState
 
 __all__ = [
     "Batch",

@@ -13,6 +13,7 @@ its state: then, and in all other cases, the step's members fall back to what th
 
 from __future__ import annotations
 
+import json
 import logging
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ from troupe import _native
 from troupe.errors import HorovodInternalError
 from troupe.torch._context import Context
 from troupe.torch.elastic.handlers import TreeHandler
-from troupe.torch.elastic.state import ObjectState, State, TorchState
+from troupe.torch.elastic.state import ObjectState, State
+from troupe.torch.elastic.torch_state import TorchState
 
 _log = logging.getLogger("troupe.elastic")
 
@@ -36,6 +38,7 @@ class Replay:
         self.replayed_steps = 0
         self._context = context
         self._state = state
+        self._dropped = (0, 0)  # The commit that was gone back to, and the steps after it.
 
     def enter_from_loop(self) -> None:
         """Enters the next view, unless the step that failed has done so.
@@ -71,13 +74,35 @@ class Replay:
                 error = again
         now = _ids(context)
         lost = [rank for rank, member in enumerate(before) if member not in now]
-        sampler.finish_without(lost, context.rank, context.size)
+        returned = sampler.finish_without(lost, context.rank, context.size)
         context.synced_epoch = int(context.view["epoch"])
         self.replayed_steps += 1
-        _log.info("the step after commit %d was reduced again, without %d lost of %d members",
-                  state.version, len(lost), len(before))
+        self._tell(f"the step after commit {state.version} was reduced again, without {len(lost)} "
+                   f"lost of {len(before)} members", replayed=1, returned=returned)
         _native.trace_phase("train")
         return True
+
+    def went_back(self, steps: int) -> None:
+        """The loop has gone back to a commit, dropping so many steps that were begun."""
+        self._dropped = (self._state.version, self._dropped[1] + steps)
+
+    def synced(self) -> None:
+        """All hold the same state. Steps that a quicker member had committed are not done again."""
+        version, steps = self._dropped
+        self._dropped = (0, 0)
+        if steps and version == self._state.version:
+            plural = "s are" if steps > 1 else " is"
+            self._tell(f"{steps} step{plural} computed again after commit {version}",
+                       recomputed=steps)
+
+    def _tell(self, message: str, replayed: int = 0, recomputed: int = 0,
+              returned: int = 0) -> None:
+        """Once per group, by rank 0."""
+        _log.info("%s", message)
+        if self._context.rank == 0:
+            self._context.runtime.worker.tell("recovered", json.dumps({
+                "steps_replayed": replayed, "steps_recomputed": recomputed,
+                "samples_returned": returned, "message": message}))
 
     def _rejoin(self) -> None:
         _native.trace_phase("rejoin")

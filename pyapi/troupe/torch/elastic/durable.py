@@ -120,6 +120,11 @@ class CommitLog:
         writing, _ = self._store.state()
         return not _holds(self._held.get(writing, ()), buffers)
 
+    def wants(self, context: _context.Context, version: int) -> bool:
+        """Whether this member is to write the commit of this version."""
+        self._due = self._due or version % self.settings.every == 0
+        return self._due and self._mine(context)
+
     def save(
         self,
         context: _context.Context,
@@ -129,8 +134,7 @@ class CommitLog:
     ) -> None:
         """Hands a commit over if it is due and this member writes; tells earlier problems."""
         self._tell_problem(context)
-        self._due = self._due or version % self.settings.every == 0
-        if not self._due or not self._mine(context):
+        if not self.wants(context, version):
             return
         try:
             store = self._open(context)

@@ -2,13 +2,13 @@
 
 A handler keeps the snapshot of one value. Snapshots live in host memory, in buffers that are
 allocated once and written in place by every commit; while a commit is being written to disk, in a
-second set of them.
+second set of them. A light snapshot leaves large tensors where they are (``_in_place.py``).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Optional
 
 import torch
@@ -60,6 +60,7 @@ class Snapshot:
     def __init__(self) -> None:
         self.skeleton: Any = None
         self.buffers: list[torch.Tensor] = []
+        self.sources: list[torch.Tensor] = []  # The live tensors behind the buffers.
         self._stamps: list[tuple[int, int]] = []
         self._spare: tuple[list[torch.Tensor], list[tuple[int, int]]] = ([], [])
         self.taken = False
@@ -68,7 +69,10 @@ class Snapshot:
 
     def save(self, tree: Any) -> None:
         """Copies the tree; tensors of known layout go into the buffers that are there."""
-        skeleton, tensors = flatten(tree)
+        self.save_flat(*flatten(tree))
+
+    def save_flat(self, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies a tree that is taken apart."""
         if self.buffers and self.may_overwrite and not self.may_overwrite(self.buffers):
             taken = (self.buffers, self._stamps)
             (self.buffers, self._stamps), self._spare = self._spare, taken
@@ -76,14 +80,11 @@ class Snapshot:
             self.buffers = [_host_buffer(t) for t in tensors]
             self._stamps = [(-1, -1)] * len(tensors)
         changed = [i for i, t in enumerate(tensors) if not self._unchanged(i, t)]
-        copy_into([self.buffers[i] for i in changed], [tensors[i].detach() for i in changed])
+        copy_into([self.buffers[i] for i in changed], [tensors[i] for i in changed])
         self._stamps = [(t.data_ptr(), t._version) for t in tensors]
-        self.skeleton = copy.deepcopy(skeleton)
+        self.sources = list(tensors)
+        self.skeleton = skeleton
         self.taken = True
-
-    def tree(self) -> Any:
-        """The saved tree, with tensors that belong to the caller."""
-        return unflatten(copy.deepcopy(self.skeleton), [b.clone() for b in self.buffers])
 
     def _unchanged(self, index: int, tensor: torch.Tensor) -> bool:
         """Whether a frozen parameter surely is what the buffer holds.
@@ -91,15 +92,31 @@ class Snapshot:
         Autograd's version counter misses writes through ``.data`` and by some kernels, so it is
         trusted only for large frozen parameters and together with a probe of their values.
         """
-        if not isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad:
+        if tensor.numel() < _PROBE_MIN_NUMEL or tensor.requires_grad:
             return False
-        if tensor.numel() < _PROBE_MIN_NUMEL or tensor.device.type != "cpu":
+        if not isinstance(tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
             return False
         if self._stamps[index] != (tensor.data_ptr(), tensor._version):
             return False
         stride = max(1, tensor.numel() // _PROBE_POINTS)
         mine = tensor.detach().reshape(-1)[::stride]
         return bool(torch.equal(mine, self.buffers[index].reshape(-1)[::stride]))
+
+
+class LightSnapshot:
+    """A copy of a tree except for tensors that nobody is to write to; those stay where they are."""
+
+    def __init__(self) -> None:
+        self.skeleton: Any = None
+        self.tensors: list[torch.Tensor] = []  # Copies, or the live tensors themselves.
+        self._copies = Snapshot()
+
+    def save(self, tree: Any, left: Collection[int]) -> None:
+        """Copies all tensors but those whose ``id`` is in ``left``."""
+        self.skeleton, live = flatten(tree)
+        self._copies.save_flat(None, [t for t in live if id(t) not in left])
+        copies = iter(self._copies.buffers)
+        self.tensors = [t if id(t) in left else next(copies) for t in live]
 
 
 def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,6 +130,8 @@ class TreeHandler(StateHandler):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self.snapshot = Snapshot()
+        self._light = LightSnapshot()
+        self.in_place = False  # What is saved is the light snapshot.
         self.save()
 
     def live_tree(self) -> Any:
@@ -128,16 +147,37 @@ class TreeHandler(StateHandler):
 
     def save(self) -> None:
         self.snapshot.save(self.live_tree())
+        self.in_place = False
+
+    def save_in_place(self, left: Collection[int]) -> None:
+        """Saves, but leaves the tensors of these ids where they are, unwritten until restored."""
+        self._light.save(self.live_tree(), left)
+        self.in_place = True
+
+    def make_whole(self) -> None:
+        """Copies what was left in place; nobody may have written to it."""
+        if self.in_place:
+            self.snapshot.save_flat(self._light.skeleton, self._light.tensors)
+            self.in_place = False
+
+    def back_to_whole(self) -> None:
+        """Takes the last whole snapshot for the newest."""
+        self.in_place = False
 
     def restore(self) -> None:
         if not self.snapshot.taken:
             return
-        live = self.in_place_targets(self.snapshot.skeleton)
+        skeleton = (self._light if self.in_place else self.snapshot).skeleton
+        saved = self._light.tensors if self.in_place else self.snapshot.buffers
+        live = self.in_place_targets(skeleton)
         if live is None:
-            self.load_tree(self.snapshot.tree())
+            copies = [tensor.detach().clone() for tensor in saved]
+            self.load_tree(unflatten(copy.deepcopy(skeleton), copies))
             return
-        copy_into(live, self.snapshot.buffers)
-        self.apply_plain(copy.deepcopy(self.snapshot.skeleton))
+        pairs = [(t, s.detach()) for t, s in zip(live, saved, strict=True)
+                 if t.data_ptr() != s.data_ptr()]
+        copy_into([t for t, _ in pairs], [s for _, s in pairs])
+        self.apply_plain(copy.deepcopy(skeleton))
 
     def sync(self) -> None:
         """Nothing to do: the state sends trees by itself, to those that need them."""

@@ -71,6 +71,7 @@ def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: 
             _native.trace_phase("sync")
             state.sync()
             state.mark_synced()
+            replay.synced()
             _native.trace_phase("train")
             result = func(state, *args, **kwargs)
             _end_together(context)
@@ -80,7 +81,9 @@ def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: 
             _native.trace_phase("restore")
             context.abandon_collectives()
             if state.has_state:
-                state.restore()
+                steps, version = state.steps_begun(), state.version
+                state.go_back()
+                replay.went_back(steps + version - state.version)
         except HostsUpdatedInterrupt:
             _log.info("the members change after commit %d", state.version)
 

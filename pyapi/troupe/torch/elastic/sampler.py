@@ -230,11 +230,12 @@ class ElasticSampler(Sampler):
         self._shares.clear()
         self._batches.clear()
 
-    def finish_without(self, lost: Sequence[int], rank: int, size: int) -> None:
+    def finish_without(self, lost: Sequence[int], rank: int, size: int) -> int:
         """The step under way was completed without the samples of these ranks, which go back.
 
-        ``rank`` and ``size`` are those of the next lease.
+        ``rank`` and ``size`` are those of the next lease. Returns how many samples went back.
         """
+        before = _length(self._returned)
         for shares, batch in zip(self._shares, self._batches, strict=True):
             for lost_rank in lost:
                 self._returned.extend(shares[lost_rank])
@@ -242,6 +243,7 @@ class ElasticSampler(Sampler):
             batch.lost_ranks = tuple(lost)
         self._returned.sort()
         self.rank, self.num_replicas = rank, size
+        return _length(self._returned) - before
 
     # -- order ----------------------------------------------------------------------------------
 

@@ -31,14 +31,10 @@ from troupe.torch._tree import (
 )
 from troupe.torch.elastic.durable import CommitLog, as_durable
 from troupe.torch.elastic.handlers import (
-    Handlers,
     ModelHandler,
     OptimizerHandler,
-    SamplerHandler,
     TreeHandler,
-    find_handler,
 )
-from troupe.torch.elastic.sampler import ElasticSampler
 from troupe.torch.functions import broadcast_object
 
 _log = logging.getLogger("troupe.elastic")
@@ -62,6 +58,7 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._version = 0
         self._has_state = False
+        self._begun_at_save = 0
 
     @property
     def version(self) -> int:
@@ -121,10 +118,11 @@ class State:
             raise HostsUpdatedInterrupt()
 
     def _save_version(self) -> None:
-        self.save()
+        self._save_commit()
         self._version += 1
         self._has_state = True
         context = _context.current()
+        self._begun_at_save = context.steps_begun
         with _native.collective_errors("commit"):
             context.group.set_version(self._version)
 
@@ -135,6 +133,16 @@ class State:
         with _native.collective_errors("step boundary"):
             return bool(context.group.boundary())
 
+    def _save_commit(self) -> None:
+        """Hook for subclasses: saves the state as the version after this one."""
+        self.save()
+
+    def steps_begun(self) -> int:
+        """How many steps have had gradients since the last commit; counts from here on anew."""
+        begun = _context.current().steps_begun
+        since, self._begun_at_save = begun - self._begun_at_save, begun
+        return since
+
     def save(self) -> None:
         """Keeps the state as it is now."""
         raise NotImplementedError("save")
@@ -142,6 +150,10 @@ class State:
     def restore(self) -> None:
         """Goes back to what was last saved."""
         raise NotImplementedError("restore")
+
+    def go_back(self) -> None:
+        """``run`` gives up what was under way: goes back to the last commit."""
+        self.restore()
 
     def sync(self) -> None:
         """Makes all members' states equal; called by ``run`` in every new view."""
@@ -424,97 +436,3 @@ def _transfer(context: _context.Context, sources: list[int], receivers: list[int
         return
     with _native.collective_errors("state transfer"):
         context.group.transfer(sources, receivers, buffers, context.runtime.elastic_timeout_s)
-
-
-class TorchState(ObjectState):
-    """A state of models, optimizers, samplers and plain attributes.
-
-    Args:
-        model: a module; more may be given by other names.
-        optimizer: an optimizer; more may be given by other names.
-        durable: see :class:`ObjectState`; everything in the state becomes durable together.
-        kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
-            handler registry, or plain picklable objects.
-
-    Assigning a handled attribute (``state.model = other``) handles and saves the new value. With
-    one ElasticSampler among the values, its DistributedOptimizers average over counted samples.
-    """
-
-    _handlers: Handlers
-
-    def __init__(
-        self,
-        model: Optional[torch.nn.Module] = None,
-        optimizer: Optional[torch.optim.Optimizer] = None,
-        durable: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        values = dict(kwargs)
-        if model is not None:
-            values["model"] = model
-        if optimizer is not None:
-            values["optimizer"] = optimizer
-        self._handlers = {}
-        plain: dict[str, Any] = {}
-        for name, value in values.items():
-            handler = find_handler(value)
-            if handler is None:
-                plain[name] = value
-            else:
-                self._handlers[name] = handler
-                object.__setattr__(self, name, value)
-        super().__init__(durable=durable, **plain)
-        self._attach_samplers()
-        if self._commits is not None:
-            self._guard_snapshots(self._commits)
-
-    def _guard_snapshots(self, commits: CommitLog) -> None:
-        trees = self._tree_handlers()
-        for name, handler in self._handlers.items():
-            if name not in trees:
-                raise TypeError(
-                    f"{name} cannot be made durable: derive {type(handler).__name__} from "
-                    "TreeHandler, which says what is to be written, or leave durable= out"
-                )
-            trees[name].snapshot.may_overwrite = commits.may_overwrite
-
-    def save(self) -> None:
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
-
-    def restore(self) -> None:
-        for handler in self._handlers.values():
-            handler.restore()
-        super().restore()
-
-    def _save_version(self) -> None:
-        for sampler in self._samplers():
-            sampler.commit()
-        super()._save_version()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        handlers = self.__dict__.get("_handlers", {})
-        if name in handlers:
-            handlers[name].set_value(value)
-            self._attach_samplers()
-        object.__setattr__(self, name, value)
-
-    def _tree_handlers(self) -> dict[str, TreeHandler]:
-        return {n: h for n, h in self._handlers.items() if isinstance(h, TreeHandler)}
-
-    def _after_sync(self) -> None:
-        for handler in self._handlers.values():
-            if not isinstance(handler, TreeHandler):
-                handler.sync()
-        for sampler in self._samplers():
-            sampler.reset()
-
-    def _samplers(self) -> list[ElasticSampler]:
-        return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
-
-    def _attach_samplers(self) -> None:
-        samplers = self._samplers()
-        for handler in self._handlers.values():
-            if isinstance(handler, OptimizerHandler) and hasattr(handler.value, "attach_sampler"):
-                handler.value.attach_sampler(samplers[0] if len(samplers) == 1 else None)

@@ -1,0 +1,247 @@
+"""TorchState: models, optimizers, samplers and plain attributes as one state.
+
+It decides with :class:`InPlace` which commits are copied, and keeps its promises to it: what a
+commit has left in place is copied before anything but the optimizer's step writes to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from troupe.errors import HorovodInternalError
+from troupe.torch import _context
+from troupe.torch.elastic import _in_place as in_place
+from troupe.torch.elastic.durable import CommitLog
+from troupe.torch.elastic.handlers import (
+    Handlers,
+    OptimizerHandler,
+    SamplerHandler,
+    TreeHandler,
+    find_handler,
+)
+from troupe.torch.elastic.sampler import ElasticSampler
+from troupe.torch.elastic.state import ObjectState
+
+_log = logging.getLogger("troupe.elastic")
+
+
+class TorchState(ObjectState):
+    """A state of models, optimizers, samplers and plain attributes.
+
+    Args:
+        model: a module; more may be given by other names.
+        optimizer: an optimizer; more may be given by other names.
+        durable: see :class:`ObjectState`; everything in the state becomes durable together.
+        kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
+            handler registry, or plain picklable objects.
+
+    Assigning a handled attribute (``state.model = other``) handles and saves the new value. With
+    one ElasticSampler among the values, its DistributedOptimizers average over counted samples.
+    """
+
+    _handlers: Handlers
+
+    def __init__(
+        self,
+        model: Optional[torch.nn.Module] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        durable: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        values = dict(kwargs)
+        if model is not None:
+            values["model"] = model
+        if optimizer is not None:
+            values["optimizer"] = optimizer
+        self._handlers = {}
+        plain: dict[str, Any] = {}
+        for name, value in values.items():
+            handler = find_handler(value)
+            if handler is None:
+                plain[name] = value
+            else:
+                self._handlers[name] = handler
+                object.__setattr__(self, name, value)
+        self._in_place = in_place.InPlace()
+        self._whole_objects: dict[str, Any] = {}
+        super().__init__(durable=durable, **plain)
+        self._saved(0, False)
+        self._attach()
+        if self._commits is not None:
+            self._guard_snapshots(self._commits)
+
+    def _guard_snapshots(self, commits: CommitLog) -> None:
+        trees = self._tree_handlers()
+        for name, handler in self._handlers.items():
+            if name not in trees:
+                raise TypeError(
+                    f"{name} cannot be made durable: derive {type(handler).__name__} from "
+                    "TreeHandler, which says what is to be written, or leave durable= out"
+                )
+            trees[name].snapshot.may_overwrite = commits.may_overwrite
+
+    @property
+    def held_in_place(self) -> bool:
+        """Whether the last commit is in the live tensors and nowhere else (``_in_place.py``)."""
+        return self._in_place.active
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+        self._saved(self._version, False)
+
+    def restore(self) -> None:
+        """Goes back to what was last saved.
+
+        Raises:
+            HorovodInternalError: that was left in place and is written over; the members will
+                agree on what to go back to, and this one copies each commit from then on.
+        """
+        self._in_place.depart("restore() was called by hand")
+        if not self._in_place.usable():
+            raise HorovodInternalError(
+                f"commit {self._version} was held in place, and is written over: let this error "
+                "reach the function decorated with troupe.torch.elastic.run, or set "
+                "TROUPE_COMMIT_COPIES=always to have each commit copied"
+            )
+        self._restore()
+
+    def go_back(self) -> None:
+        if type(self).restore is not TorchState.restore:
+            self.restore()
+            return
+        if not self._in_place.usable():
+            self._lose_commit()
+        self._restore()
+
+    def _restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+        self._in_place.gone_back()
+
+    def _lose_commit(self) -> None:
+        """The last whole copy stands for a commit that is written over."""
+        lost, self._version = self._version, self._in_place.whole_version
+        self._in_place.depart(f"commit {lost} was needed and is written over")
+        self._saved_state = self._whole_objects
+        for handler in self._tree_handlers().values():
+            handler.back_to_whole()
+        self._in_place.whole()
+        message = (
+            f"commit {lost} was held in place and is written over, so this member has commit "
+            f"{self._version}; the group goes on from the newest that any member has, and copies "
+            "each commit from now on"
+        )
+        _log.warning("%s", message)
+        _context.current().runtime.worker.tell("warning", message)
+
+    def _make_whole(self) -> None:
+        """Copies what a commit has left in place, before it is written to on purpose."""
+        if self._in_place.active and self._in_place.usable():
+            for handler in self._tree_handlers().values():
+                handler.make_whole()
+            self._whole_objects = self._saved_state
+            self._in_place.whole_version = self._version
+            self._in_place.whole()
+
+    def _save_version(self) -> None:
+        for sampler in self._samplers():
+            sampler.commit()
+        super()._save_version()
+
+    def _save_commit(self) -> None:
+        context, version = _context.current(), self._version + 1
+        must_copy = self._commits is not None and self._commits.wants(context, version)
+        left = self._in_place.choose(context, version) if self._known_ways() else frozenset()
+        if must_copy or not left:
+            self.save()
+            self._saved(version, False)
+            return
+        for handler in self._tree_handlers().values():
+            handler.save_in_place(left)
+        self._save_objects()
+        self._saved(version, True)
+
+    def _saved(self, version: int, in_place: bool) -> None:
+        if not in_place:
+            self._whole_objects = self._saved_state
+        self._in_place.committed(version, in_place, list(self._tree_handlers().values()))
+
+    def _known_ways(self) -> bool:
+        """Whether nothing of the user's has a part in saving and restoring."""
+        kind = type(self)
+        return (
+            kind.save is TorchState.save
+            and kind.restore is TorchState.restore
+            and in_place.known(list(self._handlers.values()))
+        )
+
+    def settle(self) -> None:
+        self._make_whole()
+        super().settle()
+
+    def _receive(
+        self, context: _context.Context, sources: list[int], receivers: list[int]
+    ) -> None:
+        self._make_whole()  # What arrives is written over it, and may not arrive completely.
+        super()._receive(context, sources, receivers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handlers = self.__dict__.get("_handlers", {})
+        if name in handlers:
+            self._make_whole()
+            handlers[name].set_value(value)
+            self._attach()
+        object.__setattr__(self, name, value)
+
+    def _tree_handlers(self) -> dict[str, TreeHandler]:
+        return {n: h for n, h in self._handlers.items() if isinstance(h, TreeHandler)}
+
+    def _after_sync(self) -> None:
+        for handler in self._handlers.values():
+            if not isinstance(handler, TreeHandler):
+                handler.sync()
+        for sampler in self._samplers():
+            sampler.reset()
+
+    def _samplers(self) -> list[ElasticSampler]:
+        return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
+
+    def _attach(self) -> None:
+        samplers = self._samplers()
+        for handler in self._handlers.values():
+            value = handler.value
+            if isinstance(handler, OptimizerHandler) and hasattr(value, "attach_sampler"):
+                value.attach_sampler(samplers[0] if len(samplers) == 1 else None)
+                value.attach_commits(_Watch(self))
+
+
+class _Watch:
+    """What a DistributedOptimizer tells the state that it belongs to."""
+
+    def __init__(self, state: TorchState) -> None:
+        self._state = weakref.ref(state)  # An optimizer outlives a state.
+
+    def before_step(self) -> None:
+        """The optimizer is about to write to parameters and its own state."""
+        state = self._state()
+        if state is not None:
+            state._in_place.before_step(list(state._tree_handlers().values()))
+
+    def after_step(self) -> None:
+        """It has done so."""
+        state = self._state()
+        if state is not None:
+            state._in_place.after_step()
+
+    def before_load(self) -> None:
+        """The optimizer is about to load another state."""
+        state = self._state()
+        if state is not None:
+            state._make_whole()

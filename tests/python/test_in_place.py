@@ -1,0 +1,496 @@
+"""Commits that are held in place: what is gone back to is always a commit, bit for bit."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, Optional
+
+import pytest
+import test_elastic
+import test_replay
+import torch
+from test_elastic import DATA, SAMPLES, TARGET, kill_at
+from test_states import picture
+
+import troupe.torch as hvd
+from troupe.errors import HorovodInternalError
+from troupe.torch._tree import nbytes
+from troupe.torch.elastic import ElasticSampler, TorchState, batches
+from troupe.torch.elastic import _in_place as in_place
+
+from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank, memory, run_ranks
+from test_optimizer import make_model, params_of
+
+BATCH = 2
+LEARN, WHOLE = 3, 4  # version 3 is the first that may be held in place; 4, 8, ... are whole
+Hook = Callable[["Member"], None]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are held in place too, and after few steps."""
+    monkeypatch.setattr(in_place, "LEARN_COMMITS", LEARN)
+    monkeypatch.setattr(in_place, "WHOLE_EVERY", WHOLE)
+    monkeypatch.setattr(in_place, "MIN_BYTES", 1)
+
+
+class Log:
+    """Every commit's bits by version, and with which version each member has begun."""
+
+    def __init__(self) -> None:
+        self.commits: dict[int, Any] = {}
+        self.begun: dict[str, list[int]] = collections.defaultdict(list)
+        self.held: set[int] = set()
+        self.members: dict[str, Member] = {}
+
+
+class Member:
+    """One rank's training, for hooks: ``before`` and ``after`` optimizer.step()."""
+
+    def __init__(self, group: FakeGroup, log: Log, before: Optional[Hook] = None,
+                 after: Optional[Hook] = None) -> None:
+        hvd.init()
+        self.group, self.log, self.before, self.after = group, log, before, after
+        self.model = make_model(seed=hash(group.name) % 1000)
+        self.optimizer = hvd.DistributedOptimizer(torch.optim.Adam(self.model.parameters(), lr=.01))
+        self.state: Any = TorchState(
+            self.model, self.optimizer, sampler=ElasticSampler(range(SAMPLES), seed=7), step=0,
+            counted=0)
+        self.reason = ""
+        log.members[group.name] = self
+
+    def bits(self) -> Any:
+        state = self.state
+        ledger = state.sampler.state_dict()["ledger"]
+        return [*picture(self.model, self.optimizer), state.step, state.counted, ledger]
+
+    def run(self) -> Any:
+        hvd.elastic.run(lambda state: self.train())(self.state)
+        self.reason = self.state._in_place.reason
+        return self.state.counted, params_of(self.model), self.reason
+
+    def train(self) -> None:
+        state, log = self.state, self.log
+        log.begun[self.group.name].append(state.version)
+        if state.version:
+            assert self.bits() == log.commits[state.version]
+        for indices in batches(state.sampler, BATCH):
+            self.optimizer.zero_grad()
+            torch.nn.functional.mse_loss(self.model(DATA[indices]), TARGET[indices]).backward()
+            if self.before is not None:
+                self.before(self)
+            self.optimizer.step()
+            if self.after is not None:
+                self.after(self)
+            state.step += 1
+            state.counted += indices.step_size
+            version = state.version
+            try:
+                state.commit()
+            finally:
+                if state.version == version + 1:
+                    log.commits[state.version] = self.bits()
+                    if state.held_in_place:
+                        log.held.add(state.version)
+
+
+def train(cluster: FakeCluster, size: int, log: Log, **hooks: Hook) -> dict[str, str]:
+    """Runs the group to its end; why each member copies its commits."""
+    ranks = [Rank(cluster, f"w{i}", lambda group: Member(group, log, **hooks).run(), i)
+             for i in range(size)]
+    for rank in [rank.join() for rank in ranks]:
+        if rank.error is not None:
+            raise rank.error
+    values = {rank.group.name: rank.value for rank in ranks if rank.value is not None}
+    first = next(iter(values.values()))
+    for counted, params, _ in values.values():
+        assert counted == SAMPLES
+        assert all(torch.equal(a, b) for a, b in zip(params, first[1]))
+    return {name: reason for name, (_, _, reason) in values.items()}
+
+
+class Once:
+    """Does something in a step of a member, the first time it gets there."""
+
+    def __init__(self, step: int, what: Hook, who: str = "") -> None:
+        self.step, self.what, self.who = step, what, who
+        self.done: set[str] = set()
+
+    def __call__(self, member: Member) -> None:
+        name = member.group.name
+        if member.state.step == self.step and name not in self.done and self.who in name:
+            self.done.add(name)
+            self.what(member)
+
+
+def reduce(member: Member) -> None:
+    hvd.allreduce(torch.ones(2), name="by hand")
+
+
+class KillIn:
+    """Kills a member in the first collective whose description holds ``name``, when all others
+    have begun it."""
+
+    def __init__(self, name: str, victim: str) -> None:
+        self.name, self.victim = name, victim
+        self.begun: set[str] = set()
+
+    def __call__(self, member: FakeGroup, kind: str, text: str) -> None:
+        cluster = member.cluster
+        if self.name not in text:
+            return
+        with cluster.cond:
+            self.begun.add(member.name)
+            cluster.cond.notify_all()
+            if member.name == self.victim:
+                assert cluster.cond.wait_for(
+                    lambda: len(self.begun) == len(cluster.epoch.members), 20)
+                raise Killed()
+
+
+def test_commits_of_an_ordinary_loop_are_held_in_place() -> None:
+    log = Log()
+    reasons = train(FakeCluster(2), 2, log)
+    assert set(reasons.values()) == {""}
+    assert log.held == {3, 5, 6, 7, 9, 10, 11, 13, 14, 15}
+
+
+def test_nothing_is_copied_when_it_is_held() -> None:
+    def fn() -> None:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.1, momentum=1))
+
+        def loop(state: Any) -> None:
+            for _ in range(3):
+                model(DATA[:4]).sum().backward()
+                optimizer.step()
+                state.commit()
+            assert state.held_in_place
+            for handler in state._handlers.values():
+                live = {t.data_ptr() for t in handler.snapshot.sources}
+                assert {t.data_ptr() for t in handler._light.tensors} == live
+
+        hvd.elastic.run(loop)(TorchState(model, optimizer))
+
+    run_ranks(1, fn)
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1", "w2"])
+@pytest.mark.parametrize("operation", range(8, 26))
+def test_a_death_at_any_operation(victim: str, operation: int) -> None:
+    log = Log()
+    cluster = FakeCluster(3, before=kill_at(victim, operation))
+    train(cluster, 3, log)
+    assert log.held and [e["size"] for e in cluster.history] == [3, 2]
+
+
+@pytest.mark.parametrize("round_", range(12))
+def test_random_lives(round_: int) -> None:
+    test_elastic.test_random_lives(round_)
+
+
+@pytest.mark.parametrize("receivers", [{"w0"}, {"w1"}, {"w0", "w2"}])
+def test_who_has_the_result_rolls_the_others_forward(receivers: set[str]) -> None:
+    test_elastic.test_who_has_the_result_rolls_the_others_forward(receivers, 1)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_steps_are_finished_from_kept_gradients(
+    victim: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_replay._buckets.plan_buckets, "__defaults__", (300, 1200))
+    test_replay.test_a_death_in_the_reduction_computes_nothing_again(1, victim, 1, caplog)
+
+
+# ---- the first departure of a run, and a death in it ----
+
+
+def test_a_collective_before_commit_costs_nothing_by_itself() -> None:
+    log = Log()
+    reasons = train(FakeCluster(2), 2, log, after=Once(5, reduce))
+    assert "collectives between" in reasons["w0"] and reasons["w0"] == reasons["w1"]
+    assert log.held == {3, 5} and log.begun == {"w0": [0], "w1": [0]}
+
+
+def lost_by_all(victim: str = "w1") -> tuple[Log, FakeCluster]:
+    log = Log()
+    cluster = FakeCluster(3, before=KillIn("by hand", victim))
+    train(cluster, 3, log, after=Once(6, reduce))
+    return log, cluster
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1", "w2"])
+def test_a_death_in_it_takes_all_back_to_the_last_whole_commit(victim: str) -> None:
+    log, cluster = lost_by_all(victim)
+    others = {"w0", "w1", "w2"} - {victim}
+    assert {name: log.begun[name] for name in others} == {name: [0, 4] for name in others}
+    warned = {name for name, kind, message in cluster.told if "written over" in message}
+    assert warned == others
+    assert not log.held - {3, 5, 6}  # and from then on all are copied
+
+
+def test_a_mutant_that_trusts_what_is_written_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place.InPlace, "usable", lambda self: True)
+    with pytest.raises(AssertionError):
+        lost_by_all()
+
+
+def test_who_has_committed_gives_to_those_who_have_lost() -> None:
+    """The collective reaches w0 alone, which commits step 7; then nobody needs commit 6."""
+    log = Log()
+
+    def deliver(op: Op, members: list[FakeGroup]) -> Optional[set[str]]:
+        return {"w0"} if "by hand" in op.text and len(log.begun["w0"]) == 1 else None
+
+    train(FakeCluster(3, deliver=deliver), 3, log, after=Once(6, reduce))
+    assert log.begun == {name: [0, 7] for name in ("w0", "w1", "w2")}
+
+
+def test_who_has_not_stepped_gives_to_those_who_have_lost() -> None:
+    """The gradients reach w0 alone, which steps and is in a collective when the epoch ends."""
+    log = Log()
+    seen = collections.Counter()
+
+    def deliver(op: Op, members: list[FakeGroup]) -> Optional[set[str]]:
+        if op.kind == "allreduce" and op.text.startswith("optimizer.0."):
+            seen["steps"] += 1
+            if seen["steps"] == 7:
+                return {"w0"}
+        return None
+
+    train(FakeCluster(3, deliver=deliver), 3, log, after=Once(6, reduce, "w0"))
+    assert log.begun == {name: [0, 6] for name in ("w0", "w1", "w2")}
+
+
+def scale(member: Member) -> None:
+    with torch.no_grad():
+        next(member.model.parameters()).mul_(0.5)
+
+
+def scale_unseen(member: Member) -> None:
+    next(member.model.parameters()).data.mul_(0.5)
+
+
+@pytest.mark.parametrize("write", [scale, scale_unseen])
+def test_a_write_by_hand_costs_nothing_by_itself(write: Hook) -> None:
+    log = Log()
+    reasons = train(FakeCluster(2), 2, log, before=Once(5, write))
+    assert all("written between" in reason for reason in reasons.values())
+    assert log.held == {3, 5} and log.begun == {"w0": [0], "w1": [0]}
+
+
+@pytest.mark.parametrize("write", [scale, scale_unseen])
+def test_a_write_by_hand_before_a_failure_is_not_part_of_what_is_gone_back_to(write: Hook) -> None:
+    log = Log()
+
+    def before(member: Member) -> None:
+        write(member)
+        reduce(member)
+
+    train(FakeCluster(3, before=KillIn("by hand", "w1")), 3, log, before=Once(6, before))
+    assert log.begun["w0"] == log.begun["w2"] == [0, 4]
+
+
+@pytest.mark.parametrize("write", [scale, scale_unseen])
+def test_what_writes_by_hand_from_the_beginning_is_copied(write: Hook) -> None:
+    log = Log()
+
+    def before(member: Member) -> None:
+        write(member)
+        reduce(member)
+
+    def kill(member: FakeGroup, kind: str, text: str) -> None:
+        if member.name == "w1" and "by hand" in text and len(log.commits) == 6:
+            raise Killed()
+
+    train(FakeCluster(3, before=kill), 3, log, before=before)
+    assert not log.held and log.begun["w0"] == log.begun["w2"] == [0, 6]
+
+
+def test_restoring_by_hand_before_the_step_is_exact() -> None:
+    log = Log()
+
+    def back(member: Member) -> None:
+        member.optimizer.synchronize()
+        member.model(DATA[:3])  # whatever fails in a forward pass
+        member.state.restore()
+        assert member.bits() == log.commits[member.state.version]
+        raise hvd.HostsUpdatedInterrupt()
+
+    reasons = train(FakeCluster(2), 2, log, before=Once(6, back))
+    assert all("by hand" in reason for reason in reasons.values())
+    assert log.begun == {"w0": [0, 6], "w1": [0, 6]}
+
+
+def test_restoring_by_hand_after_the_step_is_agreed_on_by_all() -> None:
+    """The first time the newest whole commit is what there is; then each commit is."""
+    log = Log()
+
+    def back(member: Member) -> None:
+        member.state.restore()
+        assert member.bits() == log.commits[member.state.version]
+        raise hvd.HostsUpdatedInterrupt()
+
+    first, second = Once(5, back), Once(6, back)
+    train(FakeCluster(2), 2, log, after=lambda m: (first(m), second(m))[1])
+    assert log.begun == {"w0": [0, 4, 6], "w1": [0, 4, 6]}
+
+
+def test_a_step_that_fails_half_way_is_undone() -> None:
+    log = Log()
+
+    def spoil(member: Member) -> None:
+        inner = type(member.optimizer).__mro__[1]
+        original = inner.step
+
+        def half(self: Any, closure: Any = None) -> None:
+            inner.step = original
+            scale(member)
+            raise MemoryError("half-way")
+
+        inner.step = half
+        try:
+            member.optimizer.step()
+        except MemoryError:
+            member.state.restore()
+
+    train(FakeCluster(1), 1, log, before=Once(6, spoil))
+    assert log.begun == {"w0": [0, 4]}
+
+
+def test_loading_a_state_by_hand_keeps_the_commit() -> None:
+    """The optimizer says so beforehand, so what was held in place is copied in time."""
+    log = Log()
+
+    def load(member: Member) -> None:
+        member.optimizer.load_state_dict(member.optimizer.state_dict())
+        member.state.restore()
+        assert member.bits() == log.commits[6] and not member.state.held_in_place
+        raise hvd.HostsUpdatedInterrupt()
+
+    train(FakeCluster(2), 2, log, before=Once(6, load))
+    assert log.begun == {"w0": [0, 6], "w1": [0, 6]}
+
+
+def test_several_steps_in_a_commit_are_copied() -> None:
+    log = test_elastic.Log()
+    cluster = FakeCluster(3, before=kill_at("w1", 17))
+    ranks = test_elastic.start(cluster, 3, test_elastic.trainer(log, every=3))
+    test_elastic.finish(cluster, ranks, log)
+
+
+def test_a_member_that_fails_while_it_receives_keeps_its_commit() -> None:
+    """w1 and w2 are behind and receive; the source dies half-way, with part of it written."""
+    log = Log()
+    seen = collections.Counter()
+
+    def deliver(op: Op, members: list[FakeGroup]) -> Optional[set[str]]:
+        if op.kind == "allreduce" and op.text.startswith("optimizer.0."):
+            seen["steps"] += 1
+            if seen["steps"] == 7:
+                return {"w0"}  # w0 commits 7 and is the source
+        return None
+
+    def before(group: FakeGroup, kind: str, name: str) -> None:
+        epoch = group.cluster.epoch
+        if kind != "transfer" or epoch is None or epoch.number != 2:
+            return
+        seen[group.name] += 1
+        if seen[group.name] < 3:  # two small ones, then the tensors
+            return
+        if group.name == "w0":
+            raise Killed()
+        for parameter in log.members[group.name].model.parameters():
+            memory(parameter.data_ptr(), nbytes(parameter)).zero_()
+
+    train(FakeCluster(3, before=before, deliver=deliver), 3, log)
+    assert log.begun["w1"] == log.begun["w2"] == [0, 6] and seen["w1"] == 3
+
+
+def test_what_an_optimizer_writes_unseen_is_lost_all_the_same() -> None:
+    """Through .data, and in few elements only."""
+
+    class Old(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                p.data.view(-1)[:1] -= 0.1
+
+    def fn() -> None:
+        model = torch.nn.Linear(2000, 1, bias=False)
+        optimizer = hvd.DistributedOptimizer(Old(model.parameters(), lr=0.1))
+
+        def loop(state: Any) -> None:
+            for _ in range(3):
+                model(torch.ones(1, 2000)).sum().backward()
+                optimizer.step()
+                state.commit()
+            assert state.held_in_place
+            model(torch.ones(1, 2000)).sum().backward()
+            optimizer.step()
+            with pytest.raises(HorovodInternalError, match="written over"):
+                state.restore()
+
+        hvd.elastic.run(loop)(TorchState(model, optimizer))
+
+    run_ranks(1, fn)
+
+
+def test_after_run_the_last_commit_is_whole() -> None:
+    def fn() -> None:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.1, momentum=1))
+        state = TorchState(model, optimizer)
+
+        def step() -> None:
+            model(DATA[:4]).sum().backward()
+            optimizer.step()
+
+        def loop(state: Any) -> None:
+            for _ in range(3):
+                step()
+                state.commit()
+            assert state.held_in_place
+
+        hvd.elastic.run(loop)(state)
+        kept = picture(model, optimizer)
+        step()
+        state.restore()
+        assert picture(model, optimizer) == kept
+
+    run_ranks(1, fn)
+
+
+def test_the_environment_can_ask_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_COMMIT_COPIES", "always")
+    log = Log()
+    cluster = FakeCluster(3, before=KillIn("by hand", "w1"))
+    train(cluster, 3, log, after=Once(6, reduce))
+    assert not log.held and log.begun["w0"] == [0, 6]
+    monkeypatch.setenv("TROUPE_COMMIT_COPIES", "sometimes")
+    with pytest.raises(ValueError, match="auto or always"):
+        TorchState(make_model())
+
+
+def test_the_error_says_what_to_do() -> None:
+    def fn() -> None:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.1, momentum=1))
+        failed = []
+
+        def loop(state: Any) -> None:
+            while not failed:
+                model(DATA[:4]).sum().backward()
+                optimizer.step()
+                if state.held_in_place:
+                    failed.append(1)
+                    with pytest.raises(HorovodInternalError, match="TROUPE_COMMIT_COPIES=always"):
+                        state.restore()
+                    return
+                state.commit()
+
+        hvd.elastic.run(loop)(TorchState(model, optimizer))
+
+    run_ranks(1, fn)
