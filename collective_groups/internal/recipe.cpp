@@ -13,6 +13,8 @@
 namespace troupe::groups {
 namespace {
 
+const std::string kOnDevice = "device ";
+
 template <class T>
 void Fill(std::vector<char>& bytes, T value) {
   for (size_t at = 0; at < bytes.size(); at += sizeof value) {
@@ -134,11 +136,20 @@ std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank) {
 
 std::string BarrierRecipe() { return "barrier"; }
 
-Status TakePartIn(Communicator& communicator, const Operation& operation,
+std::string OnDeviceRecipe(const std::string& recipe) {
+  return recipe.empty() ? recipe : kOnDevice + recipe;
+}
+
+Status TakePartIn(Communicator& communicator, const Operation& described,
                   const std::string& recipe) {
+  Operation operation = described;
   std::istringstream words(recipe);
   std::string kind;
   words >> kind;
+  if (kind + " " == kOnDevice) {
+    operation.device.index = kHostCopy;
+    words >> kind;
+  }
   if (kind == "reduce") return TakePartInAllReduce(communicator, operation, words);
   if (kind == "barrier") return communicator.Barrier(operation);
   const int me = communicator.team(0).me;

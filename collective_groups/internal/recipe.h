@@ -17,6 +17,8 @@ namespace troupe::groups {
 [[nodiscard]] std::string BroadcastRecipe(size_t bytes, int root);
 [[nodiscard]] std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank);
 [[nodiscard]] std::string BarrierRecipe();
+// Of the same with memory of devices; whoever takes part does so from host memory.
+[[nodiscard]] std::string OnDeviceRecipe(const std::string& recipe);
 
 // kCorrupt if the recipe is none; kInvalidArgument if this rank is the root of a broadcast.
 Status TakePartIn(Communicator& communicator, const Operation& operation,
