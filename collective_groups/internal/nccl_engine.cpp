@@ -53,8 +53,10 @@ struct NcclEngine::Team {
 
 // Owned by the lane; a job that does not come back keeps it alive.
 struct NcclEngine::Shared {
-  std::mutex mu;  // Guards the two libraries until they are loaded.
-  std::optional<Result<std::shared_ptr<CudaDriver>>> driver;
+  std::mutex mu;
+  bool busy = false;      // Guarded by mu: a job runs,
+  bool orphaned = false;  // and it is to close up, because its engine has left it.
+  std::shared_ptr<CudaDriver> driver;
   std::optional<Result<std::shared_ptr<Nccl>>> nccl;
   Duration abort_limit{};
   CudaDriver::Stream stream = nullptr;
@@ -63,7 +65,7 @@ struct NcclEngine::Shared {
   size_t scratch_bytes = 0;
   std::map<uint32_t, Team> teams;
 
-  CudaDriver& cuda() { return ***driver; }
+  CudaDriver& cuda() { return *driver; }
   Nccl& library() { return ***nccl; }
 
   Status WaitUntilCame(CudaDriver::Event event, const Stop& stop) {
@@ -133,6 +135,14 @@ struct NcclEngine::Shared {
     return Status::Ok();
   }
 
+  void Close() {
+    for (auto& [id, team] : teams) Drop(team);
+    teams.clear();
+    if (scratch != nullptr) cuda().Free(std::exchange(scratch, nullptr));
+    if (done != nullptr) cuda().FreeEvent(std::exchange(done, nullptr));
+    if (stream != nullptr) cuda().FreeStream(std::exchange(stream, nullptr));
+  }
+
   Status MakeScratch(size_t bytes) {
     if (bytes <= scratch_bytes) return Status::Ok();
     if (scratch != nullptr) cuda().Free(std::exchange(scratch, nullptr));
@@ -190,51 +200,85 @@ struct NcclEngine::Shared {
   }
 };
 
-NcclEngine::NcclEngine(const DeviceOptions& options)
-    : options_(options), shared_(std::make_shared<Shared>()) {
-  shared_->abort_limit = options.abort_limit;
-}
+NcclEngine::NcclEngine(const DeviceOptions& options) : options_(options) {}
 
-NcclEngine::~NcclEngine() {
-  if (!lane_ || lane_->lost()) return;
-  (void)OnLane(
-      [](Shared& s) {
-        for (auto& [id, team] : s.teams) s.Drop(team);
-        if (s.scratch != nullptr) s.cuda().Free(s.scratch);
-        if (s.done != nullptr) s.cuda().FreeEvent(s.done);
-        if (s.stream != nullptr) s.cuda().FreeStream(s.stream);
-        return Status::Ok();
+NcclEngine::~NcclEngine() { Leave(); }
+
+// Closes everything, or leaves it to the job that has not come back.
+void NcclEngine::Leave() {
+  if (!lane_) return;
+  const std::shared_ptr<Shared> shared = std::exchange(shared_, nullptr);
+  std::unique_ptr<WatchedLane> lane = std::move(lane_);
+  {
+    std::lock_guard lock(shared->mu);
+    shared->orphaned = true;
+    if (shared->busy) return;
+  }
+  if (device_ < 0) return;
+  if (lane->lost()) lane = std::make_unique<WatchedLane>("group-nccl");
+  (void)lane->Run(
+      [shared, device = device_] {
+        Status s = shared->cuda().Use(device);
+        if (s.ok()) shared->Close();
+        return s;
       },
-      [] { return true; });
+      [] { return true; }, options_.abort_limit);
 }
 
 Status NcclEngine::OnLane(std::function<Status(Shared&)> job, const Stop& stop) {
-  if (!lane_) lane_ = std::make_unique<WatchedLane>("group-nccl");
-  return lane_->Run([shared = shared_, job = std::move(job)] { return job(*shared); }, stop,
-                    options_.abort_limit);
+  {
+    std::lock_guard lock(shared_->mu);
+    if (!lane_->lost()) shared_->busy = true;
+  }
+  return lane_->Run(
+      [shared = shared_, job = std::move(job)] {
+        Status status = job(*shared);
+        std::lock_guard lock(shared->mu);
+        shared->busy = false;
+        if (shared->orphaned) shared->Close();
+        return status;
+      },
+      stop, options_.abort_limit);
 }
 
-bool NcclEngine::reads_devices() {
-  std::lock_guard lock(shared_->mu);
-  if (!shared_->driver) shared_->driver = options_.load_driver();
-  return shared_->driver->ok();
+Result<std::shared_ptr<CudaDriver>> NcclEngine::Driver() {
+  std::lock_guard lock(mu_);
+  if (!driver_) driver_ = options_.load_driver();
+  return *driver_;
 }
+
+bool NcclEngine::reads_devices() { return Driver().ok(); }
 
 Result<Device> NcclEngine::Mark(int index, void* stream) {
   if (index < 0) return Device{index, nullptr};
-  if (!reads_devices()) return shared_->driver->error();
-  const std::shared_ptr<CudaDriver> driver = **shared_->driver;
-  const Result<CudaDriver::Event> event = driver->Mark(index, stream);
+  const Result<std::shared_ptr<CudaDriver>> driver = Driver();
+  if (!driver.ok()) return driver.error();
+  const Result<CudaDriver::Event> event = (*driver)->Mark(index, stream);
   if (!event.ok()) return event.error();
-  return Device{index, std::shared_ptr<void>(*event, [driver](void* e) { driver->FreeEvent(e); })};
+  return Device{
+      index, std::shared_ptr<void>(*event, [driver = *driver](void* e) { driver->FreeEvent(e); })};
 }
 
-// Chooses the device and loads NCCL, once. Without NCCL copies work still.
+// Chooses the device, once. Without NCCL copies work still.
 Status NcclEngine::Open(const Device& device, const Stop& stop) {
-  if (!reads_devices()) return shared_->driver->error();
+  const Result<std::shared_ptr<CudaDriver>> driver = Driver();
+  if (!driver.ok()) return driver.error();
+  if (lane_ && lane_->lost() && !std::exchange(lost_, true)) {
+    Leave();
+    device_ = kHostMemory;
+  }
   if (device_ >= 0) return Status::Ok();
   if (!device.here()) {
     return Error{ErrorCode::kUnavailable, "it has not used a GPU yet in this process"};
+  }
+  if (!lane_) {
+    lane_ = std::make_unique<WatchedLane>("group-nccl");
+    shared_ = std::make_shared<Shared>();
+    shared_->driver = *driver;
+    shared_->abort_limit = options_.abort_limit;
+    if (lost_) {
+      shared_->nccl = Error{ErrorCode::kUnavailable, "an earlier call of NCCL has not come back"};
+    }
   }
   Status s = OnLane(
       [index = device.index](Shared& shared) -> Status {
@@ -248,13 +292,12 @@ Status NcclEngine::Open(const Device& device, const Stop& stop) {
         return Status::Ok();
       },
       stop);
-  if (!s.ok()) return s;
-  device_ = device.index;
+  if (s.ok()) device_ = device.index;
   return s;
 }
 
 const Nccl* NcclEngine::nccl() const {
-  return shared_->nccl && shared_->nccl->ok() ? shared_->nccl->value().get() : nullptr;
+  return shared_ && shared_->nccl && shared_->nccl->ok() ? shared_->nccl->value().get() : nullptr;
 }
 
 NcclStatement NcclEngine::State(uint32_t team, const Device& device, const Stop& stop) {

@@ -4,6 +4,7 @@
 // NCCL does not. Waiting is polling: an event behind the work, the communicator's own state, and
 // whether to stop.
 // Thread: the lane that runs operations, one call at a time; Mark and `reads_devices` from any.
+// Limits: a lane that is lost is replaced once, for copies; NCCL is not used again.
 // Owns: the libraries, a stream, scratch memory, and every communicator. What has not come back
 // from a call is left behind with all it may touch.
 #pragma once
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -71,12 +73,18 @@ class NcclEngine {
 
   Status OnLane(std::function<Status(Shared&)> job, const Stop& stop);
   Status Open(const Device& device, const Stop& stop);
+  void Leave();
+  Result<std::shared_ptr<CudaDriver>> Driver();
 
   const DeviceOptions options_;
-  const std::shared_ptr<Shared> shared_;
-  std::string problem_;  // Why NCCL cannot be used; empty: it can, or was not tried.
+  std::mutex mu_;
+  std::optional<Result<std::shared_ptr<CudaDriver>>>
+      driver_;  // Guarded by mu_; from the first use.
+  // From the first use, and once more if they were lost; without NCCL then.
+  std::shared_ptr<Shared> shared_;
+  std::unique_ptr<WatchedLane> lane_;
+  bool lost_ = false;
   int device_ = kHostMemory;
-  std::unique_ptr<WatchedLane> lane_;  // From the first use.
 };
 
 }  // namespace troupe::groups

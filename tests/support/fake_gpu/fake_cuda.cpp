@@ -38,6 +38,7 @@ void SetFaults(const Faults& faults) {
   std::lock_guard lock(state.mu);
   state.faults = faults;
   state.counts.operations = 0;
+  state.changed.notify_all();
 }
 Counts Count() {
   State& state = State::Get();

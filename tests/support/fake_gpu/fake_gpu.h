@@ -13,7 +13,7 @@
 
 namespace troupe::fake_gpu {
 
-inline constexpr int kDevices = 8;
+inline constexpr int kDevices = 64;
 
 // What goes wrong. Ranks and operations count from 0; -1: never.
 struct Faults {
@@ -26,7 +26,7 @@ struct Faults {
   int break_operation = -1;  // This operation (counted per rank, since SetFaults) ...
   int break_on = -1;         // ... ends with an asynchronous error on this rank.
   bool same_device = false;  // All devices have one identity.
-  int stuck_abort_ms = 0;    // An abort takes so long.
+  bool stuck_abort = false;  // An abort does not end before this is over.
 };
 
 // What is alive, and what has been done since ClearCounts.

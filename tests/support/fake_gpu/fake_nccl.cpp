@@ -496,12 +496,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Entry entry("ncclCommAbort", comm, true);
   if (entry.bad()) return ncclInvalidUsage;
   FakeState& state = entry.state();
-  if (state.faults.stuck_abort_ms > 0) {
-    const int ms = state.faults.stuck_abort_ms;
-    entry.lock().unlock();
-    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-    entry.lock().lock();
-  }
+  state.changed.wait(entry.lock(), [&] { return !state.faults.stuck_abort; });
   ++state.counts.aborts;
   --state.counts.communicators;
   comm->aborted = true;
