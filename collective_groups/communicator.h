@@ -48,6 +48,8 @@ struct ReduceArguments {
   double prescale = 1.0;
   double postscale = 1.0;
   bool average = false;  // Divides by the size of the team after a sum.
+  // Each rank has a prescale of its own. All else is equal on all ranks.
+  bool weighted = false;
 };
 
 class Communicator {

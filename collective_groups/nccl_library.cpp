@@ -33,13 +33,13 @@ constexpr int kSharingVersion = 23000;
 constexpr size_t kScaledSumsMax = 16;  // Per communicator.
 
 // Functions of the library. The second list came after kNcclVersionMin and may be missing.
-#define TROUPE_NCCL_NEEDED(X)                                                                   \
-  X(ncclGetVersion)                                                                             \
-  X(ncclGetErrorString)                                                                         \
-  X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort)        \
-      X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce) X(ncclReduceScatter)     \
-          X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) \
-              X(ncclRedOpDestroy)
+#define TROUPE_NCCL_NEEDED(X)                                                              \
+  X(ncclGetVersion)                                                                        \
+  X(ncclGetErrorString)                                                                    \
+  X(ncclGetUniqueId)                                                                       \
+  X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart)    \
+      X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) \
+          X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
 #define TROUPE_NCCL_OPTIONAL(X) \
   X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) X(ncclGetLastError)
 
@@ -300,8 +300,8 @@ class LoadedNccl final : public Nccl {
   }
 
   Result<ncclRedOp_t> Prepare(const Reduction& reduction, const Comm& comm) {
-    if (reduction.factor == 1.0) return OpOf(reduction);
-    const auto key = std::make_pair(reduction.type, reduction.factor);
+    if (!reduction.factor) return OpOf(reduction);
+    const auto key = std::make_pair(reduction.type, *reduction.factor);
     const auto known = comm->scaled_sums.find(key);
     if (known != comm->scaled_sums.end()) return known->second;
     if (comm->scaled_sums.size() >= kScaledSumsMax) {
@@ -312,7 +312,7 @@ class LoadedNccl final : public Nccl {
       comm->scaled_sums.clear();
     }
     ncclRedOp_t op = ncclSum;
-    Scalar scalar(reduction.factor, reduction.type);
+    Scalar scalar(*reduction.factor, reduction.type);
     Status s = Check("ncclRedOpCreatePreMulSum",
                      f_.ncclRedOpCreatePreMulSum(&op, scalar.bytes.data(), *TypeOf(reduction.type),
                                                  ncclScalarHostImmediate, comm->Handle()));

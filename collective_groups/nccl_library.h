@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,11 +64,12 @@ class Nccl {
   // ---- operations: started in a stream; between Begin and End several at once ----
   virtual Status Begin() = 0;
   virtual Status End() = 0;
-  // `factor` multiplies what goes into a sum of floating-point elements; 1 for anything else.
+  // `factor` multiplies what goes into a sum of floating-point elements, and may be each rank's
+  // own. Either all ranks give one or none does.
   struct Reduction {
     DataType type = DataType::kFloat32;
     Op op = Op::kSum;
-    double factor = 1.0;
+    std::optional<double> factor;
   };
   virtual Status AllReduce(const void* in, void* out, size_t count, const Reduction& reduction,
                            const Comm& comm, Stream stream) = 0;

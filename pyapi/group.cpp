@@ -75,9 +75,10 @@ class PyGroup {
 
   uint64_t AllReduce(const Buffers& in, const Buffers& out, size_t count, const std::string& dtype,
                      const std::string& op, double prescale, double postscale,
-                     const std::string& text, uint32_t team, const Memory& memory) {
-    return Agent().AllReduce(MakeCall(text, team, memory), Inputs(in), Outputs(out),
-                             Arguments(dtype, op, count, prescale, postscale));
+                     const std::string& text, uint32_t team, const Memory& memory, bool weighted) {
+    groups::ReduceArguments arguments = Arguments(dtype, op, count, prescale, postscale);
+    arguments.weighted = weighted;
+    return Agent().AllReduce(MakeCall(text, team, memory), Inputs(in), Outputs(out), arguments);
   }
   uint64_t ReduceScatter(uintptr_t in, uintptr_t out, std::vector<size_t> counts,
                          const std::string& dtype, const std::string& op, double prescale,
@@ -228,7 +229,7 @@ void BindGroup(py::module_& m) {
       .def("allreduce", &PyGroup::AllReduce, py::arg("ins"), py::arg("outs"), py::arg("count"),
            py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("text") = "", py::arg("team") = 0,
-           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0})
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0}, py::arg("weighted") = false)
       .def("reducescatter", &PyGroup::ReduceScatter, py::arg("in_ptr"), py::arg("out_ptr"),
            py::arg("counts"), py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0,
            py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0,

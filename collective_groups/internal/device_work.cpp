@@ -45,10 +45,17 @@ Nccl::Op OpOf(ReduceOp op) {
   return Nccl::Op::kSum;
 }
 
+// What all ranks answer alike, whatever their own prescale is.
+bool IsScaled(const ReduceArguments& a) {
+  return a.average || a.weighted || a.prescale != 1.0 || a.postscale != 1.0;
+}
+
 Nccl::Reduction ReductionOf(const ReduceArguments& arguments, int ranks) {
-  double factor = arguments.prescale * arguments.postscale;
-  if (arguments.average) factor /= ranks;
-  return {arguments.elements.type, OpOf(arguments.elements.op), factor};
+  Nccl::Reduction reduction{arguments.elements.type, OpOf(arguments.elements.op), std::nullopt};
+  if (IsScaled(arguments)) {
+    reduction.factor = arguments.prescale * arguments.postscale / (arguments.average ? ranks : 1);
+  }
+  return reduction;
 }
 
 // Calls `start` between Begin and End, which must come even after an error.
@@ -63,12 +70,11 @@ Status Together(Nccl& nccl, Start&& start) {
 }  // namespace
 
 bool NcclReduces(const Nccl& nccl, const ReduceArguments& arguments) {
-  if (!nccl.Knows(arguments.elements.type)) return false;
-  const bool scaled = arguments.average || arguments.prescale != 1.0 || arguments.postscale != 1.0;
   const DataType type = arguments.elements.type;
+  if (!nccl.Knows(type)) return false;
   const bool floating = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
                         type == DataType::kFloat32 || type == DataType::kFloat64;
-  return !scaled || (floating && arguments.elements.op == ReduceOp::kSum);
+  return !IsScaled(arguments) || (floating && arguments.elements.op == ReduceOp::kSum);
 }
 
 DeviceWork AllReduceWork(bool direct, std::span<const ConstBuffer> in,

@@ -94,7 +94,7 @@ Status TakePartInAllReduce(Communicator& communicator, const Operation& operatio
   int type = 0;
   int op = 0;
   words >> type >> op >> arguments.count >> arguments.prescale >> arguments.postscale >>
-      arguments.average;
+      arguments.average >> arguments.weighted;
   arguments.elements = {static_cast<DataType>(type), static_cast<ReduceOp>(op)};
   std::vector<char> neutral(arguments.count * ElementBytes(arguments.elements.type));
   switch (arguments.elements.op) {
@@ -109,7 +109,10 @@ Status TakePartInAllReduce(Communicator& communicator, const Operation& operatio
       break;
   }
   // Scaling would change what changes nothing.
-  if (arguments.elements.op != ReduceOp::kSum) arguments.prescale = 1.0;
+  if (arguments.elements.op != ReduceOp::kSum && arguments.prescale != 1.0) {
+    arguments.prescale = 1.0;
+    arguments.weighted = true;  // So that this rank goes the others' way.
+  }
   const ConstBuffer in{neutral.data(), neutral.size()};
   return communicator.AllReduce(operation, {&in, 1}, {}, arguments);
 }
@@ -120,7 +123,8 @@ std::string AllReduceRecipe(const ReduceArguments& arguments) {
   std::ostringstream recipe;
   recipe << std::setprecision(17) << "reduce " << static_cast<int>(arguments.elements.type) << " "
          << static_cast<int>(arguments.elements.op) << " " << arguments.count << " "
-         << arguments.prescale << " " << arguments.postscale << " " << arguments.average;
+         << arguments.prescale << " " << arguments.postscale << " " << arguments.average << " "
+         << arguments.weighted;
   return recipe.str();
 }
 

@@ -104,6 +104,26 @@ TEST_F(DeviceCommunicatorTest, SixteenBitAndScaledSumsAreExact) {
   EXPECT_EQ(fake_gpu::Count().host_copies, 0);
 }
 
+TEST_F(DeviceCommunicatorTest, EachRankMayHaveAWeightOfItsOwn) {
+  DeviceWorld world(3);
+  world.OnAll([&](int rank, Communicator& communicator) {
+    const OnDevice<float> data(10, 1.0F);
+    const ConstBuffer in{data.data(), data.bytes()};
+    const MutableBuffer out{data.data(), data.bytes()};
+    ReduceArguments arguments;
+    arguments.count = 10;
+    arguments.prescale = rank + 1;  // 1 on one of them.
+    arguments.weighted = true;
+    const Operation operation = world.On(static_cast<size_t>(rank));
+    ASSERT_TRUE(communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments).ok());
+    EXPECT_EQ(data.values(), std::vector<float>(10, 6.0F));
+    // NCCL cannot scale for a maximum, so that none of them uses it.
+    arguments.elements.op = ReduceOp::kMax;
+    ASSERT_TRUE(communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments).ok());
+    EXPECT_EQ(data.values(), std::vector<float>(10, 18.0F));
+  });
+}
+
 TEST_F(DeviceCommunicatorTest, ManyScalesDoNotUseUpTheLibrary) {
   DeviceWorld world(2);
   world.OnAll([&](int rank, Communicator& communicator) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -23,10 +24,12 @@ struct Call {
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t op = ncclSum;
   int root = 0;  // Or peer.
-  double factor = 1.0;
+  std::optional<double> factor;
 
-  // What must be equal on all ranks.
-  [[nodiscard]] auto Shape() const { return std::tuple(kind, count, type, op, root, factor); }
+  // What must be equal on all ranks; a factor is each rank's own, but all have one or none.
+  [[nodiscard]] auto Shape() const {
+    return std::tuple(kind, count, type, op, root, factor.has_value());
+  }
   [[nodiscard]] bool PointToPoint() const { return kind == Kind::kSend || kind == Kind::kReceive; }
 };
 
@@ -157,7 +160,7 @@ void Reduce(const std::vector<const Call*>& ranks, size_t from, size_t count, ch
     long double result = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
       long double value = Get(ranks[r]->in + (from + i) * width, first.type);
-      value *= first.factor;
+      value *= ranks[r]->factor.value_or(1.0);
       result = r == 0 ? value : Combine(first.op, result, value);
     }
     Put(out + i * width, first.type, result);
@@ -544,44 +547,74 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return fake::Add("ncclAllReduce", comm, stream,
-                   {Call::Kind::kAllReduce, static_cast<const char*>(in), static_cast<char*>(out),
-                    count, type, op, 0, 1.0});
+                   {Call::Kind::kAllReduce,
+                    static_cast<const char*>(in),
+                    static_cast<char*>(out),
+                    count,
+                    type,
+                    op,
+                    0,
+                    {}});
 }
 ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   return fake::Add("ncclReduce", comm, stream,
-                   {Call::Kind::kReduce, static_cast<const char*>(in), static_cast<char*>(out),
-                    count, type, op, root, 1.0});
+                   {Call::Kind::kReduce,
+                    static_cast<const char*>(in),
+                    static_cast<char*>(out),
+                    count,
+                    type,
+                    op,
+                    root,
+                    {}});
 }
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return fake::Add("ncclReduceScatter", comm, stream,
-                   {Call::Kind::kReduceScatter, static_cast<const char*>(in),
-                    static_cast<char*>(out), count, type, op, 0, 1.0});
+                   {Call::Kind::kReduceScatter,
+                    static_cast<const char*>(in),
+                    static_cast<char*>(out),
+                    count,
+                    type,
+                    op,
+                    0,
+                    {}});
 }
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   return fake::Add("ncclBroadcast", comm, stream,
-                   {Call::Kind::kBroadcast, static_cast<const char*>(in), static_cast<char*>(out),
-                    count, type, ncclSum, root, 1.0});
+                   {Call::Kind::kBroadcast,
+                    static_cast<const char*>(in),
+                    static_cast<char*>(out),
+                    count,
+                    type,
+                    ncclSum,
+                    root,
+                    {}});
 }
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   return fake::Add("ncclAllGather", comm, stream,
-                   {Call::Kind::kAllGather, static_cast<const char*>(in), static_cast<char*>(out),
-                    count, type, ncclSum, 0, 1.0});
+                   {Call::Kind::kAllGather,
+                    static_cast<const char*>(in),
+                    static_cast<char*>(out),
+                    count,
+                    type,
+                    ncclSum,
+                    0,
+                    {}});
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return fake::Add("ncclSend", comm, stream,
-                   {Call::Kind::kSend, static_cast<const char*>(data), nullptr, count, type,
-                    ncclSum, peer, 1.0});
+  return fake::Add(
+      "ncclSend", comm, stream,
+      {Call::Kind::kSend, static_cast<const char*>(data), nullptr, count, type, ncclSum, peer, {}});
 }
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   return fake::Add(
       "ncclRecv", comm, stream,
-      {Call::Kind::kReceive, nullptr, static_cast<char*>(data), count, type, ncclSum, peer, 1.0});
+      {Call::Kind::kReceive, nullptr, static_cast<char*>(data), count, type, ncclSum, peer, {}});
 }
 
 #pragma GCC visibility pop
