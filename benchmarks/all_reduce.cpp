@@ -115,6 +115,8 @@ class Member {
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, n_);
     context->connectFullMesh(store, device);
     gloo_ = context;
+    Meet(page_, n_);
+    if (rank_ == 0) std::filesystem::remove_all(folder);
   }
 
   void Run() {

@@ -6,153 +6,15 @@
 #include <cstring>
 #include <deque>
 
+#include "collective_groups/internal/tickets.h"
 #include "runtime/assert.h"
 
 namespace troupe::groups {
 namespace {
 
-constexpr size_t kWindow = 4;  // Messages in flight ahead of the one that is worked on.
 constexpr size_t kTransferChunkBytes = size_t{1} << 20;
 
-// Phases of a key; a round of doubling adds its number to kDoubling.
-enum Phase : uint64_t {
-  kFold = 1,
-  kUnfold = 2,
-  kRing = 3,
-  kScatter = 4,
-  kTree = 5,
-  kBlock = 6,
-  kChunk = 7,
-  kHashes = 8,
-  kDoubling = 16
-};
-
-int Wrap(int value, int size) { return ((value % size) + size) % size; }
-
-// Tickets to wait for, oldest first.
-class Tickets {
- public:
-  explicit Tickets(Channel* channel) : channel_(channel) {}
-  void Add(Channel::Ticket ticket) { waiting_.push_back(ticket); }
-  // Waits until at most `most` are left.
-  Status Shrink(size_t most = 0) {
-    while (waiting_.size() > most) {
-      const Channel::Ticket ticket = waiting_.front();
-      waiting_.pop_front();
-      if (Status s = channel_->Wait(ticket); !s.ok()) return s;
-    }
-    return Status::Ok();
-  }
-
- private:
-  Channel* const channel_;
-  std::deque<Channel::Ticket> waiting_;
-};
-
 }  // namespace
-
-Status Algorithms::AllReduce(void* data, size_t count, Elements elements) {
-  if (team_->size() == 1 || count == 0) return Status::Ok();
-  if (count * ElementBytes(elements.type) <= kSmallAllReduceBytes) {
-    return Doubling(data, count, elements);
-  }
-  return Ring(data, count, elements);
-}
-
-Status Algorithms::Swap(int peer, uint64_t phase, const void* out, void* in, size_t bytes) {
-  const Channel::Ticket receiving = Receive(peer, phase, in, bytes);
-  const Channel::Ticket sending = Send(peer, phase, out, bytes);
-  if (Status s = channel_->Wait(receiving); !s.ok()) return s;
-  return channel_->Wait(sending);
-}
-
-// Ranks beyond the largest power of two first fold into a partner and get the result back. The
-// operands of a pair are combined in rank order.
-Status Algorithms::Doubling(void* data, size_t count, Elements elements) {
-  const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
-  const size_t bytes = count * ElementBytes(elements.type);
-  std::vector<char> theirs(bytes);
-  int power = 1;
-  while (power * 2 <= team_->size()) power *= 2;
-  const int extra = team_->size() - power;
-  const int me = team_->me;
-  if (me >= power) {
-    if (Status s = channel_->Wait(Send(me - power, kFold, data, bytes)); !s.ok()) return s;
-    return channel_->Wait(Receive(me - power, kUnfold, data, bytes));
-  }
-  if (me < extra) {
-    if (Status s = channel_->Wait(Receive(me + power, kFold, theirs.data(), bytes)); !s.ok()) {
-      return s;
-    }
-    reduce(data, data, theirs.data(), count);
-  }
-  uint64_t phase = kDoubling;
-  for (int mask = 1; mask < power; mask <<= 1, ++phase) {
-    const int peer = me ^ mask;
-    if (Status s = Swap(peer, phase, data, theirs.data(), bytes); !s.ok()) return s;
-    if (me < peer) {
-      reduce(data, data, theirs.data(), count);
-    } else {
-      reduce(data, theirs.data(), data, count);
-    }
-  }
-  if (me >= extra) return Status::Ok();
-  return channel_->Wait(Send(me + power, kUnfold, data, bytes));
-}
-
-// 2(n-1) steps around the ring: in the first half partial sums of one block each travel and grow,
-// in the second the finished blocks. Message t is segment t % segments of step t / segments; what
-// arrives as message t leaves, reduced, as message t + segments.
-Status Algorithms::Ring(void* data, size_t count, Elements elements) {
-  const int n = team_->size();
-  const int me = team_->me;
-  const size_t width = ElementBytes(elements.type);
-  const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
-  // Not less than two segments of a block, so that one is reduced while the other travels.
-  const size_t half = count * width / static_cast<size_t>(n) / 2 / 64 * 64;
-  const size_t segment = std::clamp(half, kSmallAllReduceBytes, kSegmentBytes) / width;
-  const size_t segments = (count / n + segment) / segment;
-  const size_t total = 2 * (static_cast<size_t>(n) - 1) * segments;
-  const size_t reducing = total / 2;
-  auto* const base = static_cast<char*>(data);
-  const auto piece = [&](int block, size_t index) {
-    const size_t end = count * (block + 1) / n;
-    const size_t from = std::min(end, count * block / n + index * segment);
-    return MutableBuffer{base + from * width, std::min(segment, end - from) * width};
-  };
-  const auto incoming = [&](size_t t) {
-    return piece(Wrap(me - static_cast<int>(t / segments) - 1, n), t % segments);
-  };
-  std::vector<char> scratch(kWindow * segment * width);
-  const auto landing = [&](size_t t) {
-    return t < reducing ? scratch.data() + (t % kWindow) * segment * width
-                        : static_cast<char*>(incoming(t).data);
-  };
-  Tickets sending(channel_);
-  std::deque<Channel::Ticket> receiving;
-  const int right = Wrap(me + 1, n);
-  const int left = Wrap(me - 1, n);
-  size_t posted = 0;
-  for (size_t i = 0; i < segments; ++i) {
-    const MutableBuffer mine = piece(me, i);
-    if (mine.bytes > 0) sending.Add(Send(right, kRing, mine.data, mine.bytes));
-  }
-  for (size_t t = 0; t < total; ++t) {
-    for (; posted < total && posted < t + kWindow; ++posted) {
-      const size_t bytes = incoming(posted).bytes;
-      receiving.push_back(bytes == 0 ? 0 : Receive(left, kRing, landing(posted), bytes));
-    }
-    const MutableBuffer target = incoming(t);
-    const Channel::Ticket ticket = receiving.front();
-    receiving.pop_front();
-    if (target.bytes == 0) continue;
-    if (Status s = channel_->Wait(ticket); !s.ok()) return s;
-    if (t < reducing) reduce(target.data, landing(t), target.data, target.bytes / width);
-    if (t + segments < total) sending.Add(Send(right, kRing, target.data, target.bytes));
-    if (Status s = sending.Shrink(segments + kWindow); !s.ok()) return s;
-  }
-  return sending.Shrink();
-}
 
 Status Algorithms::ReduceScatter(const void* in, void* out, std::span<const size_t> counts,
                                  Elements elements) {
@@ -177,10 +39,8 @@ Status Algorithms::ReduceScatter(const void* in, void* out, std::span<const size
     return ConstBuffer{base + (begins[block] + from) * width,
                        std::min(segment, counts[block] - from) * width};
   };
-  std::vector<char> scratch(2 * kWindow * segment * width);
-  const auto slot = [&](size_t t) {
-    return scratch.data() + (t % (2 * kWindow)) * segment * width;
-  };
+  char* const scratch = workspace_->Get(2 * kWindow * segment * width);
+  const auto slot = [&](size_t t) { return scratch + (t % (2 * kWindow)) * segment * width; };
   const auto incoming = [&](size_t t) {
     return piece(Wrap(me - 2 - static_cast<int>(t / segments), n), t % segments);
   };
@@ -349,17 +209,20 @@ Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<co
   return sent;
 }
 
-// Receives the source's hashes of a stream, passes them on, and compares.
+// Receives the source's hashes of a stream, passes them on, and compares. What is cut short is
+// forgotten before its memory goes.
 Result<bool> Algorithms::PassHashes(int from, int to, const std::vector<uint64_t>& mine) {
   const size_t bytes = mine.size() * sizeof(uint64_t);
   if (bytes == 0) return true;
   std::vector<uint64_t> expected = mine;
   if (from >= 0) {
     const Status s = channel_->Wait(Receive(from, kHashes, expected.data(), bytes));
+    if (!s.ok()) channel_->Clear();
     if (!s.ok()) return s.error();
   }
   if (to >= 0) {
     const Status s = channel_->Wait(Send(to, kHashes, expected.data(), bytes));
+    if (!s.ok()) channel_->Clear();
     if (!s.ok()) return s.error();
   }
   return expected == mine;

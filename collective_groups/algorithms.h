@@ -1,17 +1,18 @@
 // Algorithms: collectives over a Channel. Each rank of the team calls the same one.
 //
-// Small all-reduces double recursively (fewest rounds), large ones go around a ring in segments
-// (fewest bytes); broadcasts go down a binomial tree in segments; an exchange posts everything at
+// Small all-reduces double recursively (fewest rounds), larger ones of 2^n ranks halve recursively,
+// large ones go around a ring in segments (fewest bytes in few messages); broadcasts go down a binomial tree in segments; an exchange posts everything at
 // once. All ranks end with identical bits: operands are combined in an order that depends on ranks
 // alone.
 // Source: Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
 // MPICH, 2005.
 // Thread: the collective lane.
-// Limits: kSmallAllReduceBytes, kSegmentBytes.
+// Limits: kSmallAllReduceBytes, kMediumAllReduceBytes, kSegmentBytes; 256 ranks (phases of a key).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,7 @@
 namespace troupe::groups {
 
 inline constexpr size_t kSmallAllReduceBytes = size_t{64} << 10;
+inline constexpr size_t kMediumAllReduceBytes = size_t{1} << 20;
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
 struct Elements {
@@ -48,14 +50,31 @@ struct IncomingBlock {
   size_t bytes = 0;
 };
 
+// Memory that operations use one after the other. It must outlive what is in flight in the channel.
+class Workspace {
+ public:
+  // Uninitialised; valid until the next call.
+  char* Get(size_t bytes) {
+    if (bytes > bytes_) {
+      memory_ = std::make_unique_for_overwrite<char[]>(bytes);
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  size_t bytes_ = 0;
+};
+
 // One operation of one team on one channel.
 class Algorithms {
  public:
-  Algorithms(Channel* channel, const Team* team, uint64_t key)
-      : channel_(channel), team_(team), key_(key) {}
+  Algorithms(Channel* channel, const Team* team, uint64_t key, Workspace* workspace)
+      : channel_(channel), team_(team), key_(key), workspace_(workspace) {}
 
-  // In place over `count` elements.
-  Status AllReduce(void* data, size_t count, Elements elements);
+  // Over `count` elements; `in` and `out` may be the same memory.
+  Status AllReduce(const void* in, void* out, size_t count, Elements elements);
   // `in` holds the blocks of all ranks in order, `counts[r]` elements for rank r; `out` takes the
   // reduced block of this rank.
   Status ReduceScatter(const void* in, void* out, std::span<const size_t> counts,
@@ -71,9 +90,9 @@ class Algorithms {
 
  private:
   Status Doubling(void* data, size_t count, Elements elements);
-  Status Ring(void* data, size_t count, Elements elements);
+  Status Halving(const void* in, void* out, size_t count, Elements elements);
+  Status Ring(const void* in, void* out, size_t count, Elements elements);
   Result<bool> PassHashes(int from, int to, const std::vector<uint64_t>& mine);
-  Status Swap(int peer, uint64_t phase, const void* out, void* in, size_t bytes);
   Channel::Ticket Send(int peer, uint64_t phase, const void* data, size_t bytes) {
     return channel_->Send(team_->ranks[peer], key_ | phase, data, bytes);
   }
@@ -84,6 +103,7 @@ class Algorithms {
   Channel* const channel_;
   const Team* const team_;
   const uint64_t key_;
+  Workspace* const workspace_;
 };
 
 }  // namespace troupe::groups

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "collective_groups/coordinator.h"
+#include "collective_groups/internal/recipe.h"
 
 namespace troupe::groups {
 namespace {
@@ -125,6 +126,12 @@ std::string Coordinator::AssistJoined() {
       if (progress.sequence != 0 && progress.recipe.empty()) {
         return id.ToString() + " has joined, but others call " + progress.operation +
                ", which needs a share of everybody";
+      }
+      if (const auto root = RootOf(progress.recipe);
+          root && static_cast<size_t>(*root) < current_.members.size() &&
+          current_.members[static_cast<size_t>(*root)].id == id) {
+        return id.ToString() + " has joined, but is the root of " + progress.operation +
+               ", so that nobody has what is to be broadcast";
       }
     }
     if (progress.sequence != 0) SendAssist(id, progress);

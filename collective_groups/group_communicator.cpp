@@ -64,6 +64,9 @@ struct TeamState {
 struct EpochState {
   View view;
   int rank = 0;
+  // Of the algorithms and of the operations around them; they outlive what is in flight below.
+  Workspace workspace;
+  Workspace packed;
   std::shared_ptr<SharedGroup> near;  // Null if this member is alone on its host.
   std::vector<int> near_ranks;        // In order; includes this member.
   std::shared_ptr<Channel> far;       // Null if nobody is elsewhere.
@@ -205,9 +208,8 @@ class GroupCommunicator final : public Communicator {
       size_t total = 0;
       for (const size_t count : counts) total += count;
       const double postscale = PostscaleOf(arguments, team.team);
-      std::vector<char> scratch;
       if (team.layout.way == Way::kLevels) {
-        scratch.resize(total * width);
+        std::vector<char> scratch(total * width);
         const ConstBuffer whole{in, total * width};
         const MutableBuffer result{scratch.data(), total * width};
         ReduceArguments all = arguments;
@@ -220,12 +222,12 @@ class GroupCommunicator final : public Communicator {
         return s;
       }
       if (arguments.prescale != 1.0) {
-        const auto* bytes = static_cast<const char*>(in);
-        scratch.assign(bytes, bytes + total * width);
-        ScaleInPlace(scratch.data(), total, type, arguments.prescale);
-        in = scratch.data();
+        char* const scaled = epoch.packed.Get(total * width);
+        std::memcpy(scaled, in, total * width);
+        ScaleInPlace(scaled, total, type, arguments.prescale);
+        in = scaled;
       }
-      Algorithms algorithms(epoch.channel.get(), &team.team, key);
+      Algorithms algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace);
       Status s = algorithms.ReduceScatter(in, out, counts, arguments.elements);
       if (s.ok() && postscale != 1.0) ScaleInPlace(out, counts[team.team.me], type, postscale);
       return s;
@@ -240,7 +242,8 @@ class GroupCommunicator final : public Communicator {
         return epoch.near->Broadcast(team.local, data, bytes, root, nullptr);
       }
       if (layout.way == Way::kLinks) {
-        return Algorithms(epoch.far.get(), &team.team, key).Broadcast(data, bytes, root);
+        return Algorithms(epoch.far.get(), &team.team, key, &epoch.workspace)
+            .Broadcast(data, bytes, root);
       }
       return BroadcastInLevels(epoch, team, key, data, bytes, root);
     });
@@ -249,7 +252,8 @@ class GroupCommunicator final : public Communicator {
   Status Exchange(const Operation& operation, std::span<const OutgoingBlock> outgoing,
                   std::span<const IncomingBlock> incoming) override {
     return Run(operation, [&](EpochState& epoch, TeamState& team, uint64_t key) {
-      return Algorithms(epoch.channel.get(), &team.team, key).Exchange(outgoing, incoming);
+      return Algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace)
+          .Exchange(outgoing, incoming);
     });
   }
 
@@ -258,7 +262,8 @@ class GroupCommunicator final : public Communicator {
       if (team.layout.way == Way::kMemory) return epoch.near->Barrier(team.local);
       uint8_t token = 0;
       const Elements elements{DataType::kUint8, ReduceOp::kMax};
-      return Algorithms(epoch.channel.get(), &team.team, key).AllReduce(&token, 1, elements);
+      return Algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace)
+          .AllReduce(&token, &token, 1, elements);
     });
   }
 
@@ -273,7 +278,8 @@ class GroupCommunicator final : public Communicator {
       // With both kinds of links under one stream a wait for one could hold up the other.
       if (team.layout.way == Way::kLevels)
         sources = sources.first(std::min<size_t>(1, sources.size()));
-      Algorithms algorithms(epoch.channel.get(), &team.team, OperationKey(kTeamsMax - 1, 0, 0));
+      Algorithms algorithms(epoch.channel.get(), &team.team, OperationKey(kTeamsMax - 1, 0, 0),
+                            &epoch.workspace);
       Result<uint64_t> result = algorithms.Transfer(sources, receivers, buffers);
       if (!result.ok()) return Status(result.error());
       sent = *result;
@@ -376,20 +382,18 @@ class GroupCommunicator final : public Communicator {
                                    const ReduceArguments& arguments, double postscale) {
     const DataType type = arguments.elements.type;
     const size_t bytes = arguments.count * ElementBytes(type);
-    std::vector<char> scratch;
-    char* work = nullptr;
-    if (out.size() == 1) {
-      work = static_cast<char*>(out[0].data);
-    } else {
-      scratch.resize(bytes);
-      work = scratch.data();
+    char* const work = out.size() == 1 ? static_cast<char*>(out[0].data) : epoch.packed.Get(bytes);
+    const void* from = in.size() == 1 ? in[0].data : work;
+    if (in.size() != 1 || arguments.prescale != 1.0) {
+      if (from != work || in.size() != 1) SegmentReader(in).Read(work, bytes);
+      if (arguments.prescale != 1.0) {
+        ScaleInPlace(work, arguments.count, type, arguments.prescale);
+      }
+      from = work;
     }
-    if (in.size() != 1 || in[0].data != work) SegmentReader(in).Read(work, bytes);
-    if (arguments.prescale != 1.0) ScaleInPlace(work, arguments.count, type, arguments.prescale);
-    Algorithms algorithms(epoch.channel.get(), &team.team, key);
-    if (Status s = algorithms.AllReduce(work, arguments.count, arguments.elements); !s.ok()) {
-      return s;
-    }
+    Algorithms algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace);
+    Status s = algorithms.AllReduce(from, work, arguments.count, arguments.elements);
+    if (!s.ok()) return s;
     if (postscale != 1.0) ScaleInPlace(work, arguments.count, type, postscale);
     if (out.size() > 1) SegmentWriter(out).Write(work, bytes);
     return Status::Ok();
@@ -407,23 +411,24 @@ class GroupCommunicator final : public Communicator {
                                      postscale,          small ? 1 : team.layout.owners,
                                      team.team.size(),   nullptr};
     reduction.across = [&](void* part, size_t count) {
-      return Algorithms(epoch.far.get(), &peers, key).AllReduce(part, count, arguments.elements);
+      return Algorithms(epoch.far.get(), &peers, key, &epoch.workspace)
+          .AllReduce(part, part, count, arguments.elements);
     };
     if (team.local.size() > 1) {
       return epoch.near->AllReduce(team.local, in, out, arguments.count, reduction);
     }
     // Alone on this host: the same chunks, without anybody to share them with.
-    std::vector<char> chunk(kStageBytes);
+    char* const chunk = epoch.packed.Get(kStageBytes);
     SegmentReader reader(in);
     SegmentWriter writer(out);
     const size_t per_chunk = SharedGroup::ChunkElements(arguments.count, width, team.team.size());
     for (size_t at = 0; at < arguments.count; at += per_chunk) {
       const size_t count = std::min(per_chunk, arguments.count - at);
-      reader.Read(chunk.data(), count * width);
-      if (arguments.prescale != 1.0) ScaleInPlace(chunk.data(), count, type, arguments.prescale);
-      if (Status s = reduction.across(chunk.data(), count); !s.ok()) return s;
-      if (postscale != 1.0) ScaleInPlace(chunk.data(), count, type, postscale);
-      if (!out.empty()) writer.Write(chunk.data(), count * width);
+      reader.Read(chunk, count * width);
+      if (arguments.prescale != 1.0) ScaleInPlace(chunk, count, type, arguments.prescale);
+      if (Status s = reduction.across(chunk, count); !s.ok()) return s;
+      if (postscale != 1.0) ScaleInPlace(chunk, count, type, postscale);
+      if (!out.empty()) writer.Write(chunk, count * width);
     }
     return Status::Ok();
   }
@@ -446,7 +451,8 @@ class GroupCommunicator final : public Communicator {
       }
     }
     const SharedGroup::Fetch fetch = [&](void* chunk, size_t size) {
-      return Algorithms(epoch.far.get(), &carriers, key).Broadcast(chunk, size, root_host);
+      return Algorithms(epoch.far.get(), &carriers, key, &epoch.workspace)
+          .Broadcast(chunk, size, root_host);
     };
     if (team.local.size() > 1) {
       return epoch.near->Broadcast(team.local, data, bytes, local_root, fetch);
@@ -479,6 +485,11 @@ Result<std::unique_ptr<Communicator>> MakeCommunicator(std::unique_ptr<Links> li
     Result<std::unique_ptr<SharedSegment>> made = SharedSegment::Create();
     if (!made.ok()) return made.error();
     segment = std::move(*made);
+    // The way by which the others will open it; where it is blocked, they are not to try.
+    if (!SharedSegment::Map(segment->address()).ok()) {
+      segment.reset();
+      memory.clear();
+    }
   }
   return std::unique_ptr<Communicator>(
       std::make_unique<GroupCommunicator>(std::move(links), std::move(segment), std::move(memory)));

@@ -60,8 +60,12 @@ Status CompareDescriptions(Channel& channel, const Team& team, uint64_t key, uin
     outgoing.push_back({to, &mine, sizeof mine});
     incoming.push_back({from, &all[static_cast<size_t>(from)], sizeof(Description)});
   }
-  Algorithms algorithms(&channel, &team, key);
-  if (Status s = algorithms.Exchange(outgoing, incoming); !s.ok()) return s;
+  Workspace workspace;
+  Algorithms algorithms(&channel, &team, key, &workspace);
+  if (Status s = algorithms.Exchange(outgoing, incoming); !s.ok()) {
+    channel.Clear();  // Before the descriptions go.
+    return s;
+  }
   const bool same = std::all_of(all.begin(), all.end(),
                                 [&](const Description& d) { return d.signature == signature; });
   if (same) return Status::Ok();

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "collective_groups/collectives.h"
@@ -13,7 +14,7 @@
 namespace troupe::groups {
 namespace {
 
-const std::string kOnDevice = "device ";
+constexpr std::string_view kOnDevice = " device";  // The last word of such a recipe.
 
 template <class T>
 void Fill(std::vector<char>& bytes, T value) {
@@ -141,7 +142,17 @@ std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank) {
 std::string BarrierRecipe() { return "barrier"; }
 
 std::string OnDeviceRecipe(const std::string& recipe) {
-  return recipe.empty() ? recipe : kOnDevice + recipe;
+  return recipe.empty() ? recipe : recipe + std::string(kOnDevice);
+}
+
+std::optional<int> RootOf(const std::string& recipe) {
+  std::istringstream words(recipe);
+  std::string kind;
+  size_t bytes = 0;
+  int root = 0;
+  words >> kind;
+  if (kind != "broadcast" || !(words >> bytes >> root)) return std::nullopt;
+  return root;
 }
 
 Status TakePartIn(Communicator& communicator, const Operation& described,
@@ -150,10 +161,7 @@ Status TakePartIn(Communicator& communicator, const Operation& described,
   std::istringstream words(recipe);
   std::string kind;
   words >> kind;
-  if (kind + " " == kOnDevice) {
-    operation.device.index = kHostCopy;
-    words >> kind;
-  }
+  if (recipe.ends_with(kOnDevice)) operation.device.index = kHostCopy;
   if (kind == "reduce") return TakePartInAllReduce(communicator, operation, words);
   if (kind == "barrier") return communicator.Barrier(operation);
   const int me = communicator.team(0).me;
@@ -162,8 +170,7 @@ Status TakePartIn(Communicator& communicator, const Operation& described,
     int root = 0;
     words >> bytes >> root;
     if (root == me) {
-      return Error{ErrorCode::kMismatch, operation.text + ": its root has joined, so that nobody " +
-                                             "has what is to be broadcast"};
+      return Error{ErrorCode::kCorrupt, operation.text + ": a recipe for its root"};
     }
     std::vector<char> unwanted(bytes);
     return communicator.Broadcast(operation, unwanted.data(), bytes, root);

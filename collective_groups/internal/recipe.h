@@ -6,6 +6,7 @@
 // Thread: any.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -20,7 +21,10 @@ namespace troupe::groups {
 // Of the same with memory of devices; whoever takes part does so from host memory.
 [[nodiscard]] std::string OnDeviceRecipe(const std::string& recipe);
 
-// kCorrupt if the recipe is none; kInvalidArgument if this rank is the root of a broadcast.
+// The only rank that has what the others get; nothing if the recipe is not that of a broadcast.
+[[nodiscard]] std::optional<int> RootOf(const std::string& recipe);
+
+// kCorrupt if the recipe is none, or that of a broadcast whose root is this rank.
 Status TakePartIn(Communicator& communicator, const Operation& operation,
                   const std::string& recipe);
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -142,6 +143,8 @@ std::string SharedMemoryDomain(const std::string& host) {
   const std::string boot = ReadLine("/proc/sys/kernel/random/boot_id");
   const std::string processes = LinkTarget("/proc/self/ns/pid");
   if (boot.empty() || processes.empty()) return "";
+  // Others may open the files of this process only while it is dumpable.
+  if (::prctl(PR_GET_DUMPABLE) != 1) return "";
   return host + "/" + boot + "/" + processes + "/" + std::to_string(::getuid());
 }
 

@@ -130,8 +130,15 @@ def test_ranks_with_less_data_join_while_the_others_go_on(memory: str) -> None:
     assert results[2][1] == [3] * 4 + [2] * 3 + [1] * 3
 
 
-def test_what_needs_everybody_fails_on_all_while_one_has_joined() -> None:
-    def fn() -> None:
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("hvd.alltoall(torch.ones(3), splits=[1, 1, 1])", "joined.*needs a share of everybody"),
+        ("hvd.broadcast(torch.ones(3), 1)", "joined, but is the root of.*nobody has what"),
+    ],
+)
+def test_what_needs_everybody_fails_on_all_while_one_has_joined(call: str, why: str) -> None:
+    def fn(call: str) -> None:
         import torch
 
         import troupe.torch as hvd
@@ -139,9 +146,9 @@ def test_what_needs_everybody_fails_on_all_while_one_has_joined() -> None:
         hvd.init()
         if hvd.rank() == 1:
             hvd.join()
-        hvd.alltoall(torch.ones(3), splits=[1, 1, 1])
+        eval(call, {"hvd": hvd, "torch": torch})
 
     with troupe.Executor(
         3, cpus_per_worker=0.1, num_cpus=2, progress="off"
-    ) as executor, pytest.raises(troupe.WorkerError, match="joined.*needs a share of everybody"):
-        executor.run(fn)
+    ) as executor, pytest.raises(troupe.WorkerError, match=why):
+        executor.run(fn, (call,))

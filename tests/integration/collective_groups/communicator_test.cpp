@@ -18,8 +18,10 @@
 #include "tests/integration/collective_groups/communicator_world.h"
 #include "tests/integration/runtime/resources.h"
 
-// Gloo loses an addrinfo when it cannot bind; the leak checker of a sanitizer build asks for this.
-extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
+// Gloo loses an addrinfo when it cannot bind. The leak checker of a sanitizer build, which is a
+// shared library and so needs to see the name, asks for this.
+extern "C" __attribute__((visibility("default"))) const char*
+__lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
   return "leak:gloo::transport::tcp::CreateDeviceAttr";
 }
 
