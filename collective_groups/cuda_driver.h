@@ -2,8 +2,8 @@
 //
 // libcuda.so.1 (TROUPE_CUDA_LIBRARY names another) comes with the GPU's driver; where there is none
 // there is no CudaDriver. Addresses may be of host or device memory wherever a copy is meant.
-// Thread: any; everything but `devices`, `Uuid` and `Mark` works in the context of the device that the
-// calling thread has chosen by Use (or another library has made current).
+// Thread: any; everything but `devices`, `Uuid` and `Mark` works in the context of the device that
+// the calling thread has chosen by Use (or another library has made current).
 // Owns: a reference to the primary context of each device that was used, until it is destroyed.
 #pragma once
 

@@ -54,4 +54,5 @@ printf '%s' "$want" >"$temporary/cuda/stamp"
 mkdir -p "$ROOT/.third_party"
 rm -rf "$target"
 mv "$temporary/cuda" "$target"
-note "NCCL $(sed -n 's/#define NCCL_\(MAJOR\|MINOR\|PATCH\) //p' "$target/include/nccl.h" | paste -sd.) headers are ready"
+version=$(sed -n 's/#define NCCL_\(MAJOR\|MINOR\|PATCH\) //p' "$target/include/nccl.h" | paste -sd.)
+note "the headers of NCCL $version are ready"

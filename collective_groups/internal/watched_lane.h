@@ -1,8 +1,8 @@
 // WatchedLane: a thread for calls into a library that may never come back from them.
 //
 // The caller waits for its job, but not longer than `grace` once the job is to stop. A job that
-// stays away longer takes the lane with it: the thread is left to itself, and so is all that the job
-// holds, which is why a job must own what it touches. From then on every job is refused.
+// stays away longer takes the lane with it: the thread is left to itself, and so is all that the
+// job holds, which is why a job must own what it touches. From then on every job is refused.
 // Thread: Run from one thread at a time; the rest from any.
 // Limits: kWatchInterval between two looks at whether to stop.
 #pragma once

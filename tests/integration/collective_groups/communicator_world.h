@@ -39,16 +39,13 @@ inline Status Reduce(Communicator& communicator, void* data, size_t count, DataT
   const size_t bytes = count * ElementBytes(type);
   const ConstBuffer in{data, bytes};
   const MutableBuffer out{data, bytes};
-  ReduceArguments arguments;
-  arguments.elements = {type, op};
-  arguments.count = count;
+  const ReduceArguments arguments{{type, op}, count};
   return communicator.AllReduce(kUnnamed, {&in, 1}, {&out, 1}, arguments);
 }
 
 // Ranks of one group; each runs its part on a thread of its own.
 class World {
  public:
-  // What stands in front of each communicator.
   using Front = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
 
   World(Kind kind, size_t size, Front front = nullptr) : kind_(kind), front_(std::move(front)) {

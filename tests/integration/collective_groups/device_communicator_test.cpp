@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "collective_groups/collectives.h"
+#include "collective_groups/internal/recipe.h"
 #include "tests/integration/collective_groups/device_world.h"
 
 namespace troupe::groups {
@@ -318,13 +319,12 @@ TEST_F(DeviceCommunicatorTest, ARankWithItsMemoryInTheHostTakesPart) {
       return;
     }
     // As one that has run out of data.
-    const std::vector<float> zeros(50);
-    const ConstBuffer in{zeros.data(), zeros.size() * sizeof(float)};
     ReduceArguments arguments;
     arguments.count = 50;
-    ASSERT_TRUE(
-        communicator.AllReduce({0, 0, "", {kHostCopy, nullptr}}, {&in, 1}, {}, arguments).ok());
+    const std::string recipe = OnDeviceRecipe(AllReduceRecipe(arguments));
+    ASSERT_TRUE(TakePartIn(communicator, {}, recipe).ok());
   });
+  EXPECT_EQ(NcclOperations(), 3 * 3) << "one to warm up, one sum of all, one without a share";
 }
 
 TEST_F(DeviceCommunicatorTest, MemoryOfAnotherDeviceIsCopied) {

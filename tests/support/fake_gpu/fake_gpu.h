@@ -3,8 +3,9 @@
 //
 // Streams are threads, so that work is asynchronous; memory is the host's, but only its owner's:
 // `device memory` that was not allocated here, or reaches past its end, is a broken rule. The rules
-// of NCCL are checked: nothing but queries and aborts while something is in progress, each unique id for one
-// communicator, no use after abort, no second thread inside a call, equal arguments on all ranks.
+// of NCCL are checked: nothing but queries and aborts while something is in progress, each unique
+// id for one communicator, no use after abort, no second thread inside a call, equal arguments on
+// all ranks.
 // Thread: any.
 #pragma once
 
