@@ -299,7 +299,7 @@ TEST_F(DeviceCommunicatorTest, WaitsForTheCallersStream) {
     EXPECT_TRUE(world[0].AllReduce({0, 0, "", device}, {&in, 1}, {&out, 1}, arguments).ok());
   });
   // The other rank has begun; this one may not before the stream has come so far.
-  while (NcclOperations() == before) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return NcclOperations() > before; }));
   EXPECT_EQ(NcclOperations() - before, 1);
   EXPECT_EQ(data.values()[0], 2.0F);
   held.Open();

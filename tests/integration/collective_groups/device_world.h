@@ -38,6 +38,17 @@ class OnDevice {
   T* const data_;
 };
 
+// Waits for what another thread brings about; false if it does not within a test's patience.
+inline bool Eventually(const std::function<bool()>& condition) {
+  const SteadyClock clock;
+  const Time end = clock.Now() + seconds(20);
+  while (!condition()) {
+    if (clock.Now() >= end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 // Limits are those of a test: far above what anything takes, far below its own time-out.
 inline DeviceOptions TestOptions() {
   DeviceOptions options;
