@@ -30,6 +30,8 @@ const char* EpochCauseName(EpochCause cause) {
 Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> record, Time now)
     : options_(std::move(options)), now_(now) {
   next_repeat_ = now + options_.repeat;
+  // Members pass over what is older than they have seen, also from the coordinator before.
+  plan_ = prelink_attempt_ = options_.term << 32;
   if (record && record->ended) {
     stored_ = std::move(record);
     phase_ = GroupPhase::kEnded;

@@ -217,7 +217,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   process.node = node;
   process.job = job.spec.job;
   process.started = Now();
-  StartWorker start{name, job.spec.worker_argv, job.spec.env};
+  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   (void)transport_->Send(node_peers_[node], wire::Encode(kFrameStartWorker, start));
   return name;

@@ -142,10 +142,10 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
     cluster_.Put(hello.node, NodeView{*total, {}, hello.labels, true, false});
     LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
   }
-  std::set<std::string> running;
+  ++node_hellos_[hello.node];
   for (const RunningWorker& w : hello.workers) {
-    running.insert(w.process);
     Process& process = processes_[w.process];
+    if (process.job.empty()) process.job = w.job;  // A spare from before a restart of ours, too.
     process.node = hello.node;
     process.pid = w.pid;
     process.host = hello.host;
@@ -162,9 +162,32 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
         Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
   }
   ApplyNodes(decision);
-  if (is_new) {
-    for (auto& [name, job] : jobs_) Fill(job);
+  for (auto& [name, job] : jobs_) {
+    if (Confirm(job) || is_new) Fill(job);
   }
+}
+
+// After a restart the nodes tell which workers still run; whom nobody has told of when the time is
+// up is dead. Returns whether it is known of all for the first time.
+bool HeadService::Confirm(Job& job) {
+  if (job.done() || job.confirm_by == Time::Never()) return false;
+  const bool over = Now() >= job.confirm_by;
+  bool all = true;
+  for (JobWorker& worker : job.record.workers) {
+    if (!worker.alive()) continue;
+    const auto process = processes_.find(worker.process);
+    const bool heard = process != processes_.end();
+    // Twice: what was to be started just before the restart may not be in the first one.
+    const bool missed = !heard && node_hellos_[worker.node] >= 2;
+    if (missed || (over && !heard)) {
+      WorkerDied(job, worker, "gone when the head restarted");
+    } else if (!heard || !process->second.counted) {
+      all = false;
+    }
+  }
+  if (!all && !over) return false;
+  job.confirm_by = Time::Never();
+  return true;
 }
 
 void HeadService::ApplyNodes(const NodeDecision& decision) {
@@ -369,13 +392,7 @@ void HeadService::OnTick() {
               std::to_string(static_cast<int>(ToSeconds(options_.driver_lease))) + " s");
       continue;
     }
-    if (Now() >= job.confirm_by) {
-      job.confirm_by = Time::Never();
-      for (JobWorker& worker : job.record.workers) {
-        if (worker.alive() && !processes_.contains(worker.process))
-          WorkerDied(job, worker, "gone when the head restarted");
-      }
-    }
+    Confirm(job);
     for (JobWorker& worker : job.record.workers) {
       const auto process = processes_.find(worker.process);
       const bool late = worker.status() == WorkerState::kStarting && process != processes_.end() &&

@@ -71,6 +71,7 @@ class HeadService {
   void OnQuery(const std::string& from, const Query& query);
   void OnTick();
   void ApplyNodes(const NodeDecision& decision);
+  bool Confirm(Job& job);
 
   // ---- jobs ----
   void Fill(Job& job);
@@ -121,6 +122,7 @@ class HeadService {
   NodeTable nodes_;
   ClusterView cluster_;
   std::map<std::string, std::string> node_peers_;  // Node id -> transport name.
+  std::map<std::string, int> node_hellos_;         // Since we started.
   std::map<std::string, Process> processes_;
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.

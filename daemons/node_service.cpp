@@ -75,7 +75,7 @@ void NodeService::Hello() {
     hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
   }
   for (const auto& [name, worker] : workers_) {
-    if (!worker.death_reported) hello.workers.push_back({name, worker.child.pid()});
+    if (!worker.death_reported) hello.workers.push_back({name, worker.child.pid(), worker.job});
   }
   Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
   transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
@@ -148,6 +148,7 @@ void NodeService::OnStart(const StartWorker& start) {
   Worker& worker = workers_[start.process];
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(*child);
+  worker.job = start.job;
   worker.slot = slot;
   worker.out = {worker.child.stdout_fd(), false, ""};
   worker.err = {worker.child.stderr_fd(), true, ""};

@@ -62,6 +62,7 @@ class NodeService {
   };
   struct Worker {
     ChildProcess child;
+    std::string job;
     uint32_t slot = 0;
     Stream out;
     Stream err;

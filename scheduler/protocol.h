@@ -42,9 +42,10 @@ enum FrameType : uint8_t {
 struct RunningWorker {
   std::string process;  // The worker process's name on the transport.
   int64_t pid = 0;
+  std::string job;
   template <class A>
   void Fields(A& a) {
-    a(process, pid);
+    a(process, pid, job);
   }
 };
 
@@ -69,11 +70,12 @@ struct NodeHello {
 
 struct StartWorker {
   std::string process;
+  std::string job;  // Which it is for; the node tells a head that was restarted.
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
   template <class A>
   void Fields(A& a) {
-    a(process, argv, env);
+    a(process, job, argv, env);
   }
 };
 

@@ -22,7 +22,7 @@ class CoordinatorTest : public ::testing::Test {
     CoordinatorOptions options = limits_;
     options.group = "g";
     options.owner = "me";
-    options.term = 5;
+    options.term = term_;
     options.min_members = min;
     options.start_members = start;
     options_ = options;
@@ -117,6 +117,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   Time now_{1'000'000'000};
+  uint64_t term_ = 5;
   CoordinatorOptions limits_;   // To be changed before Start.
   CoordinatorOptions options_;  // As it started.
   std::optional<Coordinator> core_;

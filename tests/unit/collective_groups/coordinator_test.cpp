@@ -187,6 +187,26 @@ TEST_F(CoordinatorTest, ARestartGoesOnFromTheRecord) {
   EXPECT_THAT(All<PersistRecord>(), IsEmpty());
 }
 
+TEST_F(CoordinatorTest, PlansAndPrelinksAfterARestartAreNewerThanThoseBefore) {
+  const View view = FormActive(1, 3);
+  const auto plan = [&] {
+    Feed(DrainRequested{Id(2), "asked"});
+    return CommandTo(0, CommandKind::kPlan).plan;
+  };
+  const auto prelink = [&] {
+    Ready(3);
+    return CommandTo(3, CommandKind::kPrelink).plan;
+  };
+  const uint64_t old_prelink = prelink();
+  const uint64_t old_plan = plan();
+  term_ = 6;
+  Start(1, 3, EpochRecord{"old", 5, view, 4, false});
+  for (int n = 0; n < 3; ++n) Say(n);
+  ASSERT_EQ(core_->phase(), GroupPhase::kActive);
+  EXPECT_GT(prelink(), old_prelink);
+  EXPECT_GT(plan(), old_plan);
+}
+
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});

@@ -95,7 +95,7 @@ void HeadRig::JoinNode() {
   hello.host = "h";
   hello.resources = {{"CPU", 8}};
   for (const auto& [process, greeted] : greeted_) {
-    if (greeted) hello.workers.push_back({process, 100});
+    if (greeted) hello.workers.push_back({process, 100, ""});
   }
   Say(kFrameNodeHello, "node-n", hello);
 }
