@@ -5,6 +5,8 @@
 set(TROUPE_NCCL AUTO CACHE STRING "Collectives of GPU buffers over NCCL: AUTO, ON or OFF")
 set(TROUPE_CUDA_HEADERS ${PROJECT_SOURCE_DIR}/.third_party/cuda/include CACHE PATH "Where nccl.h and cuda.h are")
 set(TROUPE_NCCL_FOUND FALSE)
+# So that a build folder notices when they come.
+file(GLOB troupe_cuda_headers CONFIGURE_DEPENDS ${TROUPE_CUDA_HEADERS}/nccl.h ${TROUPE_CUDA_HEADERS}/cuda.h)
 if(NOT TROUPE_NCCL STREQUAL "OFF")
   if(EXISTS ${TROUPE_CUDA_HEADERS}/nccl.h AND EXISTS ${TROUPE_CUDA_HEADERS}/cuda.h)
     set(TROUPE_NCCL_FOUND TRUE)
