@@ -16,6 +16,7 @@ help:
 install-deps:
 	@scripts/install_debian.sh
 	@scripts/setup_venv.sh
+	@scripts/fetch_cuda_headers.sh
 
 build: install-deps
 	@scripts/build.sh
@@ -42,4 +43,4 @@ clean:
 	rm -rf build
 
 distclean: clean
-	rm -rf .venv dist
+	rm -rf .venv .third_party dist

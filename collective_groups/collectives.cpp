@@ -16,6 +16,9 @@ Status AllGather(Communicator& communicator, const Operation& operation, const v
                  operation.text + ": " + std::to_string(bytes_per_rank.size()) +
                      " block sizes for " + std::to_string(team.size()) + " ranks"};
   }
+  if (operation.device.used()) {
+    return communicator.AllGatherOnDevice(operation, in, out, bytes_per_rank);
+  }
   std::vector<char*> blocks;
   auto* at = static_cast<char*>(out);
   for (const size_t bytes : bytes_per_rank) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "collective_groups/algorithms.h"
+#include "collective_groups/device.h"
 #include "collective_groups/links.h"
 #include "collective_groups/reduction.h"
 #include "collective_groups/team.h"
@@ -38,6 +39,7 @@ struct Operation {
   // Of everything that all ranks must agree on; 0: they do not compare.
   uint64_t signature = 0;
   std::string text;  // The same for people, such as `all-reduce "grad" float32[1024] sum`.
+  Device device{};   // Where all buffers are. State transfers are of host memory always.
 };
 
 struct ReduceArguments {
@@ -46,6 +48,8 @@ struct ReduceArguments {
   double prescale = 1.0;
   double postscale = 1.0;
   bool average = false;  // Divides by the size of the team after a sum.
+  // Each rank has a prescale of its own. All else is equal on all ranks.
+  bool weighted = false;
 };
 
 class Communicator {
@@ -98,6 +102,15 @@ class Communicator {
                                     std::span<const MutableBuffer> buffers) = 0;
   // Of the current epoch; an empty team if there is none of this number.
   [[nodiscard]] virtual Team team(uint32_t id) const = 0;
+
+  // ---- devices ----
+  // Whether buffers may be in device memory. From any thread, as Mark.
+  [[nodiscard]] virtual bool devices() const { return false; }
+  // For an operation on memory of device `index` that waits for what is in `stream` now.
+  virtual Result<Device> Mark(int index, void* stream);
+  // AllGather (collectives.h) of an operation on devices.
+  virtual Status AllGatherOnDevice(const Operation& operation, const void* in, void* out,
+                                   std::span<const size_t> bytes_per_rank);
 };
 
 struct CommunicatorOptions {
@@ -105,9 +118,10 @@ struct CommunicatorOptions {
   // Members with the same host share memory if the kernel lets them. Empty: no shared memory.
   std::string host;
 };
+// For memory of the host and, where there is a CUDA driver, of GPUs.
 [[nodiscard]] Result<std::unique_ptr<Communicator>> MakeCommunicator(
     const CommunicatorOptions& options);
-// Over links of another kind; `host` as in the options.
+// Over links of another kind, for host memory alone; `host` as in the options.
 [[nodiscard]] Result<std::unique_ptr<Communicator>> MakeCommunicator(std::unique_ptr<Links> links,
                                                                      const std::string& host);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "collective_groups/internal/pending.h"
+#include "collective_groups/internal/recipe.h"
 #include "runtime/trace.h"
 
 namespace troupe::groups {
@@ -258,7 +259,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
   const std::string text = !call.text.empty()
                                ? call.text
                                : std::string(what) + " of " + std::to_string(bytes) + " bytes";
-  pending->operation = {call.team, signature, text};
+  pending->operation = {call.team, signature, text, call.device};
   pending->bytes = bytes;
   pending->body = std::move(body);
   std::lock_guard lock(mu_);
@@ -281,7 +282,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
                        text,
                        !counted,
                        call.joined,
-                       recipe};
+                       call.device.used() ? OnDeviceRecipe(recipe) : recipe};
   const Status posted = collectives_.Post([this, pending] { Run(*pending); });
   return posted.ok() ? handle : refuse(posted.error());
 }

@@ -69,7 +69,11 @@ class GroupAgent {
     std::string text;
     bool everyone = true;  // False: only some members of the team call it; it is not counted.
     bool joined = false;   // It is a Join.
+    Device device{};       // Where all buffers are; from Mark, at the time of the call.
   };
+  // See Communicator. What needs host memory always: Adasum, Transfer.
+  [[nodiscard]] bool devices() const { return communicator_->devices(); }
+  Result<Device> Mark(int index, void* stream) { return communicator_->Mark(index, stream); }
   Handle AllReduce(const Call& call, std::vector<ConstBuffer> in, std::vector<MutableBuffer> out,
                    const ReduceArguments& arguments);
   Handle ReduceScatter(const Call& call, const void* in, void* out, std::vector<size_t> counts,

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "collective_groups/communicator.h"
+#include "collective_groups/device_communicator.h"
 #include "collective_groups/internal/agreement.h"
 #include "collective_groups/internal/layout.h"
 #include "collective_groups/internal/segments.h"
@@ -497,7 +498,9 @@ Result<std::unique_ptr<Communicator>> MakeCommunicator(std::unique_ptr<Links> li
 Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) {
   Result<std::unique_ptr<Links>> links = MakeGlooLinks(options.gloo);
   if (!links.ok()) return links.error();
-  return MakeCommunicator(std::move(*links), options.host);
+  Result<std::unique_ptr<Communicator>> host = MakeCommunicator(std::move(*links), options.host);
+  if (!host.ok()) return host;
+  return MakeDeviceCommunicator(std::move(*host), {});
 }
 
 }  // namespace troupe::groups

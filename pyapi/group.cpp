@@ -70,35 +70,39 @@ class PyGroup {
 
   using Buffers = std::vector<std::pair<uintptr_t, size_t>>;       // Address, bytes.
   using Blocks = std::vector<std::tuple<int, uintptr_t, size_t>>;  // Peer, address, bytes.
+  // Where the buffers are: a device's index and the stream that writes them; see kHostMemory.
+  using Memory = std::pair<int, uintptr_t>;
 
   uint64_t AllReduce(const Buffers& in, const Buffers& out, size_t count, const std::string& dtype,
                      const std::string& op, double prescale, double postscale,
-                     const std::string& text, uint32_t team) {
-    return Agent().AllReduce(MakeCall(text, team), Inputs(in), Outputs(out),
-                             Arguments(dtype, op, count, prescale, postscale));
+                     const std::string& text, uint32_t team, const Memory& memory, bool weighted) {
+    groups::ReduceArguments arguments = Arguments(dtype, op, count, prescale, postscale);
+    arguments.weighted = weighted;
+    return Agent().AllReduce(MakeCall(text, team, memory), Inputs(in), Outputs(out), arguments);
   }
   uint64_t ReduceScatter(uintptr_t in, uintptr_t out, std::vector<size_t> counts,
                          const std::string& dtype, const std::string& op, double prescale,
-                         double postscale, const std::string& text, uint32_t team) {
+                         double postscale, const std::string& text, uint32_t team,
+                         const Memory& memory) {
     CheckSizes("reduce-scatter", counts.size(), team);
-    return Agent().ReduceScatter(MakeCall(text, team), reinterpret_cast<void*>(in),
+    return Agent().ReduceScatter(MakeCall(text, team, memory), reinterpret_cast<void*>(in),
                                  reinterpret_cast<void*>(out), std::move(counts),
                                  Arguments(dtype, op, 0, prescale, postscale));
   }
   uint64_t Broadcast(uintptr_t address, size_t bytes, int root, const std::string& text,
-                     uint32_t team) {
+                     uint32_t team, const Memory& memory) {
     CheckPosition(root, team);
-    return Agent().Broadcast(MakeCall(text, team), reinterpret_cast<void*>(address), bytes,
+    return Agent().Broadcast(MakeCall(text, team, memory), reinterpret_cast<void*>(address), bytes,
                              root);
   }
   uint64_t AllGather(uintptr_t in, uintptr_t out, std::vector<size_t> bytes_per_rank,
-                     const std::string& text, uint32_t team) {
+                     const std::string& text, uint32_t team, const Memory& memory) {
     CheckSizes("all-gather", bytes_per_rank.size(), team);
-    return Agent().AllGather(MakeCall(text, team), reinterpret_cast<void*>(in),
+    return Agent().AllGather(MakeCall(text, team, memory), reinterpret_cast<void*>(in),
                              reinterpret_cast<void*>(out), std::move(bytes_per_rank));
   }
   uint64_t Exchange(const Blocks& outgoing, const Blocks& incoming, const std::string& text,
-                    uint32_t team) {
+                    uint32_t team, const Memory& memory) {
     std::vector<groups::OutgoingBlock> out;
     for (const auto& [peer, address, bytes] : outgoing) {
       CheckPosition(peer, team);
@@ -109,7 +113,7 @@ class PyGroup {
       CheckPosition(peer, team);
       in.push_back({peer, reinterpret_cast<void*>(address), bytes});
     }
-    return Agent().Exchange(MakeCall(text, team), std::move(out), std::move(in));
+    return Agent().Exchange(MakeCall(text, team, memory), std::move(out), std::move(in));
   }
   uint64_t Adasum(const Buffers& tensors, const std::string& dtype, const std::string& text,
                   uint32_t team) {
@@ -130,6 +134,7 @@ class PyGroup {
         [](const auto& r) { return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded; });
     return Unwrap(std::move(result));
   }
+  bool Devices() { return Agent().devices(); }
   bool Poll(uint64_t handle) { return Agent().Poll(handle); }
   uint64_t Transfer(std::vector<int> sources, std::vector<int> receivers, const Buffers& buffers,
                     double timeout_s) {
@@ -149,8 +154,14 @@ class PyGroup {
       throw std::runtime_error("this worker has no assignment yet, so it has no group");
     return *agent;
   }
-  static groups::GroupAgent::Call MakeCall(const std::string& text, uint32_t team) {
-    return {team, text};
+  groups::GroupAgent::Call MakeCall(const std::string& text, uint32_t team,
+                                    const Memory& memory = {groups::kHostMemory, 0}) {
+    groups::GroupAgent::Call call;
+    call.team = team;
+    call.text = text;
+    const auto& [device, stream] = memory;
+    call.device = Unwrap(Agent().Mark(device, reinterpret_cast<void*>(stream)));
+    return call;
   }
   static groups::DataType ParseType(const std::string& dtype) {
     const auto type = groups::ParseDataType(dtype);
@@ -217,16 +228,21 @@ void BindGroup(py::module_& m) {
       .def("set_version", &PyGroup::SetVersion, py::arg("version"))
       .def("allreduce", &PyGroup::AllReduce, py::arg("ins"), py::arg("outs"), py::arg("count"),
            py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("text") = "", py::arg("team") = 0)
+           py::arg("text") = "", py::arg("team") = 0,
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0}, py::arg("weighted") = false)
       .def("reducescatter", &PyGroup::ReduceScatter, py::arg("in_ptr"), py::arg("out_ptr"),
            py::arg("counts"), py::arg("dtype"), py::arg("op"), py::arg("prescale") = 1.0,
-           py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0)
+           py::arg("postscale") = 1.0, py::arg("text") = "", py::arg("team") = 0,
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0})
       .def("broadcast", &PyGroup::Broadcast, py::arg("ptr"), py::arg("nbytes"), py::arg("root"),
-           py::arg("text") = "", py::arg("team") = 0)
+           py::arg("text") = "", py::arg("team") = 0,
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0})
       .def("allgather", &PyGroup::AllGather, py::arg("in_ptr"), py::arg("out_ptr"),
-           py::arg("nbytes_per_rank"), py::arg("text") = "", py::arg("team") = 0)
+           py::arg("nbytes_per_rank"), py::arg("text") = "", py::arg("team") = 0,
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0})
       .def("exchange", &PyGroup::Exchange, py::arg("outgoing"), py::arg("incoming"),
-           py::arg("text") = "", py::arg("team") = 0)
+           py::arg("text") = "", py::arg("team") = 0,
+           py::arg("memory") = PyGroup::Memory{groups::kHostMemory, 0})
       .def("adasum", &PyGroup::Adasum, py::arg("tensors"), py::arg("dtype"), py::arg("text") = "",
            py::arg("team") = 0)
       .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0)
@@ -234,6 +250,7 @@ void BindGroup(py::module_& m) {
       .def("add_team", &PyGroup::AddTeam, py::arg("ranks"))
       .def("team", &PyGroup::Team, py::arg("team"))
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))
+      .def("devices", &PyGroup::Devices)
       .def("poll", &PyGroup::Poll, py::arg("handle"))
       .def("transfer", &PyGroup::Transfer, py::arg("sources"), py::arg("receivers"),
            py::arg("buffers"), py::arg("timeout_s"));

@@ -28,11 +28,14 @@ types() {
   "$VENV/bin/mypy"
 }
 
+nccl() { grep -q 'collective_groups/nccl_library\.cpp' "$BUILD_DIR/compile_commands.json"; }
+
 part "format" "run: make format" format
 part "ruff" "run: make format, then mend the rest by hand" "$VENV/bin/ruff" check .
 part "mypy" "the lines above name the places" types
 part "include directions" "the graph is in tests/tools/rules.toml" "$SYSTEM_PYTHON" tests/tools/check_includes.py
 part "tidy" "limits and exceptions are in tests/tools/rules.toml" "$SYSTEM_PYTHON" tests/tools/check_tidy.py
+part "NCCL is compiled" "run: make install-deps; the headers of scripts/requirements-cuda-headers.txt are missing" nccl
 part "clang-tidy" "the checks are in .clang-tidy" "$SYSTEM_PYTHON" tests/tools/run_clang_tidy.py \
   --build "$BUILD_DIR" --jobs "$JOBS"
 

@@ -6,12 +6,15 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "collective_groups/collectives.h"
 
 namespace troupe::groups {
 namespace {
+
+constexpr std::string_view kOnDevice = " device";  // The last word of such a recipe.
 
 template <class T>
 void Fill(std::vector<char>& bytes, T value) {
@@ -92,7 +95,7 @@ Status TakePartInAllReduce(Communicator& communicator, const Operation& operatio
   int type = 0;
   int op = 0;
   words >> type >> op >> arguments.count >> arguments.prescale >> arguments.postscale >>
-      arguments.average;
+      arguments.average >> arguments.weighted;
   arguments.elements = {static_cast<DataType>(type), static_cast<ReduceOp>(op)};
   std::vector<char> neutral(arguments.count * ElementBytes(arguments.elements.type));
   switch (arguments.elements.op) {
@@ -107,7 +110,10 @@ Status TakePartInAllReduce(Communicator& communicator, const Operation& operatio
       break;
   }
   // Scaling would change what changes nothing.
-  if (arguments.elements.op != ReduceOp::kSum) arguments.prescale = 1.0;
+  if (arguments.elements.op != ReduceOp::kSum && arguments.prescale != 1.0) {
+    arguments.prescale = 1.0;
+    arguments.weighted = true;  // So that this rank goes the others' way.
+  }
   const ConstBuffer in{neutral.data(), neutral.size()};
   return communicator.AllReduce(operation, {&in, 1}, {}, arguments);
 }
@@ -118,7 +124,8 @@ std::string AllReduceRecipe(const ReduceArguments& arguments) {
   std::ostringstream recipe;
   recipe << std::setprecision(17) << "reduce " << static_cast<int>(arguments.elements.type) << " "
          << static_cast<int>(arguments.elements.op) << " " << arguments.count << " "
-         << arguments.prescale << " " << arguments.postscale << " " << arguments.average;
+         << arguments.prescale << " " << arguments.postscale << " " << arguments.average << " "
+         << arguments.weighted;
   return recipe.str();
 }
 
@@ -134,6 +141,10 @@ std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank) {
 
 std::string BarrierRecipe() { return "barrier"; }
 
+std::string OnDeviceRecipe(const std::string& recipe) {
+  return recipe.empty() ? recipe : recipe + std::string(kOnDevice);
+}
+
 std::optional<int> RootOf(const std::string& recipe) {
   std::istringstream words(recipe);
   std::string kind;
@@ -144,11 +155,13 @@ std::optional<int> RootOf(const std::string& recipe) {
   return root;
 }
 
-Status TakePartIn(Communicator& communicator, const Operation& operation,
+Status TakePartIn(Communicator& communicator, const Operation& described,
                   const std::string& recipe) {
+  Operation operation = described;
   std::istringstream words(recipe);
   std::string kind;
   words >> kind;
+  if (recipe.ends_with(kOnDevice)) operation.device.index = kHostCopy;
   if (kind == "reduce") return TakePartInAllReduce(communicator, operation, words);
   if (kind == "barrier") return communicator.Barrier(operation);
   const int me = communicator.team(0).me;

@@ -18,6 +18,8 @@ namespace troupe::groups {
 [[nodiscard]] std::string BroadcastRecipe(size_t bytes, int root);
 [[nodiscard]] std::string AllGatherRecipe(std::span<const size_t> bytes_per_rank);
 [[nodiscard]] std::string BarrierRecipe();
+// Of the same with memory of devices; whoever takes part does so from host memory.
+[[nodiscard]] std::string OnDeviceRecipe(const std::string& recipe);
 
 // The only rank that has what the others get; nothing if the recipe is not that of a broadcast.
 [[nodiscard]] std::optional<int> RootOf(const std::string& recipe);

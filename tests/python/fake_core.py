@@ -20,6 +20,7 @@ import fake_commits
 import torch
 
 DEADLINE_S = 10.0
+HOST = (-1, 0)
 _DTYPES = {
     "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
     "int64": torch.int64, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -344,9 +345,18 @@ class FakeGroup:
 
     # -- collectives ----------------------------------------------------------------------------
 
+    def devices(self) -> bool:
+        return False
+
+    @staticmethod
+    def _check_memory(memory: tuple[int, int]) -> None:
+        assert memory == HOST, f"memory {memory} of a device, which this group does not read"
+
     def allreduce(self, ins: list[tuple[int, int]], outs: list[tuple[int, int]], count: int,
                   dtype: str, op: str, prescale: float, postscale: float, text: str,
-                  team: int = 0) -> int:
+                  team: int = 0, memory: tuple[int, int] = HOST,
+                  weighted: bool = False) -> int:
+        self._check_memory(memory)
         size = torch.tensor([], dtype=_DTYPES[dtype]).element_size()
         assert sum(n for _, n in ins) == count * size, "allreduce: the input has another size"
         assert not outs or sum(n for _, n in outs) == count * size
@@ -354,7 +364,9 @@ class FakeGroup:
         return self._issue("allreduce", text, key, (ins, outs, prescale), team)
 
     def reducescatter(self, in_ptr: int, out_ptr: int, counts: list[int], dtype: str, op: str,
-                      prescale: float, postscale: float, text: str, team: int = 0) -> int:
+                      prescale: float, postscale: float, text: str, team: int = 0,
+                      memory: tuple[int, int] = HOST) -> int:
+        self._check_memory(memory)
         key = (tuple(counts), dtype, op, prescale, postscale)
         return self._issue("reducescatter", text, key, (in_ptr, out_ptr), team)
 
@@ -362,15 +374,19 @@ class FakeGroup:
         key = (dtype, tuple(n for _, n in tensors))
         return self._issue("adasum", text, key, tensors, team)
 
-    def broadcast(self, ptr: int, nbytes: int, root: int, text: str, team: int = 0) -> int:
+    def broadcast(self, ptr: int, nbytes: int, root: int, text: str, team: int = 0,
+                  memory: tuple[int, int] = HOST) -> int:
+        self._check_memory(memory)
         return self._issue("broadcast", text, (nbytes, root), ptr, team)
 
     def allgather(self, in_ptr: int, out_ptr: int, nbytes_per_rank: list[int], text: str,
-                  team: int = 0) -> int:
+                  team: int = 0, memory: tuple[int, int] = HOST) -> int:
+        self._check_memory(memory)
         return self._issue("allgather", text, tuple(nbytes_per_rank), (in_ptr, out_ptr), team)
 
     def exchange(self, outgoing: list[tuple[int, int, int]], incoming: list[tuple[int, int, int]],
-                 text: str, team: int = 0) -> int:
+                 text: str, team: int = 0, memory: tuple[int, int] = HOST) -> int:
+        self._check_memory(memory)
         return self._issue("exchange", text, (), (outgoing, incoming), team)
 
     def barrier(self, text: str, team: int = 0) -> int:

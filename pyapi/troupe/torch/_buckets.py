@@ -15,6 +15,7 @@ from typing import Optional, Union
 
 import torch
 
+from troupe.torch._devices import Place
 from troupe.torch._tree import nbytes
 
 FIRST_BUCKET_BYTES = 1 << 20
@@ -87,18 +88,21 @@ def layout_hash(params: Sequence[torch.Tensor], plans: Sequence[Plan]) -> int:
 
 
 class Bucket:
-    """The memory of one bucket's result: ``flat`` on the CPU and a view of it per parameter.
+    """The memory of one bucket's result: ``flat`` at ``place`` and a view of it per parameter.
 
     ``extra`` more elements at the end carry the number of samples behind the gradients. After a
     step the parameters' gradients are the views. Gradients that still are when the next step
     begins are its input, so its result then goes to a second flat.
     """
 
-    def __init__(self, plan: Plan, params: Sequence[torch.Tensor], extra: int) -> None:
+    def __init__(
+        self, plan: Plan, params: Sequence[torch.Tensor], extra: int, place: Place
+    ) -> None:
         self.indices = plan.indices
+        self.place = place
         self.params = [params[i] for i in plan.indices]
         self.numel = sum(p.numel() for p in self.params)
-        self.extra = torch.zeros(extra, dtype=plan.dtype)
+        self.extra = torch.zeros(extra, dtype=plan.dtype, device=place.device)
         self._spare: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         self.flat, self.views = self._new_flat(plan.dtype)
         self.missing = 0
@@ -106,7 +110,9 @@ class Bucket:
         self.reset()
 
     def _new_flat(self, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        flat = torch.zeros(self.numel + self.extra.numel(), dtype=dtype)
+        flat = torch.zeros(
+            self.numel + self.extra.numel(), dtype=dtype, device=self.place.device
+        )
         views = []
         begin = 0
         for param in self.params:
@@ -116,7 +122,8 @@ class Bucket:
 
     def choose_flat(self) -> None:
         """Makes ``flat`` memory that no present gradient lies in."""
-        grads = [p.grad.data_ptr() for p in self.params if p.grad is not None and _is_plain(p.grad)]
+        present = [p.grad for p in self.params if p.grad is not None]
+        grads = [grad.data_ptr() for grad in present if self.in_place(grad)]
         flats = [(self.flat, self.views), *self._spare]
         free = [f for f in flats if not any(_holds(f[0], grad) for grad in grads)]
         chosen = free[0] if free else self._new_flat(self.flat.dtype)
@@ -128,10 +135,14 @@ class Bucket:
         grads = []
         for param in self.params:
             grad = param.grad
-            if grad is None or not _is_plain(grad) or not grad.is_contiguous():
+            if grad is None or not self.in_place(grad) or not grad.is_contiguous():
                 return None
             grads.append(grad)
         return grads
+
+    def in_place(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory is of the flat's kind."""
+        return not tensor.is_sparse and tensor.device == self.place.device
 
     def reset(self) -> None:
         """Ready for the next pass."""
@@ -141,7 +152,3 @@ class Bucket:
 
 def _holds(flat: torch.Tensor, address: int) -> bool:
     return flat.data_ptr() <= address < flat.data_ptr() + nbytes(flat)
-
-
-def _is_plain(grad: torch.Tensor) -> bool:
-    return not grad.is_sparse and grad.device.type == "cpu"

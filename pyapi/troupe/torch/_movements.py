@@ -8,6 +8,7 @@ from typing import Any, Optional, Union
 import torch
 
 from troupe.torch import _context
+from troupe.torch._devices import Place, host_place, place_of
 from troupe.torch._operations import (
     Average,
     Site,
@@ -21,7 +22,7 @@ from troupe.torch._operations import (
     synchronize,
 )
 from troupe.torch._reductions import allreduce
-from troupe.torch._tree import nbytes, staging
+from troupe.torch._tree import nbytes
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
 Blocks = list[tuple[int, int, int]]
@@ -38,12 +39,13 @@ def _broadcast(output: torch.Tensor, root_rank: int, name: Optional[str],
         site.context.unreserve(site.name)
         raise
     text = site.describe("broadcast", output, output.shape, f"root {root_rank}")
-    work = staging(output)
+    place = place_of(site.context.group, [output])
+    work = place.work(output)
 
     def start() -> int:
-        return int(
-            site.context.group.broadcast(work.data_ptr(), nbytes(work), root, text, site.team)
-        )
+        return int(site.context.group.broadcast(
+            work.data_ptr(), nbytes(work), root, text, site.team, place.memory
+        ))
 
     def finish() -> torch.Tensor:
         return output if site.position == root else deliver(output, work)
@@ -141,20 +143,21 @@ def _allgather(
         check_rows(tensor, "allgather")
     site = enter("allgather", name, process_set)
     rows = [_gather_rows(site, "allgather", tensor) for tensor in tensors]
-    works = [staging(t.detach()) for t in tensors]
+    place = place_of(site.context.group, tensors)
+    works = [place.work(t) for t in tensors]
     outputs = [
-        torch.empty([sum(r), *t.shape[1:]], dtype=t.dtype)
-        for r, t in zip(rows, tensors, strict=True)
+        place.empty([sum(r), *t.shape[1:]], t.dtype) for r, t in zip(rows, tensors, strict=True)
     ]
 
-    def starter(work: torch.Tensor, output: torch.Tensor, counts: list[int]) -> Callable[[], int]:
+    def starter(tensor: torch.Tensor, work: torch.Tensor, output: torch.Tensor,
+                counts: list[int]) -> Callable[[], int]:
         per_rank = [count * _width(work) for count in counts]
-        text = site.describe("allgather of", work, list(output.shape))
+        text = site.describe("allgather of", tensor, list(output.shape))
         return lambda: int(site.context.group.allgather(
-            work.data_ptr(), output.data_ptr(), per_rank, text, site.team
+            work.data_ptr(), output.data_ptr(), per_rank, text, site.team, place.memory
         ))
 
-    starts = [starter(*item) for item in zip(works, outputs, rows, strict=True)]
+    starts = [starter(*item) for item in zip(tensors, works, outputs, rows, strict=True)]
     if site.size == 1:
         for work, output in zip(works, outputs, strict=True):
             output.copy_(work)
@@ -227,7 +230,7 @@ Splits = Optional[Union[torch.Tensor, Sequence[int]]]
 
 
 def _exchange(site: Site, work: torch.Tensor, send_rows: list[int], output: torch.Tensor,
-              receive_rows: list[int], text: str) -> Callable[[], int]:
+              receive_rows: list[int], text: str, place: Place) -> Callable[[], int]:
     """Rows to and from every rank, in order of rank; this rank's own are copied here."""
     width = _width(work)
     outgoing: Blocks = []
@@ -245,7 +248,9 @@ def _exchange(site: Site, work: torch.Tensor, send_rows: list[int], output: torc
     # Everybody begins with another peer.
     outgoing.sort(key=lambda block: (block[0] - mine) % site.size)
     incoming.sort(key=lambda block: (mine - block[0]) % site.size)
-    return lambda: int(site.context.group.exchange(outgoing, incoming, text, site.team))
+    return lambda: int(
+        site.context.group.exchange(outgoing, incoming, text, site.team, place.memory)
+    )
 
 
 def _check_splits(splits: Splits, tensor: torch.Tensor, size: int) -> list[int]:
@@ -283,10 +288,11 @@ def alltoall_async(
         context.unreserve(site.name)
         raise
     receive_rows = [int(row[site.position]) for row in table]
-    work = staging(tensor.detach())
-    output = torch.empty([sum(receive_rows), *tensor.shape[1:]], dtype=tensor.dtype)
+    place = place_of(context.group, [tensor])
+    work = place.work(tensor)
+    output = place.empty([sum(receive_rows), *tensor.shape[1:]], tensor.dtype)
     with torch.no_grad():
-        start = _exchange(site, work, send_rows, output, receive_rows, f"{text} rows")
+        start = _exchange(site, work, send_rows, output, receive_rows, f"{text} rows", place)
     received = torch.tensor(receive_rows, dtype=torch.int32)
 
     def finish() -> Any:
@@ -357,18 +363,19 @@ def gather(
         site.context.unreserve(site.name)
         raise
     rows = _gather_rows(site, f"gather to {root_rank}", tensor)
-    work = staging(tensor.detach())
+    place = place_of(site.context.group, [tensor])
+    work = place.work(tensor)
     here = site.position == root
     none = [0] * site.size
     sends = list(none)
     sends[root] = int(work.shape[0])
-    output = torch.empty([sum(rows) if here else 0, *tensor.shape[1:]], dtype=tensor.dtype)
+    output = place.empty([sum(rows) if here else 0, *tensor.shape[1:]], tensor.dtype)
     text = site.describe(f"rows of a gather to {root_rank}", tensor, [sum(rows)])
     if here:
         start = _exchange(site, work, [r if p == root else 0 for p, r in enumerate(rows)], output,
-                          rows, text)
+                          rows, text, place)
     else:
-        start = _exchange(site, work, sends, output, none, text)
+        start = _exchange(site, work, sends, output, none, text, place)
     return synchronize(site.issue(
         [start], lambda: output.to(tensor.device) if here else None, [tensor, work, output]
     ))
@@ -407,16 +414,17 @@ def scatter(
     dims = [int(d) for d in head[2:2 + int(head[1])]]
     dtype = codes[int(head[0])]
     rows = rows_of(dims[0], site.size)
-    work = staging(source.detach()) if here else torch.empty([0, *dims[1:]], dtype=dtype)
-    output = torch.empty([rows[site.position], *dims[1:]], dtype=dtype)
+    place = host_place()  # Only the root knows which device.
+    work = place.work(source) if here else place.empty([0, *dims[1:]], dtype)
+    output = place.empty([rows[site.position], *dims[1:]], dtype)
     none = [0] * site.size
     if here:
         receives = [r if p == root else 0 for p, r in enumerate(rows)]
-        start = _exchange(site, work, rows, output, receives, f"{text} rows")
+        start = _exchange(site, work, rows, output, receives, f"{text} rows", place)
     else:
         receives = list(none)
         receives[root] = rows[site.position]
-        start = _exchange(site, work, none, output, receives, f"{text} rows")
+        start = _exchange(site, work, none, output, receives, f"{text} rows", place)
     return synchronize(site.issue([start], lambda: output.to(source.device), [work, output]))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 
 from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._devices import Place, place_of
 from troupe.torch._movements import allgather
 from troupe.torch._operations import (
     CORE_OPS,
@@ -22,7 +23,6 @@ from troupe.torch._operations import (
     synchronize,
 )
 from troupe.torch._reductions import average_exactly_, scale_, scales_text
-from troupe.torch._tree import staging
 from troupe.torch.compression import Compression, Compressor
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
@@ -56,18 +56,20 @@ def _reducescatter(
     for tensor in tensors:
         check_rows(tensor, "reducescatter")
     site = enter("reducescatter", name, process_set)
-    works = [_prescaled(staging(t.detach()), prescale) for t in tensors]
+    place = place_of(site.context.group, tensors)
+    works = [_prescaled(place.work(t), prescale) for t in tensors]
     outputs: list[torch.Tensor] = []
     starts: list[Callable[[], int]] = []
     for work, tensor in zip(works, tensors, strict=True):
         rows = rows_of(work.shape[0], site.size)
         width = work[0].numel() if work.shape[0] else 0
-        output = torch.empty((rows[site.position], *work.shape[1:]), dtype=work.dtype)
+        output = place.empty((rows[site.position], *work.shape[1:]), work.dtype)
         outputs.append(output)
         text = site.describe("reducescatter", tensor, tensor.shape, reduce_op.name.lower(),
                              scales_text(prescale, postscale))
         starts.append(_start_reducescatter(
-            site, work, output, [r * width for r in rows], reduce_op, prescale, postscale, text
+            site, place, work, output, [r * width for r in rows], reduce_op, prescale, postscale,
+            text,
         ))
         if site.size == 1:
             output.copy_(work)
@@ -97,8 +99,8 @@ def _prescaled(work: torch.Tensor, prescale: float) -> torch.Tensor:
 
 
 def _start_reducescatter(
-    site: Site, work: torch.Tensor, output: torch.Tensor, counts: list[int], op: ReduceOp,
-    prescale: float, postscale: float, text: str,
+    site: Site, place: Place, work: torch.Tensor, output: torch.Tensor, counts: list[int],
+    op: ReduceOp, prescale: float, postscale: float, text: str,
 ) -> Callable[[], int]:
     exact = not work.dtype.is_floating_point
     core_op = "sum" if exact else CORE_OPS[op]
@@ -107,7 +109,7 @@ def _start_reducescatter(
     def start() -> int:
         return int(site.context.group.reducescatter(
             work.data_ptr(), output.data_ptr(), counts, DTYPE_NAMES[work.dtype], core_op, *scales,
-            text, site.team,
+            text, site.team, place.memory,
         ))
 
     return start

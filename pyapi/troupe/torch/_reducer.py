@@ -26,6 +26,7 @@ from troupe.torch._buckets import (
     plan_buckets,
 )
 from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._devices import Place, host_place, place_of
 from troupe.torch._rounds import Rounds
 from troupe.torch._tree import copy_into, nbytes
 from troupe.torch._tuning import BucketTuning
@@ -104,11 +105,16 @@ class Reducer:
         )
         last = len(plans) - 1
         self.buckets = [
-            Bucket(plan, params, extra=1 if i == last and not self._counts_apart else 0)
+            Bucket(
+                plan, params, 1 if i == last and not self._counts_apart else 0,
+                self._place_of([params[k] for k in plan.indices]),
+            )
             for i, plan in enumerate(plans)
         ]
         self._count_buffer = torch.zeros(1, dtype=torch.float64)
         self.signature = str(layout_hash(params, plans))
+        if any(bucket.place.kind == "cuda" for bucket in self.buckets):
+            self.signature += " on cuda"
         if self._rounds is not None:
             self._rounds.compressor.reset()
             self.signature += f" {self._rounds.compressor.signature()}"
@@ -125,6 +131,10 @@ class Reducer:
         if limits != (self.bucket_limits or (FIRST_BUCKET_BYTES, BUCKET_BYTES)):
             self.bucket_limits = limits
             self._lay_out()
+
+    def _place_of(self, params: list[torch.Tensor]) -> Place:
+        """Where a bucket of these is reduced; what a compressor does, it does in host memory."""
+        return host_place() if self._rounds is not None else place_of(self.context.group, params)
 
     def close(self) -> None:
         """Takes the hooks off the parameters."""
@@ -235,7 +245,9 @@ class Reducer:
             self._reduce(bucket, weight)
             if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
                 self._count_buffer.fill_(weight)
-                self._issue(-1, [self._count_buffer], self._count_buffer, "average", 1.0, 1.0)
+                self._issue(
+                    -1, [self._count_buffer], self._count_buffer, "average", 1.0, 1.0, host_place()
+                )
         except HorovodInternalError as error:
             # Raised here it would pass through autograd's threads; step() raises it instead.
             self._failure = error
@@ -250,18 +262,21 @@ class Reducer:
         if self._pair is not NoneCompressor:
             self._pack(bucket, weight, before)
             wire, undo = self._pair.compress(bucket.flat)
-            self._issue(index, [wire], wire, op, 1.0, after)
+            place = bucket.place if bucket.in_place(wire) else host_place()
+            self._issue(index, [wire], wire, op, 1.0, after, place)
             self._undo[index] = (wire, undo)
             return
         grads = bucket.direct() if weight else None
         if grads is not None:
             bucket.extra.fill_(1.0)  # becomes the weight as the gradients do
-            self._issue(index, [*grads, bucket.extra], bucket.flat, op, before, after)
+            self._issue(index, [*grads, bucket.extra], bucket.flat, op, before, after, bucket.place)
             return
         self._pack(bucket, weight, 1.0)
         if bucket.extra.numel():
             bucket.flat[-1] = 1.0 if weight else 0.0
-        self._issue(index, [bucket.flat], bucket.flat, op, before if weight else 1.0, after)
+        self._issue(
+            index, [bucket.flat], bucket.flat, op, before if weight else 1.0, after, bucket.place
+        )
 
     def _arithmetic(self, bucket: Bucket, weight: float) -> tuple[str, float, float]:
         """The core's operation, and the factors before and after it."""
@@ -280,14 +295,15 @@ class Reducer:
 
     def _issue(
         self, index: int, ins: list[torch.Tensor], out: torch.Tensor, op: str, before: float,
-        after: float,
+        after: float, place: Place,
     ) -> None:
         name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
         with _native.collective_errors(name):
             handle = self.context.group.allreduce(
                 [(t.data_ptr(), nbytes(t)) for t in ins if t.numel()],
                 [(out.data_ptr(), nbytes(out))],
-                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name,
+                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name, 0, place.memory,
+                self.sampler is not None,
             )
         self._issued.append((int(handle), [*ins, out]))
 
@@ -383,7 +399,7 @@ class Reducer:
                 if scale != 1.0:
                     bucket.flat.mul_(scale)
                 for param, view in zip(bucket.params, bucket.views, strict=True):
-                    if param.device.type == "cpu" and param.is_contiguous():
+                    if bucket.in_place(param) and param.is_contiguous():
                         param.grad = view
                         continue
                     if param.grad is None or param.grad.is_sparse:

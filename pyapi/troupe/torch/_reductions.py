@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 
 from troupe.torch._context import DTYPE_NAMES
+from troupe.torch._devices import Place, host_place, place_of
 from troupe.torch._operations import (
     CORE_OPS,
     Adasum,
@@ -20,7 +21,7 @@ from troupe.torch._operations import (
     resolve_op,
     synchronize,
 )
-from troupe.torch._tree import nbytes, staging
+from troupe.torch._tree import nbytes
 from troupe.torch.compression import Compression, Compressor
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
@@ -50,11 +51,13 @@ def scales_text(prescale: float, postscale: float) -> str:
 
 
 class _Reduction:
-    """One all-reduce of tensors of one dtype, out of ``ins`` into ``outs`` (host memory)."""
+    """One all-reduce of tensors of one dtype, out of ``ins`` into ``outs``, which are in place."""
 
-    def __init__(self, site: Site, ins: list[torch.Tensor], outs: list[torch.Tensor], op: ReduceOp,
-                 prescale: float, postscale: float, text: str) -> None:
+    def __init__(self, site: Site, place: Place, ins: list[torch.Tensor],
+                 outs: list[torch.Tensor], op: ReduceOp, prescale: float, postscale: float,
+                 text: str) -> None:
         self.site, self.ins, self.outs, self.op, self.text = site, ins, outs, op, text
+        self.place = place
         self.dtype = ins[0].dtype
         self.exact = not self.dtype.is_floating_point  # The core scales in floating point.
         self.prescale, self.postscale = prescale, postscale
@@ -75,7 +78,9 @@ class _Reduction:
         op = "sum" if self.exact and self.op == Average else CORE_OPS[self.op]
         pre, post = (1.0, 1.0) if self.exact else (self.prescale, self.postscale)
         count = sum(t.numel() for t in self.ins)
-        return int(group.allreduce(ins, outs, count, dtype, op, pre, post, self.text, site.team))
+        return int(group.allreduce(
+            ins, outs, count, dtype, op, pre, post, self.text, site.team, self.place.memory
+        ))
 
     def finish(self) -> None:
         """What remains when it has arrived."""
@@ -108,14 +113,16 @@ def _allreduce(
         raise ValueError("op=Adasum is for floating-point tensors")
     site = enter("allreduce", name, process_set)
     how = (op.name.lower(), scales_text(prescale, postscale))
+    place = host_place() if op == Adasum else place_of(site.context.group, inputs)
     if single:
         text = site.describe("allreduce", inputs[0], inputs[0].shape, *how)
     else:
         parts = ", ".join(f"{DTYPE_NAMES[t.dtype]}{list(t.shape)}" for t in inputs)
-        text = site.describe("grouped allreduce", None, (), *how, f"of {len(inputs)}: {parts}")
-    works_in = [staging(t) for t in inputs]
+        text = site.describe("grouped allreduce", None, (), *how, f"of {len(inputs)}: {parts}",
+                             "on cuda" if place.kind == "cuda" else "")
+    works_in = [place.work(t) for t in inputs]
     works_out = [
-        w if o.data_ptr() == i.data_ptr() else staging(o)
+        w if o.data_ptr() == i.data_ptr() else place.work(o)
         for i, o, w in zip(inputs, outputs, works_in, strict=True)
     ]
     reductions = []
@@ -123,8 +130,8 @@ def _allreduce(
         for dtype in dict.fromkeys(t.dtype for t in inputs):
             chosen = [i for i, t in enumerate(inputs) if t.dtype == dtype]
             reduction = _Reduction(
-                site, [works_in[i] for i in chosen], [works_out[i] for i in chosen], op, prescale,
-                postscale, text,
+                site, place, [works_in[i] for i in chosen], [works_out[i] for i in chosen], op,
+                prescale, postscale, text,
             )
             reductions.append(reduction)
             if site.size == 1:
@@ -367,15 +374,16 @@ def reduce(
         raise
     text = site.describe("reduce", tensor, tensor.shape, reduce_op.name.lower(),
                          f"root {root_rank}")
-    work = staging(tensor.detach())
-    output = torch.empty(tensor.shape, dtype=tensor.dtype)
+    place = place_of(site.context.group, [tensor])
+    work = place.work(tensor)
+    output = place.empty(tensor.shape, tensor.dtype)
     exact = reduce_op == Average and not tensor.dtype.is_floating_point
     outs = [(output.data_ptr(), nbytes(output))] if mine else []
 
     def start() -> int:
         return int(site.context.group.allreduce(
             [(work.data_ptr(), nbytes(work))], outs, work.numel(), DTYPE_NAMES[work.dtype],
-            "sum" if exact else CORE_OPS[reduce_op], 1.0, 1.0, text, site.team,
+            "sum" if exact else CORE_OPS[reduce_op], 1.0, 1.0, text, site.team, place.memory,
         ))
 
     def finish() -> Optional[torch.Tensor]:

@@ -39,6 +39,9 @@ class SoloGroup:
     def set_version(self, version: int) -> None:
         self._view["members"][0]["version"] = version
 
+    def devices(self) -> bool:
+        return False
+
     def team(self, team: int) -> list[int]:
         return [0]
 

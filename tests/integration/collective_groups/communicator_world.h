@@ -39,16 +39,16 @@ inline Status Reduce(Communicator& communicator, void* data, size_t count, DataT
   const size_t bytes = count * ElementBytes(type);
   const ConstBuffer in{data, bytes};
   const MutableBuffer out{data, bytes};
-  ReduceArguments arguments;
-  arguments.elements = {type, op};
-  arguments.count = count;
+  const ReduceArguments arguments{{type, op}, count};
   return communicator.AllReduce(kUnnamed, {&in, 1}, {&out, 1}, arguments);
 }
 
 // Ranks of one group; each runs its part on a thread of its own.
 class World {
  public:
-  World(Kind kind, size_t size) : kind_(kind) {
+  using Front = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
+
+  World(Kind kind, size_t size, Front front = nullptr) : kind_(kind), front_(std::move(front)) {
     for (size_t i = 0; i < size; ++i) Join();
     Begin();
   }
@@ -58,6 +58,7 @@ class World {
     const std::string host = HostOf(next_slot_);
     auto links = kind_ == Kind::kLocal ? MakeLocalLinks(exchange_) : MakeGlooLinks({}).value();
     Rank rank{next_slot_++, MakeCommunicator(std::move(links), host).value()};
+    if (front_) rank.communicator = front_(std::move(rank.communicator));
     for (Rank& other : ranks_) LinkPair(rank, other);
     ranks_.push_back(std::move(rank));
   }
@@ -108,6 +109,7 @@ class World {
 
   [[nodiscard]] size_t size() const { return ranks_.size(); }
   [[nodiscard]] Epoch epoch() const { return view_.epoch; }
+  [[nodiscard]] uint32_t slot(size_t rank) const { return ranks_[rank].slot; }
   Communicator& operator[](size_t rank) { return *ranks_[rank].communicator; }
 
  private:
@@ -138,6 +140,7 @@ class World {
   }
 
   const Kind kind_;
+  const Front front_;
   const std::shared_ptr<LocalExchange> exchange_ = MakeLocalExchange();
   std::vector<Rank> ranks_;
   View view_;
