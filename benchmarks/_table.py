@@ -56,15 +56,36 @@ def recovery_rows() -> list[Row]:
         Row("kill to full size, C++, N=4", {"bench": "kill_to_full_size", "n": 4, **large}, None,
             "<= 300 ms", 300.0),
     ]
-    small: Line = {"bench": "kill_to_first_allreduce", "bytes": SMALL, "heap_mib": 0}
-    for n in (8, 16, 32):
-        rows.append(Row(f"kill in a 64 KB all-reduce to the first one, N={n}", {**small, "n": n},
-                        {**small, "n": n // 2}, "<= 2 x N/2", ratio=2.0))
+    for bench, title in (("kill_to_first_allreduce", "kill in a 64 KB all-reduce to the first one"),
+                         ("leave_pause", "planned leave between 64 KB all-reduces, pause")):
+        small: Line = {"bench": bench, "bytes": SMALL, "heap_mib": 0}
+        for n in (8, 16, 32):
+            rows.append(Row(f"{title}, N={n}", {**small, "n": n}, {**small, "n": n // 2},
+                            "<= 2 x N/2", ratio=2.0))
+    rows += control_rows()
     for model, title in (("mlp", "MLP"), ("resnet50", "ResNet-50-shaped")):
         rows.append(Row(f"kill to next step, PyTorch {title}, N=4",
                         {"bench": "troupe_kill_to_next_step", "model": model},
                         {"bench": "torchelastic_kill_to_next_step", "model": model},
                         "<= 20 ms + a step"))
+    return rows
+
+
+def control_rows() -> list[Row]:
+    """What a killed head or Redis costs, and the state that a joiner gets."""
+    rows = []
+    for kind, title in (("head", "head"), ("redis", "Redis")):
+        rows += [
+            Row(f"{title} killed: longest step until control is back; reference: longest before",
+                {"bench": f"{kind}_restart_step"}, {"bench": f"{kind}_restart_step_before"}),
+            Row(f"{title} killed: until a resize is in force", {"bench": f"{kind}_restart_control"},
+                None, "<= 3 s", 3000.0),
+        ]
+    stream: Line = {"bench": "state_transfer", "way": "raw_stream"}
+    for way, title in (("memory", "through memory"), ("links", "over links"),
+                       ("links_two_sources", "over links from two sources")):
+        rows.append(Row(f"1 GiB of state to a joiner, {title}; reference: a raw TCP stream",
+                        {"bench": "state_transfer", "way": way}, stream, "<= 1.25 x", ratio=1.25))
     return rows
 
 
@@ -85,7 +106,7 @@ def all_reduce_rows() -> list[Row]:
     """All-reduce between processes of one host, through memory and over links."""
     rows = []
     for n, most in ((2, 50.0), (4, 300.0)):
-        base: Line = {"bench": "all_reduce", "n": n}
+        base: Line = {"bench": "all_reduce", "net": "loopback", "n": n}
         for size, title in ((4096, "4 KB"), (1 << 20, "1 MB"), (16 << 20, "16 MB"),
                             (102236160, "102 MB")):
             memory = {**base, "way": "memory", "bytes": size}
@@ -100,6 +121,19 @@ def all_reduce_rows() -> list[Row]:
                     memory, {**memory, "way": "limit"}))
             rows.append(Row(f"all-reduce of {title}, N={n}, over links; reference: Gloo ring",
                             {**memory, "way": "links"}, ring, "<= 1.05 x", ratio=1.05))
+    return rows
+
+
+def between_hosts_rows() -> list[Row]:
+    """All-reduce over links between network namespaces."""
+    rows = []
+    for n in (2, 4):
+        for size, title in ((1 << 10, "1 KB"), (64 << 10, "64 KB"), (1 << 20, "1 MB"),
+                            (16 << 20, "16 MB"), (256 << 20, "256 MB")):
+            ours: Line = {"bench": "all_reduce", "net": "virtual", "n": n, "bytes": size,
+                          "way": "links"}
+            rows.append(Row(f"all-reduce of {title} between {n} hosts; reference: Gloo ring", ours,
+                            {**ours, "way": "gloo_ring"}, "<= 1.05 x", ratio=1.05))
     return rows
 
 
@@ -130,6 +164,7 @@ def gradient_rows() -> list[Row]:
 ROWS = [
     *recovery_rows(),
     *all_reduce_rows(),
+    *between_hosts_rows(),
     *reduction_rows(),
     Row("commit(), 204 MB, durable; reference: to memory", {"bench": "commit_durable"},
         {"bench": "commit_to_memory"}),
@@ -199,11 +234,17 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(program("recovery", "--members", 4, "--trials", 10, "--heap-mib", 1024))
     for n in (4, 8, 16, 32):
         commands.append(program("recovery", "--members", n, "--trials", 10, "--bytes", SMALL))
-    commands.append([sys.executable, str(Path(__file__).with_name("training_recovery.py"))])
-    commands.append([sys.executable, str(Path(__file__).with_name("durable_commits.py"))])
+    def script(name: str, *options: str) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *options]
+
+    commands.append(script("training_recovery"))
+    commands.append(script("control_restart"))
+    commands.append(script("durable_commits"))
+    commands.append(program("state-transfer"))
     for n in (2, 4):
         commands.append(program("all-reduce", "--members", n))
-    commands.append([sys.executable, str(Path(__file__).with_name("gradients.py"))])
+    commands.append(script("between_hosts", "--program", program("all-reduce")[0]))
+    commands.append(script("gradients"))
     commands.append(program("actor-calls"))
     commands.append(program("reductions"))
     return commands

@@ -60,6 +60,8 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
     options_.min_members = e->min_members;
   } else if (const auto* e = std::get_if<StoreAnswered>(&event)) {
     OnStore(*e);
+  } else if (const auto* e = std::get_if<Resumed>(&event)) {
+    OnResumed(e->stopped);
   } else {
     OnTick();
   }
@@ -161,6 +163,13 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
   }
   store_retry_at_ = now_ + options_.store_retry;
   waiting_for_ = "the store (Redis) to answer";
+}
+
+void Coordinator::OnResumed(Duration stopped) {
+  for (auto& [id, peer] : peers_) peer.heard = std::min(now_, peer.heard + stopped);
+  for (Time* limit : {&phase_deadline_, &parked_since_}) {
+    if (*limit != Time::Never()) *limit = *limit + stopped;
+  }
 }
 
 void Coordinator::OnTick() {

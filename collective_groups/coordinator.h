@@ -85,9 +85,14 @@ struct StoreAnswered {
   ErrorCode code = ErrorCode::kOk;  // kOk, kConflict, or anything else: not known to have happened.
   std::optional<EpochRecord> actual;  // After kConflict: what the store holds.
 };
+// The coordinator itself was stopped for so long (its process, or the machine): what it has not
+// heard meanwhile says nothing about the members.
+struct Resumed {
+  Duration stopped{};
+};
 struct Tick {};
-using CoordinatorEvent =
-    std::variant<ReportReceived, MemberDied, DrainRequested, LimitsChanged, StoreAnswered, Tick>;
+using CoordinatorEvent = std::variant<ReportReceived, MemberDied, DrainRequested, LimitsChanged,
+                                      StoreAnswered, Resumed, Tick>;
 
 // ---- actions ----
 struct SendCommand {
@@ -222,6 +227,7 @@ class Coordinator {
   void OnReport(const Report& report);
   void NoteOperation(Peer& peer);
   void OnStore(const StoreAnswered& answer);
+  void OnResumed(Duration stopped);
   void OnTick();
   void Reconsider();
   void ReconsiderForming();

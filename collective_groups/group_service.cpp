@@ -41,6 +41,7 @@ struct GroupService::Entry {
   std::unique_ptr<Coordinator> coordinator;  // Null until the store answered.
   std::deque<CoordinatorEvent> early;
   TimerId timer = kNoTimer;
+  Time due = Time::Never();  // Of the timer.
   bool planned = false;
   bool unsettled = false;  // The active epoch's pauses are not all known yet.
 };
@@ -160,6 +161,13 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
     entry.early.push_back(event);
     return;
   }
+  if (entry.due != Time::Never() && loop_->Now() > entry.due + EventLoop::kStoppedFrom) {
+    const Resumed resumed{loop_->Now() - std::exchange(entry.due, Time::Never())};
+    LogWarning("group ", group, ": the head was stopped for ", ToMilliseconds(resumed.stopped),
+               " ms; it does not count as silence of the members");
+    Feed(group, resumed);
+    return Feed(group, event);
+  }
   const GroupPhase before = entry.coordinator->phase();
   const CoordinatorDecision decision = entry.coordinator->Step(loop_->Now(), event);
   if (trace::On() && entry.coordinator->phase() != before) {
@@ -258,9 +266,9 @@ void GroupService::CheckSettled(Entry& entry) {
 void GroupService::Arm(Entry& entry) {
   loop_->Cancel(entry.timer);
   const Time next = entry.coordinator->NextDeadline();
+  entry.due = next == Time::Never() ? next : std::max(next, loop_->Now() + microseconds(500));
   if (next == Time::Never()) return;
-  entry.timer = loop_->CallAt(std::max(next, loop_->Now() + microseconds(500)),
-                              [this, group = entry.name] { Feed(group, Tick{}); });
+  entry.timer = loop_->CallAt(entry.due, [this, group = entry.name] { Feed(group, Tick{}); });
 }
 
 }  // namespace troupe::groups

@@ -33,13 +33,14 @@ constexpr int kSharingVersion = 23000;
 constexpr size_t kScaledSumsMax = 16;  // Per communicator.
 
 // Functions of the library. The second list came after kNcclVersionMin and may be missing.
-#define TROUPE_NCCL_NEEDED(X)                                                              \
-  X(ncclGetVersion)                                                                        \
-  X(ncclGetErrorString)                                                                    \
-  X(ncclGetUniqueId)                                                                       \
-  X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart)    \
-      X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) \
-          X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+#define TROUPE_NCCL_NEEDED(X)                                                                      \
+  X(ncclGetVersion)                                                                                \
+  X(ncclGetErrorString)                                                                            \
+  X(ncclGetUniqueId)                                                                               \
+  X(ncclCommInitRankConfig)                                                                        \
+  X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce)     \
+      X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) \
+          X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
 #define TROUPE_NCCL_OPTIONAL(X) \
   X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) X(ncclGetLastError)
 

@@ -79,6 +79,7 @@ void HeadService::On(uint8_t type, const std::string& frame, F&& handler) {
 }
 
 void HeadService::OnFrame(const std::string& from, const std::string& frame) {
+  NoticeStop();
   const Result<uint8_t> type = wire::PeekType(frame);
   if (!type.ok()) {
     LogWarning("dropped a frame from ", from, ": ", type.error().message);
@@ -383,7 +384,21 @@ void HeadService::Kill(const std::string& process, int signal, const std::string
 
 // ---- time ----
 
+// What nodes and drivers could not tell us while we were stopped does not count as their silence.
+void HeadService::NoticeStop() {
+  if (tick_due_ == Time::Never() || Now() < tick_due_ + EventLoop::kStoppedFrom) return;
+  const Duration stopped = Now() - tick_due_;
+  LogWarning("the head was stopped for ", ToMilliseconds(stopped), " ms");
+  tick_due_ = Now();
+  ApplyNodes(nodes_.Step(Now(), ListenerResumed{stopped}));
+  for (auto& [name, job] : jobs_) {
+    job.driver_heard = std::min(Now(), job.driver_heard + stopped);
+    if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
+  }
+}
+
 void HeadService::OnTick() {
+  NoticeStop();
   ApplyNodes(nodes_.Step(Now(), troupe::Tick{}));
   std::vector<std::string> over;
   for (auto& [name, job] : jobs_) {
@@ -416,7 +431,8 @@ void HeadService::OnTick() {
   }
   RefreshKeys();
   Measure();
-  transport_->loop().CallAfter(kTick, [this, alive = alive_] {
+  tick_due_ = Now() + kTick;
+  transport_->loop().CallAt(tick_due_, [this, alive = alive_] {
     if (*alive) OnTick();
   });
 }

@@ -70,6 +70,7 @@ class HeadService {
   void OnSubscribe(const std::string& from, const Subscribe& subscribe);
   void OnQuery(const std::string& from, const Query& query);
   void OnTick();
+  void NoticeStop();
   void ApplyNodes(const NodeDecision& decision);
   bool Confirm(Job& job);
 
@@ -128,6 +129,7 @@ class HeadService {
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
   Time refresh_at_{};
+  Time tick_due_ = Time::Never();
 };
 
 }  // namespace troupe::daemons

@@ -18,6 +18,10 @@ inline constexpr TimerId kNoTimer = 0;
 
 class EventLoop {
  public:
+  // A loop that comes so much too late to a timer did not run: its process or its machine was
+  // stopped. Silence in that time is its own.
+  static constexpr Duration kStoppedFrom = milliseconds(500);
+
   virtual ~EventLoop() = default;
   [[nodiscard]] virtual Time Now() const = 0;
   virtual void Post(std::function<void()> fn) = 0;

@@ -109,6 +109,10 @@ void NodeTable::Advance(NodeDecision& decision) {
 NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
   now_ = std::max(now_, now);
   NodeDecision decision;
+  if (const auto* resumed = std::get_if<ListenerResumed>(&event)) {
+    for (auto& [id, node] : nodes_)
+      node.last_heard = std::min(now_, node.last_heard + resumed->stopped);
+  }
   Advance(decision);
   if (const auto* joined = std::get_if<NodeJoined>(&event)) {
     Join(joined->node, decision);

@@ -77,8 +77,13 @@ struct NodeDrain {
   Time deadline = Time::Never();
   std::string reason;
 };
+// Who listens was itself stopped for so long: that it heard nothing meanwhile says nothing.
+struct ListenerResumed {
+  Duration stopped{};
+};
 struct Tick {};
-using NodeEvent = std::variant<NodeJoined, NodeHeartbeat, NodeLost, NodeGoodbye, NodeDrain, Tick>;
+using NodeEvent = std::variant<NodeJoined, NodeHeartbeat, NodeLost, NodeGoodbye, NodeDrain,
+                               ListenerResumed, Tick>;
 
 struct NodeChange {
   std::string id;

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <csignal>
+#include <thread>
 
 #include "tests/integration/cluster.h"
 
@@ -247,6 +248,25 @@ TEST(Recovery, HeadIsKilledAndRestarted) {
                               [&] { return cluster.epoch() >= 2 || !cluster.state().empty(); }));
   ASSERT_TRUE(cluster.WaitDone());
   ExpectExactlyOnce(cluster, 3);
+}
+
+// Longer than every lease: silence that is the head's own puts nobody aside.
+TEST(Recovery, HeadIsStoppedForAWhile) {
+  Cluster cluster;
+  Cluster::JobOptions options;
+  options.samples = 32000;
+  options.per_rank = 1;
+  cluster.Start(options);
+  ASSERT_TRUE(cluster.WaitActive(4));
+  const int head = cluster.PidOf("troupe-head");
+  ASSERT_GT(head, 0);
+  ::kill(head, SIGSTOP);
+  std::this_thread::sleep_for(seconds(7));  // The fault itself.
+  ::kill(head, SIGCONT);
+  ASSERT_TRUE(cluster.WaitDone());
+  ExpectExactlyOnce(cluster, 4);
+  EXPECT_EQ(cluster.deaths(), 0);
+  EXPECT_EQ(cluster.epoch(), 1U);
 }
 
 TEST(Recovery, RedisIsRestarted) {

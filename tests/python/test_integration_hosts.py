@@ -23,7 +23,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if reason:
         pytest.skip(reason)
     bin_dir = Path(find_bin_dir())
-    with Hosts(tmp_path_factory.mktemp("hosts"), bin_dir, count=2, cpus=3) as made:
+    with Hosts(tmp_path_factory.mktemp("hosts"), bin_dir, count=2, cpus=8) as made:
         yield made
 
 

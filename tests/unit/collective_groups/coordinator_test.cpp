@@ -207,6 +207,22 @@ TEST_F(CoordinatorTest, PlansAndPrelinksAfterARestartAreNewerThanThoseBefore) {
   EXPECT_GT(plan(), old_plan);
 }
 
+TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
+  FormActive(1, 2);
+  now_ = now_ + 3 * options_.lease;
+  Feed(Resumed{3 * options_.lease});
+  Feed(Tick{});
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+  now_ = now_ + options_.lease - milliseconds(1);
+  Say(0);
+  Feed(Tick{});
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+  now_ = now_ + milliseconds(2);
+  Feed(Tick{});  // From its resumption on the lease counts as ever.
+  ASSERT_EQ(All<FenceMember>().size(), 1U);
+  EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
+}
+
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});

@@ -39,6 +39,17 @@ TEST(NodeTableTest, SilenceMakesSuspectThenDead) {
   EXPECT_EQ(dead.changes[0].reason, "no heartbeat for 10 s");
 }
 
+TEST(NodeTableTest, WhatTheListenerMissedIsNotSilence) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a"));
+  const Time resumed = kStart + seconds(60);
+  EXPECT_TRUE(table.Step(resumed, ListenerResumed{seconds(59)}).changes.empty());
+  EXPECT_EQ(table.next_wake(), resumed + seconds(1));
+  const NodeDecision suspect = table.Step(table.next_wake(), Tick{});
+  ASSERT_EQ(suspect.changes.size(), 1u);
+  EXPECT_EQ(suspect.changes[0].state, NodeState::kSuspect);
+}
+
 TEST(NodeTableTest, HeartbeatBringsASuspectBack) {
   NodeTable table(kOptions);
   table.Step(kStart, Join("a"));
