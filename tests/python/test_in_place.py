@@ -32,7 +32,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models are held in place too, and after few steps."""
     monkeypatch.setattr(in_place, "LEARN_COMMITS", LEARN)
     monkeypatch.setattr(in_place, "WHOLE_EVERY", WHOLE)
-    monkeypatch.setattr(in_place, "MIN_BYTES", 1)
+    monkeypatch.setattr(in_place, "LEAST_BYTES", 1)
 
 
 class Log:
