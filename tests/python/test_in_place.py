@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -436,6 +437,45 @@ def test_what_an_optimizer_writes_unseen_is_lost_all_the_same() -> None:
         hvd.elastic.run(loop)(TorchState(model, optimizer))
 
     run_ranks(1, fn)
+
+
+def test_durable_commits_are_copied_and_only_they(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on at once after a durable commit; what is on disk is that commit's bits."""
+    monkeypatch.setattr(in_place, "WHOLE_EVERY", 1000)
+    pictures: dict[int, Any] = {}
+    held: list[int] = []
+
+    def make() -> tuple[Any, Any, Any]:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+        durable = hvd.elastic.DurableCommits(tmp_path, every=5, keep=1)
+        return model, optimizer, TorchState(model, optimizer, durable=durable)
+
+    def train() -> None:
+        model, optimizer, state = make()
+
+        def loop(state: Any) -> None:
+            for _ in range(13):
+                model(DATA[:4]).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                state.commit()
+                pictures[state.version] = picture(model, optimizer)
+                if state.held_in_place:
+                    held.append(state.version)
+
+        hvd.elastic.run(loop)(state)
+
+    def resume() -> Any:
+        model, optimizer, state = make()
+        return hvd.elastic.run(lambda s: (s.version, picture(model, optimizer)))(state)
+
+    run_ranks(1, train)
+    assert held == [3, 4, 6, 7, 8, 9, 11, 12, 13]
+    (resumed,) = run_ranks(1, resume)
+    assert resumed == (10, pictures[10])
 
 
 def test_after_run_the_last_commit_is_whole() -> None:
