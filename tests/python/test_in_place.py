@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
@@ -123,6 +124,15 @@ class Once:
         if member.state.step == self.step and name not in self.done and self.who in name:
             self.done.add(name)
             self.what(member)
+
+
+def scale(member: Member) -> None:
+    with torch.no_grad():
+        next(member.model.parameters()).mul_(0.5)
+
+
+def scale_unseen(member: Member) -> None:
+    next(member.model.parameters()).data.mul_(0.5)
 
 
 def reduce(member: Member) -> None:
@@ -250,6 +260,31 @@ def test_who_has_committed_gives_to_those_who_have_lost() -> None:
     assert log.begun == {name: [0, 7] for name in ("w0", "w1", "w2")}
 
 
+@pytest.mark.parametrize("write", [scale, scale_unseen])
+def test_who_is_at_the_boundary_gives_to_those_who_have_written(write: Hook) -> None:
+    """w0 still leaves commit 6; w2 has written to it by hand and is in the next reduction."""
+    log = Log()
+    begun: collections.Counter[str] = collections.Counter()
+
+    def before(member: FakeGroup, kind: str, name: str) -> None:
+        cluster, epoch = member.cluster, member.cluster.epoch
+        if epoch is None or epoch.number != 1:
+            return
+        with cluster.cond:
+            if kind == "boundary" and member.name == "w0" and epoch.boundaries[id(member)] == 5:
+                assert cluster.cond.wait_for(lambda: epoch.aborted, 20)
+            if name == "optimizer.0.0":
+                begun[member.name] += 1
+                cluster.cond.notify_all()
+                if member.name == "w1" and begun["w1"] == 7:
+                    assert cluster.cond.wait_for(lambda: begun["w2"] == 7, 20)
+                    raise Killed()
+
+    train(FakeCluster(3, before=before), 3, log, before=lambda member: write(member) if
+          member.state.step == 6 else None)
+    assert log.begun["w0"] == log.begun["w2"] == [0, 6]
+
+
 def test_who_has_not_stepped_gives_to_those_who_have_lost() -> None:
     """The gradients reach w0 alone, which steps and is in a collective when the epoch ends."""
     log = Log()
@@ -264,15 +299,6 @@ def test_who_has_not_stepped_gives_to_those_who_have_lost() -> None:
 
     train(FakeCluster(3, deliver=deliver), 3, log, after=Once(6, reduce, "w0"))
     assert log.begun == {name: [0, 6] for name in ("w0", "w1", "w2")}
-
-
-def scale(member: Member) -> None:
-    with torch.no_grad():
-        next(member.model.parameters()).mul_(0.5)
-
-
-def scale_unseen(member: Member) -> None:
-    next(member.model.parameters()).data.mul_(0.5)
 
 
 @pytest.mark.parametrize("write", [scale, scale_unseen])
@@ -374,6 +400,32 @@ def test_loading_a_state_by_hand_keeps_the_commit() -> None:
 
     train(FakeCluster(2), 2, log, before=Once(6, load))
     assert log.begun == {"w0": [0, 6], "w1": [0, 6]}
+
+
+@pytest.mark.parametrize("round_", range(40))
+def test_random_departures_and_deaths(round_: int) -> None:
+    """Whatever departs and whoever dies: what all begin with is one commit. Names the round."""
+    rng = random.Random(round_)
+
+    def at(step: int, what: Hook) -> Hook:  # each time, so that all members do the same
+        return lambda member: what(member) if member.state.step == step else None
+
+    def load(member: Member) -> None:
+        member.optimizer.load_state_dict(member.optimizer.state_dict())
+
+    before = at(rng.randrange(3, 9), rng.choice([scale, scale_unseen, reduce, load]))
+    after = at(rng.randrange(3, 9), rng.choice([scale, reduce]))
+    counts: dict[str, int] = collections.Counter()
+    deaths = {name: rng.randrange(10, 40) for name in rng.sample(["w0", "w1", "w2", "w3"], 2)}
+
+    def kill(member: FakeGroup, kind: str, text: str) -> None:
+        counts[member.name] += 1
+        if counts[member.name] == deaths.get(member.name):
+            raise Killed()
+
+    log = Log()
+    train(FakeCluster(4, before=kill), 4, log, before=before, after=after)
+    assert log.held
 
 
 def test_several_steps_in_a_commit_are_copied() -> None:
