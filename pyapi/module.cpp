@@ -322,6 +322,13 @@ PYBIND11_MODULE(_core, m) {
       py::arg("track"), py::arg("name"));
   m.def("version", [] { return std::string(TROUPE_VERSION); });
   m.def("free_port", &FreePort, "A TCP port of the loopback interface that is free at the moment.");
+  m.def("xxh64_of", [](const std::vector<std::pair<uintptr_t, size_t>>& pieces) {
+    uint64_t digest = 0;
+    for (const auto& [ptr, nbytes] : pieces) {
+      digest = XXH3_64bits_withSeed(reinterpret_cast<const void*>(ptr), nbytes, digest);
+    }
+    return digest;
+  });
   m.def(
       "xxh64",
       [](uintptr_t address, size_t bytes) {

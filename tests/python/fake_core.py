@@ -744,6 +744,8 @@ def build_module() -> types.ModuleType:
     module.CommitStore = fake_commits.CommitStore  # type: ignore[attr-defined]
     module.Driver = Driver  # type: ignore[attr-defined]
     module.xxh64 = lambda ptr, nbytes: hash(ctypes.string_at(ptr, nbytes))  # type: ignore
+    module.xxh64_of = lambda pieces: hash(  # type: ignore[attr-defined]
+        tuple(ctypes.string_at(ptr, nbytes) for ptr, nbytes in pieces))
     module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
     module.version = lambda: "fake"  # type: ignore[attr-defined]
     return module

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import random
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 import test_elastic
 import test_replay
 import torch
-from test_elastic import DATA, SAMPLES, TARGET, kill_at
+from in_place_training import (
+    Hook,
+    KillIn,
+    Log,
+    Member,
+    Once,
+    reduce,
+    scale,
+    scale_unseen,
+    train,
+)
+from test_elastic import DATA, kill_at
 from test_states import picture
 
 import troupe.torch as hvd
 from troupe.errors import HorovodInternalError
 from troupe.torch._tree import nbytes
-from troupe.torch.elastic import ElasticSampler, TorchState, batches
+from troupe.torch.elastic import TorchState
 from troupe.torch.elastic import _in_place as in_place
 
-from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank, memory, run_ranks
-from test_optimizer import make_model, params_of
+from fake_core import FakeCluster, FakeGroup, Killed, Op, memory, run_ranks
+from test_optimizer import make_model
 
-BATCH = 2
 LEARN, WHOLE = 3, 4  # version 3 is the first that may be held in place; 4, 8, ... are whole
-Hook = Callable[["Member"], None]
 
 
 @pytest.fixture(autouse=True)
@@ -32,121 +42,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models are held in place too, and after few steps."""
     monkeypatch.setattr(in_place, "LEARN_COMMITS", LEARN)
     monkeypatch.setattr(in_place, "WHOLE_EVERY", WHOLE)
-    monkeypatch.setattr(in_place, "MIN_BYTES", 1)
-
-
-class Log:
-    """Every commit's bits by version, and with which version each member has begun."""
-
-    def __init__(self) -> None:
-        self.commits: dict[int, Any] = {}
-        self.begun: dict[str, list[int]] = collections.defaultdict(list)
-        self.held: set[int] = set()
-        self.members: dict[str, Member] = {}
-
-
-class Member:
-    """One rank's training, for hooks: ``before`` and ``after`` optimizer.step()."""
-
-    def __init__(self, group: FakeGroup, log: Log, before: Optional[Hook] = None,
-                 after: Optional[Hook] = None) -> None:
-        hvd.init()
-        self.group, self.log, self.before, self.after = group, log, before, after
-        self.model = make_model(seed=hash(group.name) % 1000)
-        self.optimizer = hvd.DistributedOptimizer(torch.optim.Adam(self.model.parameters(), lr=.01))
-        self.state: Any = TorchState(
-            self.model, self.optimizer, sampler=ElasticSampler(range(SAMPLES), seed=7), step=0,
-            counted=0)
-        self.reason = ""
-        log.members[group.name] = self
-
-    def bits(self) -> Any:
-        state = self.state
-        ledger = state.sampler.state_dict()["ledger"]
-        return [*picture(self.model, self.optimizer), state.step, state.counted, ledger]
-
-    def run(self) -> Any:
-        hvd.elastic.run(lambda state: self.train())(self.state)
-        self.reason = self.state._in_place.reason
-        return self.state.counted, params_of(self.model), self.reason
-
-    def train(self) -> None:
-        state, log = self.state, self.log
-        log.begun[self.group.name].append(state.version)
-        if state.version:
-            assert self.bits() == log.commits[state.version]
-        for indices in batches(state.sampler, BATCH):
-            self.optimizer.zero_grad()
-            torch.nn.functional.mse_loss(self.model(DATA[indices]), TARGET[indices]).backward()
-            if self.before is not None:
-                self.before(self)
-            self.optimizer.step()
-            if self.after is not None:
-                self.after(self)
-            state.step += 1
-            state.counted += indices.step_size
-            version = state.version
-            try:
-                state.commit()
-            finally:
-                if state.version == version + 1:
-                    log.commits[state.version] = self.bits()
-                    if state.held_in_place:
-                        log.held.add(state.version)
-
-
-def train(cluster: FakeCluster, size: int, log: Log, **hooks: Hook) -> dict[str, str]:
-    """Runs the group to its end; why each member copies its commits."""
-    ranks = [Rank(cluster, f"w{i}", lambda group: Member(group, log, **hooks).run(), i)
-             for i in range(size)]
-    for rank in [rank.join() for rank in ranks]:
-        if rank.error is not None:
-            raise rank.error
-    values = {rank.group.name: rank.value for rank in ranks if rank.value is not None}
-    first = next(iter(values.values()))
-    for counted, params, _ in values.values():
-        assert counted == SAMPLES
-        assert all(torch.equal(a, b) for a, b in zip(params, first[1]))
-    return {name: reason for name, (_, _, reason) in values.items()}
-
-
-class Once:
-    """Does something in a step of a member, the first time it gets there."""
-
-    def __init__(self, step: int, what: Hook, who: str = "") -> None:
-        self.step, self.what, self.who = step, what, who
-        self.done: set[str] = set()
-
-    def __call__(self, member: Member) -> None:
-        name = member.group.name
-        if member.state.step == self.step and name not in self.done and self.who in name:
-            self.done.add(name)
-            self.what(member)
-
-
-def reduce(member: Member) -> None:
-    hvd.allreduce(torch.ones(2), name="by hand")
-
-
-class KillIn:
-    """Kills a member in the first collective whose description holds ``name``, when all others
-    have begun it."""
-
-    def __init__(self, name: str, victim: str) -> None:
-        self.name, self.victim = name, victim
-        self.begun: set[str] = set()
-
-    def __call__(self, member: FakeGroup, kind: str, text: str) -> None:
-        cluster = member.cluster
-        if self.name not in text:
-            return
-        with cluster.cond:
-            self.begun.add(member.name)
-            cluster.cond.notify_all()
-            if member.name == self.victim:
-                assert cluster.cond.wait_for(
-                    lambda: len(self.begun) == len(cluster.epoch.members), 20)
-                raise Killed()
+    monkeypatch.setattr(in_place, "LEAST_BYTES", 1)
 
 
 def test_commits_of_an_ordinary_loop_are_held_in_place() -> None:
@@ -249,6 +145,31 @@ def test_who_has_committed_gives_to_those_who_have_lost() -> None:
     assert log.begun == {name: [0, 7] for name in ("w0", "w1", "w2")}
 
 
+@pytest.mark.parametrize("write", [scale, scale_unseen])
+def test_who_is_at_the_boundary_gives_to_those_who_have_written(write: Hook) -> None:
+    """w0 still leaves commit 6; w2 has written to it by hand and is in the next reduction."""
+    log = Log()
+    begun: collections.Counter[str] = collections.Counter()
+
+    def before(member: FakeGroup, kind: str, name: str) -> None:
+        cluster, epoch = member.cluster, member.cluster.epoch
+        if epoch is None or epoch.number != 1:
+            return
+        with cluster.cond:
+            if kind == "boundary" and member.name == "w0" and epoch.boundaries[id(member)] == 5:
+                assert cluster.cond.wait_for(lambda: epoch.aborted, 20)
+            if name == "optimizer.0.0":
+                begun[member.name] += 1
+                cluster.cond.notify_all()
+                if member.name == "w1" and begun["w1"] == 7:
+                    assert cluster.cond.wait_for(lambda: begun["w2"] == 7, 20)
+                    raise Killed()
+
+    train(FakeCluster(3, before=before), 3, log, before=lambda member: write(member) if
+          member.state.step == 6 else None)
+    assert log.begun["w0"] == log.begun["w2"] == [0, 6]
+
+
 def test_who_has_not_stepped_gives_to_those_who_have_lost() -> None:
     """The gradients reach w0 alone, which steps and is in a collective when the epoch ends."""
     log = Log()
@@ -263,15 +184,6 @@ def test_who_has_not_stepped_gives_to_those_who_have_lost() -> None:
 
     train(FakeCluster(3, deliver=deliver), 3, log, after=Once(6, reduce, "w0"))
     assert log.begun == {name: [0, 6] for name in ("w0", "w1", "w2")}
-
-
-def scale(member: Member) -> None:
-    with torch.no_grad():
-        next(member.model.parameters()).mul_(0.5)
-
-
-def scale_unseen(member: Member) -> None:
-    next(member.model.parameters()).data.mul_(0.5)
 
 
 @pytest.mark.parametrize("write", [scale, scale_unseen])
@@ -375,6 +287,32 @@ def test_loading_a_state_by_hand_keeps_the_commit() -> None:
     assert log.begun == {"w0": [0, 6], "w1": [0, 6]}
 
 
+@pytest.mark.parametrize("round_", range(40))
+def test_random_departures_and_deaths(round_: int) -> None:
+    """Whatever departs and whoever dies: what all begin with is one commit. Names the round."""
+    rng = random.Random(round_)
+
+    def at(step: int, what: Hook) -> Hook:  # each time, so that all members do the same
+        return lambda member: what(member) if member.state.step == step else None
+
+    def load(member: Member) -> None:
+        member.optimizer.load_state_dict(member.optimizer.state_dict())
+
+    before = at(rng.randrange(3, 9), rng.choice([scale, scale_unseen, reduce, load]))
+    after = at(rng.randrange(3, 9), rng.choice([scale, reduce]))
+    counts: dict[str, int] = collections.Counter()
+    deaths = {name: rng.randrange(10, 40) for name in rng.sample(["w0", "w1", "w2", "w3"], 2)}
+
+    def kill(member: FakeGroup, kind: str, text: str) -> None:
+        counts[member.name] += 1
+        if counts[member.name] == deaths.get(member.name):
+            raise Killed()
+
+    log = Log()
+    train(FakeCluster(4, before=kill), 4, log, before=before, after=after)
+    assert log.held
+
+
 def test_several_steps_in_a_commit_are_copied() -> None:
     log = test_elastic.Log()
     cluster = FakeCluster(3, before=kill_at("w1", 17))
@@ -436,6 +374,45 @@ def test_what_an_optimizer_writes_unseen_is_lost_all_the_same() -> None:
         hvd.elastic.run(loop)(TorchState(model, optimizer))
 
     run_ranks(1, fn)
+
+
+def test_durable_commits_are_copied_and_only_they(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on at once after a durable commit; what is on disk is that commit's bits."""
+    monkeypatch.setattr(in_place, "WHOLE_EVERY", 1000)
+    pictures: dict[int, Any] = {}
+    held: list[int] = []
+
+    def make() -> tuple[Any, Any, Any]:
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+        durable = hvd.elastic.DurableCommits(tmp_path, every=5, keep=1)
+        return model, optimizer, TorchState(model, optimizer, durable=durable)
+
+    def train() -> None:
+        model, optimizer, state = make()
+
+        def loop(state: Any) -> None:
+            for _ in range(13):
+                model(DATA[:4]).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                state.commit()
+                pictures[state.version] = picture(model, optimizer)
+                if state.held_in_place:
+                    held.append(state.version)
+
+        hvd.elastic.run(loop)(state)
+
+    def resume() -> Any:
+        model, optimizer, state = make()
+        return hvd.elastic.run(lambda s: (s.version, picture(model, optimizer)))(state)
+
+    run_ranks(1, train)
+    assert held == [3, 4, 6, 7, 8, 9, 11, 12, 13]
+    (resumed,) = run_ranks(1, resume)
+    assert resumed == (10, pictures[10])
 
 
 def test_after_run_the_last_commit_is_whole() -> None:

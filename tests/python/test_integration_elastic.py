@@ -101,7 +101,7 @@ def _digest(model: Any) -> str:
 def _hold_in_place(soon: bool) -> None:
     from troupe.torch.elastic import _in_place
 
-    _in_place.LEARN_COMMITS, _in_place.MIN_BYTES = (2, 1) if soon else (64, 1 << 16)
+    _in_place.LEARN_COMMITS, _in_place.LEAST_BYTES = (2, 1) if soon else (64, 1 << 20)
 
 
 def _compression(name: str) -> Any:

@@ -6,6 +6,7 @@ The skeleton is small and picklable; the tensors travel and are copied as raw me
 from __future__ import annotations
 
 import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ _CONSTANT = frozenset(
     (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device))
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _slot(index: int, shape: torch.Size, dtype: torch.dtype) -> Slot:
+    return Slot(index, tuple(shape), dtype)
+
+
 def flatten(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     """(skeleton, tensors) of a tree of dicts, lists and tuples; tensors are not copied.
 
@@ -44,7 +50,7 @@ def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
         return node
     if isinstance(node, torch.Tensor):
         tensors.append(node)
-        return Slot(len(tensors) - 1, tuple(node.shape), node.dtype)
+        return _slot(len(tensors) - 1, node.shape, node.dtype)
     if isinstance(node, dict):
         mine: dict[Any, Any] = OrderedDict() if isinstance(node, OrderedDict) else {}
         for key, value in node.items():

@@ -39,36 +39,42 @@ _log = logging.getLogger("troupe.elastic")
 
 LEARN_COMMITS = 64
 WHOLE_EVERY = 128  # commits; a whole one costs about half a step with nothing to compute
-MIN_BYTES = 1 << 16  # smaller tensors are copied
+LEAST_BYTES = 1 << 20  # a state of less is copied, which costs nothing
 _COMPARED = (1, 2, 4, 32)  # learning steps before which the copy is compared with all live bits
-_PROBE_BYTES = 1024
+_PROBE_BYTES = 256
 _KINDS = (ModelHandler, OptimizerHandler, SamplerHandler)
 
 
-class _Stamp:
-    """One live tensor at a commit: where it lies, how often it was written, some of its bits."""
+class _Stamps:
+    """Live tensors at a commit: where they lie, how often they were written, some of their bits."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self._mark: tuple[int, ...] = ()
-        size = nbytes(tensor)
-        self._offset = size // 2 // 64 * 64
-        self._length = min(_PROBE_BYTES, size - self._offset)
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.ids = frozenset(id(t) for t in tensors)
+        self._addresses: list[int] = []
         # Writes through `.data` and NumPy do not count the version up, so some bits are looked at.
-        self._hash = _native.core().xxh64 if tensor.device.type == "cpu" else None
+        self._probes: list[tuple[int, int]] = []
+        self._mark: Any = None
+        self.take()
 
     def take(self) -> None:
-        """Notes the tensor as it is now."""
+        """Notes the tensors as they are now."""
+        addresses = self._where()
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._probes = [_probe(t) for t in self.tensors if t.device.type == "cpu"]
         self._mark = self._look()
 
-    def holds(self) -> bool:
-        """Whether nothing is known to have written to the tensor since."""
-        return self._look() == self._mark
+    def hold(self) -> bool:
+        """Whether nothing is known to have written to the tensors since."""
+        return self._where() == self._addresses and self._look() == self._mark
 
-    def _look(self) -> tuple[int, ...]:
-        address = self.tensor.data_ptr()
-        bits = self._hash(address + self._offset, self._length) if self._hash else 0
-        return address, self.tensor._version, bits
+    def _where(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self.tensors]
+
+    def _look(self) -> tuple[list[int], int]:
+        versions = [tensor._version for tensor in self.tensors]
+        return versions, int(_native.core().xxh64_of(self._probes))
 
 
 class InPlace:
@@ -83,7 +89,7 @@ class InPlace:
         self.reason = ""  # Why commits are copied for good; empty: they need not be.
         self.lost = False  # The present commit was in place and is written over.
         self._learnt = 0
-        self._stamps: list[_Stamp] = []
+        self._stamps = _Stamps([])
         self._steps = 0  # Of the optimizer since the commit.
         self._operations = 0  # Of the context, when the last one ended.
         if copies_always():
@@ -113,11 +119,11 @@ class InPlace:
             _log.info("commits are copied from now on: %s", reason)
 
     def _untouched(self, handlers: Sequence[TreeHandler]) -> bool:
-        if not all(stamp.holds() for stamp in self._stamps):
+        if not self._stamps.hold():
             return False
         if self.active or self._learnt + 1 not in _COMPARED:
             return True
-        left = self._ids()
+        left = self._stamps.ids
         return all(
             _same_bits(source, copied)
             for handler in handlers
@@ -135,7 +141,7 @@ class InPlace:
         self._learnt += self._steps == 1
         if self.reason or context.replay is None or self._learnt < LEARN_COMMITS:
             return frozenset()
-        return self._ids() if version % WHOLE_EVERY else frozenset()
+        return self._stamps.ids if version % WHOLE_EVERY else frozenset()
 
     def committed(self, version: int, in_place: bool, handlers: Sequence[TreeHandler]) -> None:
         """The state is saved as this version, whole or with tensors left in place."""
@@ -145,12 +151,9 @@ class InPlace:
         if not in_place:
             self.whole_version = version
             # A tensor that the optimizer replaces later is not left in place until looked for anew.
-            self._stamps = [_Stamp(t) for t in ([] if self.reason else _coverable(handlers))]
-        self._take_stamps()
-
-    def _take_stamps(self) -> None:
-        for stamp in self._stamps:
-            stamp.take()
+            self._stamps = _Stamps([] if self.reason else _coverable(handlers))
+        else:
+            self._stamps.take()
 
     def whole(self) -> None:
         """What was in place is copied now."""
@@ -159,18 +162,15 @@ class InPlace:
     def gone_back(self) -> None:
         """The live tensors are those of the commit again."""
         self._steps = 0
-        self._take_stamps()
+        self._stamps.take()
 
     def usable(self) -> bool:
         """Whether the present commit can be gone back to."""
-        return not self.active or (not self.lost and all(s.holds() for s in self._stamps))
-
-    def _ids(self) -> frozenset[int]:
-        return frozenset(id(stamp.tensor) for stamp in self._stamps)
+        return not self.active or (not self.lost and self._stamps.hold())
 
 
 def _coverable(handlers: Sequence[TreeHandler]) -> list[torch.Tensor]:
-    """Large tensors that ``step()`` of the one DistributedOptimizer alone should write to."""
+    """Tensors that ``step()`` of the one DistributedOptimizer alone should write to."""
     optimizers = [h.value for h in handlers if isinstance(h, OptimizerHandler)]
     if len(optimizers) != 1 or not hasattr(optimizers[0], "attach_commits"):
         return []
@@ -179,17 +179,24 @@ def _coverable(handlers: Sequence[TreeHandler]) -> list[torch.Tensor]:
         for param in group["params"]:
             entry = optimizers[0].state.get(param)
             values = entry.values() if isinstance(entry, dict) else ()
-            found.extend(v for v in (param, *values) if _large(v))
-    return found
+            found.extend(v for v in (param, *values) if _plain(v))
+    return found if sum(nbytes(t) for t in found) >= LEAST_BYTES else []
 
 
-def _large(value: Any) -> bool:
+def _plain(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided
         and value.is_contiguous()
-        and nbytes(value) >= MIN_BYTES
+        and value.numel() > 0
     )
+
+
+def _probe(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and length of the middle of the tensor's memory."""
+    size = nbytes(tensor)
+    offset = max(0, size - _PROBE_BYTES) // 2 // 64 * 64
+    return tensor.data_ptr() + offset, min(_PROBE_BYTES, size - offset)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -125,6 +125,7 @@ class Replay:
         return (
             isinstance(state, TorchState)
             and state.has_state
+            and state.commit_stands()  # It is offered to the next view, before anybody goes back.
             and state.resumes_silently()
             and type(state).sync is ObjectState.sync
             and all(isinstance(h, TreeHandler) for h in state._handlers.values())

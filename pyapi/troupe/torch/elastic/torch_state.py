@@ -89,6 +89,10 @@ class TorchState(ObjectState):
         """Whether the last commit is in the live tensors and nowhere else (``_in_place.py``)."""
         return self._in_place.active
 
+    def commit_stands(self) -> bool:
+        """Whether the last commit can be gone back to."""
+        return self._in_place.usable()
+
     def save(self) -> None:
         for handler in self._handlers.values():
             handler.save()
