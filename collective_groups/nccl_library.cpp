@@ -35,20 +35,21 @@ constexpr int kSharingVersion = 23000;
 constexpr size_t kScaledSumsMax = 16;  // Per communicator.
 
 // Functions of the library. The second list came after kNcclVersionMin and may be missing.
-#define TROUPE_NCCL_NEEDED(X)                                                        \
-  X(ncclGetVersion)                                                                  \
-  X(ncclGetErrorString)                                                              \
-  X(ncclGetUniqueId)                                                                 \
-  X(ncclCommInitRankConfig)                                                          \
-  X(ncclCommGetAsyncError)                                                           \
-  X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce)  \
-      X(ncclReduceScatter) X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) \
-          X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+#define TROUPE_NCCL_NEEDED(X)                                                               \
+  X(ncclGetVersion)                                                                         \
+  X(ncclGetErrorString)                                                                     \
+  X(ncclGetUniqueId)                                                                        \
+  X(ncclCommInitRankConfig)                                                                 \
+  X(ncclCommGetAsyncError)                                                                  \
+  X(ncclCommAbort)                                                                          \
+  X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce) X(ncclReduceScatter)     \
+      X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) \
+          X(ncclRedOpDestroy)
 #define TROUPE_NCCL_OPTIONAL(X) \
   X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) X(ncclGetLastError)
 
 struct Functions {
-#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr;
+#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
   TROUPE_NCCL_NEEDED(TROUPE_DECLARE)
   TROUPE_NCCL_OPTIONAL(TROUPE_DECLARE)
 #undef TROUPE_DECLARE
@@ -143,8 +144,7 @@ struct Scalar {
 
 class LoadedNccl final : public Nccl {
  public:
-  LoadedNccl(void* library, const Functions& functions, int version)
-      : library_(library), f_(functions) {
+  LoadedNccl(const Functions& functions, int version) : f_(functions) {
     features_.version = version;
     features_.shrink = f_.ncclCommShrink != nullptr && version >= kShrinkVersion;
     features_.revoke = f_.ncclCommRevoke != nullptr && version >= kRevokeVersion;
@@ -206,7 +206,7 @@ class LoadedNccl final : public Nccl {
   Result<bool> Ready(const Comm& comm) override {
     ncclComm_t handle = comm->Handle();
     if (comm->parent) {
-      const Result<bool> parent = Ready(comm->parent);
+      Result<bool> parent = Ready(comm->parent);
       if (!parent.ok() || !*parent) return parent;
       handle = comm->Handle();
       if (handle != nullptr) comm->parent.reset();  // It has served.
@@ -326,7 +326,6 @@ class LoadedNccl final : public Nccl {
     return op;
   }
 
-  void* const library_;
   const Functions f_;
   NcclFeatures features_;
   std::mutex mu_;
@@ -363,7 +362,7 @@ Result<std::shared_ptr<Nccl>> LoadNccl() {
                                               "; wanted is " + VersionText(kNcclVersionMin) +
                                               " or newer"};
   }
-  return std::shared_ptr<Nccl>(std::make_shared<LoadedNccl>(library, functions, version));
+  return std::shared_ptr<Nccl>(std::make_shared<LoadedNccl>(functions, version));
 }
 
 }  // namespace troupe::groups
