@@ -122,6 +122,7 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclCom
   if (parent->running > 0 && !abort) entry.Refuse("ncclCommShrink", "operations are outstanding");
   if (entry.bad()) return ncclInvalidUsage;
   ++state.counts.shrinks;
+  if (abort) ++state.counts.shrinks_with_abort;
   if (state.faults.shrink_fails) return ncclInternalError;
   if (abort) parent->revoked = true;
   state.changed.notify_all();
