@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import network
+
 import troupe
 
 
@@ -48,6 +49,10 @@ class Hosts:
                 time.sleep(0.02)
             for index in range(self.count):
                 self.start_node(index)
+            with self.executor(1) as anyone:  # what is placed earlier would leave hosts out
+                while len(anyone.cluster()["nodes"]) < self.count:
+                    assert time.monotonic() < deadline, self.log("head")
+                    time.sleep(0.02)
         except BaseException:
             self.__exit__()
             raise
@@ -58,8 +63,8 @@ class Hosts:
                 str(self.key_file), "--name", f"host{index}", "--data-address",
                 self._network.address(index), "--cpus", str(self.cpus)]
         named = f'hostname host{index} && exec "$@"'
-        self._start(f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
-                                     "sh", "-c", named, "sh", *node])
+        self._start(f"node{index}", ["ip", "netns", "exec", self._network.space(index),
+                                     "unshare", "--uts", "sh", "-c", named, "sh", *node])
 
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""
