@@ -142,6 +142,7 @@ TEST_F(DeviceCommunicatorTest, ManyScalesDoNotUseUpTheLibrary) {
       EXPECT_EQ(data.values()[0], 2.0F * static_cast<float>(i));
     }
   });
+  EXPECT_EQ(fake_gpu::Count().most_scaled_sums, 16) << "they are not kept for ever";
 }
 
 TEST_F(DeviceCommunicatorTest, ScaledExtremaAndIntegersGoThroughHostMemory) {

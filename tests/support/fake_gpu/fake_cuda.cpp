@@ -50,7 +50,7 @@ void ClearCounts() {
   State& state = State::Get();
   std::lock_guard lock(state.mu);
   Counts& c = state.counts;
-  c.shrinks_with_abort = c.held_queries = 0;
+  c.shrinks_with_abort = c.held_queries = c.most_scaled_sums = 0;
   c.inits = c.shrinks = c.grows = c.revokes = c.aborts = c.operations = c.host_copies = 0;
 }
 std::string BrokenRule() {

@@ -43,8 +43,9 @@ struct Counts {
   int revokes = 0;
   int aborts = 0;
   int operations = 0;
-  int host_copies = 0;   // Between memory of the host and of a device.
-  int held_queries = 0;  // Of events that a HeldStream holds back.
+  int most_scaled_sums = 0;  // That one communicator had at once.
+  int host_copies = 0;       // Between memory of the host and of a device.
+  int held_queries = 0;      // Of events that a HeldStream holds back.
 };
 
 #define FAKE_GPU_API __attribute__((visibility("default")))

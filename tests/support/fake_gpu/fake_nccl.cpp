@@ -1,4 +1,5 @@
 // The NCCL half of the fake: how communicators are formed and end.
+#include <algorithm>
 #include <cstring>
 
 #include "tests/support/fake_gpu/arithmetic.h"
@@ -242,6 +243,8 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   int number = ncclNumOps;
   while (comm->scaled.contains(number)) ++number;
   comm->scaled[number] = static_cast<double>(fake::Get(scalar, type));
+  int& most = entry.state().counts.most_scaled_sums;
+  most = std::max(most, static_cast<int>(comm->scaled.size()));
   *op = static_cast<ncclRedOp_t>(number);
   return ncclSuccess;
 }
