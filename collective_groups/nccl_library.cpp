@@ -35,18 +35,17 @@ constexpr int kSharingVersion = 23000;
 constexpr size_t kScaledSumsMax = 16;  // Per communicator.
 
 // Functions of the library. The second list came after kNcclVersionMin and may be missing.
-#define TROUPE_NCCL_NEEDED(X)                                                               \
-  X(ncclGetVersion)                                                                         \
-  X(ncclGetErrorString)                                                                     \
-  X(ncclGetUniqueId)                                                                        \
-  X(ncclCommInitRankConfig)                                                                 \
-  X(ncclCommGetAsyncError)                                                                  \
-  X(ncclCommAbort)                                                                          \
-  X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduce) X(ncclReduceScatter)     \
-      X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) \
-          X(ncclRedOpDestroy)
+// As is: a formatter makes a staircase of lists like these.
+// clang-format off
+#define TROUPE_NCCL_NEEDED(X) \
+  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) \
+  X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) \
+  X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) \
+  X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
 #define TROUPE_NCCL_OPTIONAL(X) \
-  X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) X(ncclGetLastError)
+  X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) \
+  X(ncclGetLastError)
+// clang-format on
 
 struct Functions {
 #define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
