@@ -12,17 +12,17 @@
 namespace troupe::groups {
 namespace {
 
-#define TROUPE_CUDA_FUNCTIONS(X)                                                                 \
-  X(cuInit)                                                                                      \
-  X(cuGetErrorString)                                                                            \
-  X(cuDeviceGetCount)                                                                            \
-  X(cuDeviceGet)                                                                                 \
-  X(cuDeviceGetUuid) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) \
-      X(cuCtxGetCurrent) X(cuStreamCreate) X(cuStreamDestroy) X(cuEventCreate) X(cuEventDestroy) \
-          X(cuEventRecord) X(cuEventQuery) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyAsync)
+// As is: a formatter makes a staircase of lists like this.
+// clang-format off
+#define TROUPE_CUDA_FUNCTIONS(X) \
+  X(cuInit) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid) \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) \
+  X(cuCtxGetCurrent) X(cuStreamCreate) X(cuStreamDestroy) X(cuEventCreate) X(cuEventDestroy) \
+  X(cuEventRecord) X(cuEventQuery) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyAsync)
+// clang-format on
 
 struct Functions {
-#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr;
+#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
   TROUPE_CUDA_FUNCTIONS(TROUPE_DECLARE)
 #undef TROUPE_DECLARE
 };

@@ -14,9 +14,11 @@
 namespace troupe::groups {
 
 // NCCL writes the handle of a shrunk or grown communicator when it is formed, on a thread of its
-// own; so the handle lives here, at one address.
+// own, and may read then what it was given; so all of that lives here, at one address.
 struct Nccl::Communicator {
   ncclComm_t handle = nullptr;
+  ncclUniqueId id{};
+  std::vector<int> excluded;
   Comm parent;  // Whose state tells how the forming goes until there is a handle.
   bool ended = false;
   std::map<std::pair<DataType, double>, ncclRedOp_t> scaled_sums;
@@ -33,19 +35,20 @@ constexpr int kSharingVersion = 23000;
 constexpr size_t kScaledSumsMax = 16;  // Per communicator.
 
 // Functions of the library. The second list came after kNcclVersionMin and may be missing.
-#define TROUPE_NCCL_NEEDED(X)                                                                      \
-  X(ncclGetVersion)                                                                                \
-  X(ncclGetErrorString)                                                                            \
-  X(ncclGetUniqueId)                                                                               \
-  X(ncclCommInitRankConfig)                                                                        \
-  X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce)     \
-      X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) \
-          X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+// As is: a formatter makes a staircase of lists like these.
+// clang-format off
+#define TROUPE_NCCL_NEEDED(X) \
+  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) \
+  X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) \
+  X(ncclReduce) X(ncclReduceScatter) X(ncclBroadcast) X(ncclAllGather) X(ncclSend) X(ncclRecv) \
+  X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
 #define TROUPE_NCCL_OPTIONAL(X) \
-  X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) X(ncclGetLastError)
+  X(ncclCommShrink) X(ncclCommRevoke) X(ncclCommGrow) X(ncclCommGetUniqueId) \
+  X(ncclGetLastError)
+// clang-format on
 
 struct Functions {
-#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr;
+#define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
   TROUPE_NCCL_NEEDED(TROUPE_DECLARE)
   TROUPE_NCCL_OPTIONAL(TROUPE_DECLARE)
 #undef TROUPE_DECLARE
@@ -140,8 +143,7 @@ struct Scalar {
 
 class LoadedNccl final : public Nccl {
  public:
-  LoadedNccl(void* library, const Functions& functions, int version)
-      : library_(library), f_(functions) {
+  LoadedNccl(const Functions& functions, int version) : f_(functions) {
     features_.version = version;
     features_.shrink = f_.ncclCommShrink != nullptr && version >= kShrinkVersion;
     features_.revoke = f_.ncclCommRevoke != nullptr && version >= kRevokeVersion;
@@ -173,11 +175,13 @@ class LoadedNccl final : public Nccl {
   Result<Comm> Shrink(const Comm& parent, std::vector<int> excluded, bool abort) override {
     auto comm = std::make_shared<Communicator>();
     comm->parent = parent;
+    comm->excluded = std::move(excluded);
+    const int count = static_cast<int>(comm->excluded.size());
+    const int flags = abort ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT;
     ncclConfig_t config = Config();
-    return Formed(
-        "ncclCommShrink", comm,
-        f_.ncclCommShrink(parent->Handle(), excluded.data(), static_cast<int>(excluded.size()),
-                          &comm->handle, &config, abort ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT));
+    return Formed("ncclCommShrink", comm,
+                  f_.ncclCommShrink(parent->Handle(), comm->excluded.data(), count, &comm->handle,
+                                    &config, flags));
   }
 
   Result<NcclId> NewGrowId(const Comm& parent) override {
@@ -191,18 +195,17 @@ class LoadedNccl final : public Nccl {
     auto comm = std::make_shared<Communicator>();
     comm->parent = parent;
     ncclConfig_t config = Config();
-    ncclUniqueId unique;
-    if (id != nullptr) unique = std::bit_cast<ncclUniqueId>(*id);
+    if (id != nullptr) comm->id = std::bit_cast<ncclUniqueId>(*id);
     return Formed("ncclCommGrow", comm,
                   f_.ncclCommGrow(parent ? parent->Handle() : nullptr, ranks,
-                                  id != nullptr ? &unique : nullptr, parent ? -1 : rank,
+                                  id != nullptr ? &comm->id : nullptr, parent ? -1 : rank,
                                   &comm->handle, &config));
   }
 
   Result<bool> Ready(const Comm& comm) override {
     ncclComm_t handle = comm->Handle();
     if (comm->parent) {
-      const Result<bool> parent = Ready(comm->parent);
+      Result<bool> parent = Ready(comm->parent);
       if (!parent.ok() || !*parent) return parent;
       handle = comm->Handle();
       if (handle != nullptr) comm->parent.reset();  // It has served.
@@ -322,7 +325,6 @@ class LoadedNccl final : public Nccl {
     return op;
   }
 
-  void* const library_;
   const Functions f_;
   NcclFeatures features_;
   std::mutex mu_;
@@ -359,7 +361,7 @@ Result<std::shared_ptr<Nccl>> LoadNccl() {
                                               "; wanted is " + VersionText(kNcclVersionMin) +
                                               " or newer"};
   }
-  return std::shared_ptr<Nccl>(std::make_shared<LoadedNccl>(library, functions, version));
+  return std::shared_ptr<Nccl>(std::make_shared<LoadedNccl>(functions, version));
 }
 
 }  // namespace troupe::groups

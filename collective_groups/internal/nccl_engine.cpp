@@ -29,7 +29,7 @@ class Poll {
   }
 
  private:
-  const SteadyClock clock_;
+  SteadyClock clock_;
   const Time begin_ = clock_.Now();
 };
 
@@ -468,7 +468,8 @@ Status NcclEngine::CopyAll(std::vector<DeviceCopy> copies, const Device& device,
   DeviceWork work;
   work.before = std::move(copies);
   return OnLane(
-      [work = std::move(work), ready = device.ready, stop, memory](Shared& shared) {
+      [work = std::move(work), ready = device.ready, stop,
+       memory = std::move(memory)](Shared& shared) {
         Team none;
         return shared.Perform(none, work, ready, stop);
       },

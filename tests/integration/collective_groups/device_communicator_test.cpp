@@ -142,6 +142,7 @@ TEST_F(DeviceCommunicatorTest, ManyScalesDoNotUseUpTheLibrary) {
       EXPECT_EQ(data.values()[0], 2.0F * static_cast<float>(i));
     }
   });
+  EXPECT_EQ(fake_gpu::Count().most_scaled_sums, 16) << "they are not kept for ever";
 }
 
 TEST_F(DeviceCommunicatorTest, ScaledExtremaAndIntegersGoThroughHostMemory) {
@@ -234,7 +235,7 @@ TEST_F(DeviceCommunicatorTest, ExchangeOfUnevenBlocks) {
     std::vector<std::pair<OnDevice<char>*, int>> expected;
     for (int peer = 0; peer < 3; ++peer) {
       if (peer == rank) continue;
-      const auto bytes = static_cast<size_t>(rank + peer);
+      const auto bytes = static_cast<size_t>(rank) + static_cast<size_t>(peer);
       memory.push_back(std::make_unique<OnDevice<char>>(bytes, static_cast<char>('a' + rank)));
       outgoing.push_back({peer, memory.back()->data(), bytes});
       memory.push_back(std::make_unique<OnDevice<char>>(bytes, '-'));
@@ -299,7 +300,8 @@ TEST_F(DeviceCommunicatorTest, WaitsForTheCallersStream) {
     EXPECT_TRUE(world[0].AllReduce({0, 0, "", device}, {&in, 1}, {&out, 1}, arguments).ok());
   });
   // The other rank has begun; this one may not before the stream has come so far.
-  EXPECT_TRUE(Eventually([&] { return NcclOperations() > before; }));
+  EXPECT_TRUE(
+      Eventually([&] { return NcclOperations() > before && fake_gpu::Count().held_queries > 0; }));
   EXPECT_EQ(NcclOperations() - before, 1);
   EXPECT_EQ(data.values()[0], 2.0F);
   held.Open();
@@ -342,24 +344,41 @@ TEST_F(DeviceCommunicatorTest, MemoryOfAnotherDeviceIsCopied) {
   });
 }
 
-TEST_F(DeviceCommunicatorTest, RanksThatDisagreeAboutTheDeviceAllHearOfBothSides) {
-  DeviceWorld world(3);
-  world.ExpectSums(10);
-  world.OnAll([&](int rank, Communicator& communicator) {
-    const OnDevice<float> on_device(5, 1.0F);
-    std::vector<float> on_host(5);
-    const bool host = rank == 1;
-    const ConstBuffer in{host ? on_host.data() : on_device.data(), on_device.bytes()};
-    const MutableBuffer out{host ? on_host.data() : on_device.data(), on_device.bytes()};
-    ReduceArguments arguments;
-    arguments.count = 5;
-    Operation operation = world.On(static_cast<size_t>(rank), "sum on cuda");
-    if (host) operation = {0, 77, "sum", {}};
-    const Status s = communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments);
-    ASSERT_FALSE(s.ok());
-    EXPECT_EQ(s.error().code, ErrorCode::kMismatch) << s.error().message;
-    EXPECT_THAT(s.error().message, HasSubstr("ranks 0, 2: sum on cuda; rank 1: sum"));
-  });
+TEST_F(DeviceCommunicatorTest, RanksThatDisagreeAllHearOfBothSides) {
+  for (const bool first : {true, false}) {
+    DeviceWorld world(3);
+    if (!first) world.ExpectSums(10);
+    world.OnAll([&](int rank, Communicator& communicator) {
+      const OnDevice<float> on_device(5, 1.0F);
+      std::vector<float> on_host(5);
+      const bool host = rank == 1;
+      const ConstBuffer in{host ? on_host.data() : on_device.data(), on_device.bytes()};
+      const MutableBuffer out{host ? on_host.data() : on_device.data(), on_device.bytes()};
+      ReduceArguments arguments;
+      arguments.count = 5;
+      Operation operation = world.On(static_cast<size_t>(rank), "sum on cuda");
+      if (host) operation = {0, 77, "sum", {}};
+      const Status s = communicator.AllReduce(operation, {&in, 1}, {&out, 1}, arguments);
+      ASSERT_FALSE(s.ok());
+      EXPECT_EQ(s.error().code, ErrorCode::kMismatch) << s.error().message;
+      EXPECT_THAT(s.error().message, HasSubstr("ranks 0, 2: sum on cuda; rank 1: sum"));
+    });
+    world.Begin();
+    world.OnAll([&](int rank, Communicator&) {
+      const OnDevice<float> data(5, 1.0F);
+      const char* text = rank == 2 ? "maximum on cuda" : "sum on cuda";
+      const Status s = world.Sum(static_cast<size_t>(rank), data, data, text);
+      ASSERT_FALSE(s.ok());
+      EXPECT_THAT(s.error().message, HasSubstr("ranks 0, 1: sum on cuda; rank 2: maximum on cuda"));
+    });
+  }
+}
+
+TEST_F(DeviceCommunicatorTest, AMarkLeavesTheThreadsChoiceOfADevice) {
+  DeviceWorld world(1);
+  ASSERT_TRUE(world[0].Mark(3, nullptr).ok());
+  EXPECT_EQ(fake_gpu::CurrentDevice(), -1);
+  EXPECT_EQ(world[0].Mark(fake_gpu::kDevices, nullptr).error().code, ErrorCode::kUnavailable);
 }
 
 TEST_F(DeviceCommunicatorTest, ATeamForSomeRanksHasItsOwnCommunicator) {

@@ -12,6 +12,7 @@ namespace {
 struct Event {
   std::atomic<uint64_t> recorded{0};
   std::atomic<uint64_t> came{0};
+  std::atomic<void*> stream{nullptr};
 };
 
 thread_local CUcontext current = nullptr;
@@ -49,6 +50,7 @@ void ClearCounts() {
   State& state = State::Get();
   std::lock_guard lock(state.mu);
   Counts& c = state.counts;
+  c.shrinks_with_abort = c.held_queries = c.most_scaled_sums = 0;
   c.inits = c.shrinks = c.grows = c.revokes = c.aborts = c.operations = c.host_copies = 0;
 }
 std::string BrokenRule() {
@@ -78,8 +80,14 @@ void Free(void* memory) {
   delete[] static_cast<char*>(memory);
 }
 
+int CurrentDevice() { return static_cast<int>(reinterpret_cast<intptr_t>(current)) - 1; }
+
 HeldStream::HeldStream() : stream_(new Stream) {
   State& state = State::Get();
+  {
+    std::lock_guard lock(state.mu);
+    state.held.insert(stream_);
+  }
   static_cast<Stream*>(stream_)->Enqueue([this, &state] {
     std::unique_lock lock(state.mu);
     state.changed.wait(lock, [this] { return open_; });
@@ -93,6 +101,7 @@ void HeldStream::Open() {
   State& state = State::Get();
   std::lock_guard lock(state.mu);
   open_ = true;
+  state.held.erase(stream_);
   state.changed.notify_all();
 }
 
@@ -179,12 +188,17 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   const std::shared_ptr<fake::Event> shared = fake::SharedEvent(event);
   const uint64_t number = ++shared->recorded;
+  shared->stream = stream;
   StreamOf(stream)->Enqueue([shared, number] { shared->came.store(number); });
   return CUDA_SUCCESS;
 }
 CUresult cuEventQuery(CUevent event) {
   const fake::Event& e = fake::EventOf(event);
-  return e.came.load() == e.recorded.load() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (e.came.load() == e.recorded.load()) return CUDA_SUCCESS;
+  FakeState& state = FakeState::Get();
+  std::lock_guard lock(state.mu);
+  if (state.held.contains(e.stream.load())) ++state.counts.held_queries;
+  return CUDA_ERROR_NOT_READY;
 }
 CUresult cuMemAlloc(CUdeviceptr* memory, size_t bytes) {
   if (const CUresult bad = fake::NeedContext("cuMemAlloc"); bad != CUDA_SUCCESS) return bad;

@@ -38,11 +38,14 @@ struct Counts {
   int allocations = 0;
   int inits = 0;
   int shrinks = 0;
+  int shrinks_with_abort = 0;
   int grows = 0;
   int revokes = 0;
   int aborts = 0;
   int operations = 0;
-  int host_copies = 0;  // Between memory of the host and of a device.
+  int most_scaled_sums = 0;  // That one communicator had at once.
+  int host_copies = 0;       // Between memory of the host and of a device.
+  int held_queries = 0;      // Of events that a HeldStream holds back.
 };
 
 #define FAKE_GPU_API __attribute__((visibility("default")))
@@ -52,6 +55,8 @@ FAKE_GPU_API void ClearCounts();  // Of what has been done.
 // The first rule that was broken; empty if none.
 FAKE_GPU_API std::string BrokenRule();
 FAKE_GPU_API void ForgetBrokenRule();
+// Of the calling thread; -1: none.
+FAKE_GPU_API int CurrentDevice();
 // Device memory of a test's own.
 FAKE_GPU_API void* Allocate(size_t bytes);
 FAKE_GPU_API void Free(void* memory);

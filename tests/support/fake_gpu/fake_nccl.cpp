@@ -1,4 +1,5 @@
 // The NCCL half of the fake: how communicators are formed and end.
+#include <algorithm>
 #include <cstring>
 
 #include "tests/support/fake_gpu/arithmetic.h"
@@ -122,6 +123,7 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclCom
   if (parent->running > 0 && !abort) entry.Refuse("ncclCommShrink", "operations are outstanding");
   if (entry.bad()) return ncclInvalidUsage;
   ++state.counts.shrinks;
+  if (abort) ++state.counts.shrinks_with_abort;
   if (state.faults.shrink_fails) return ncclInternalError;
   if (abort) parent->revoked = true;
   state.changed.notify_all();
@@ -241,6 +243,8 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   int number = ncclNumOps;
   while (comm->scaled.contains(number)) ++number;
   comm->scaled[number] = static_cast<double>(fake::Get(scalar, type));
+  int& most = entry.state().counts.most_scaled_sums;
+  most = std::max(most, static_cast<int>(comm->scaled.size()));
   *op = static_cast<ncclRedOp_t>(number);
   return ncclSuccess;
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -23,6 +24,7 @@ struct State {
   Counts counts;
   std::string broken_rule;
   std::map<char*, size_t> memory;
+  std::set<void*> held;  // Streams.
 
   static State& Get() {
     static auto* state = new State;  // Threads of streams may outlive main.

@@ -101,7 +101,9 @@ TEST(NcclPlanTest, GoesThroughHostMemoryForAReason) {
   EXPECT_THAT(PlanNccl(shared, false).reason, HasSubstr("ranks 0 and 2 use the same GPU"));
   shared[0].sharing = true;
   EXPECT_EQ(PlanNccl(shared, false).way, Way::kHost) << "only one of them may share";
-  shared[2].sharing = true;
+  std::swap(shared[0].sharing, shared[2].sharing);
+  EXPECT_EQ(PlanNccl(shared, false).way, Way::kHost) << "the other one only";
+  shared[0].sharing = true;
   EXPECT_EQ(PlanNccl(shared, false).way, Way::kInit);
 
   auto failed = All({New(), New()});
@@ -156,8 +158,10 @@ class History {
       members_.insert(youngest ? members_.end() : members_.begin(), member);
     }
     for (Member& m : members_) {
-      if (m.statement.state == NcclState::kNone || !Chance(10)) continue;
-      m.statement.state = Chance(50) ? NcclState::kRevoked : NcclState::kNone;
+      if (m.statement.state == NcclState::kNone) continue;
+      if (Chance(10)) m.statement.state = Chance(50) ? NcclState::kRevoked : NcclState::kNone;
+      // One that missed the others' last forming, and has its like of an earlier one.
+      if (Chance(3)) forms_[m.statement.form = next_form_++] = {m.id};
     }
     if (members_.size() > 1 && Chance(3)) std::swap(members_[0], members_[1]);
   }
@@ -173,6 +177,7 @@ class History {
       if (!out) result.push_back(old[rank]);
     }
     ASSERT_EQ(static_cast<int>(result.size()), plan.survivors);
+    ASSERT_GT(plan.survivors, 0);
     bool outstanding = false;
     for (size_t i = 0; i < members_.size(); ++i) {
       const NcclStatement& s = members_[i].statement;
