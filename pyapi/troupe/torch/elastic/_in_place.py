@@ -38,7 +38,7 @@ from troupe.torch.elastic.handlers import (
 _log = logging.getLogger("troupe.elastic")
 
 LEARN_COMMITS = 64
-WHOLE_EVERY = 128  # commits; a whole one costs about half a step with nothing to compute
+WHOLE_EVERY = 32  # commits; a whole one costs about half a step with nothing to compute
 LEAST_BYTES = 1 << 20  # a state of less is copied, which costs nothing
 _COMPARED = (1, 2, 4, 32)  # learning steps before which the copy is compared with all live bits
 _PROBE_BYTES = 256
