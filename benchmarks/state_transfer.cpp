@@ -1,5 +1,5 @@
-// The state that a joiner gets: Communicator::Transfer through shared memory and over links from one
-// source and from two, next to one raw TCP stream over loopback (no hashes, 1 MiB per call).
+// State to a joiner: Communicator::Transfer through shared memory and over links, from one source
+// and from two, next to one raw TCP stream over loopback (no hashes, 1 MiB per call).
 //
 // The last rank receives. The state is one tensor after the other, 64 MiB each; every byte that
 // arrived is compared in the first round. Prints one JSON line per way.

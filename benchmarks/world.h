@@ -1,8 +1,8 @@
 // Processes of one host that measure something together: they fork, meet at barriers in shared
 // memory, and form communicators without a head.
 //
-// A member that fails says so on stderr and ends; the others notice at the next barrier. Members die
-// with their parent.
+// A member that fails says so on stderr and ends; the others notice at the next barrier. Members
+// die with their parent.
 #pragma once
 
 #include <atomic>

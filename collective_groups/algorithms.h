@@ -1,9 +1,9 @@
 // Algorithms: collectives over a Channel. Each rank of the team calls the same one.
 //
 // Small all-reduces double recursively (fewest rounds), larger ones of 2^n ranks halve recursively,
-// large ones go around a ring in segments (fewest bytes in few messages); broadcasts go down a binomial tree in segments; an exchange posts everything at
-// once. All ranks end with identical bits: operands are combined in an order that depends on ranks
-// alone.
+// large ones go around a ring in segments (fewest bytes in few messages); broadcasts go down a
+// binomial tree in segments; an exchange posts everything at once. All ranks end with identical
+// bits: operands are combined in an order that depends on ranks alone.
 // Source: Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
 // MPICH, 2005.
 // Thread: the collective lane.

@@ -67,9 +67,9 @@ Status Algorithms::Doubling(void* data, size_t count, Elements elements) {
   return channel_->Wait(Send(me + power, kUnfold, data, bytes));
 }
 
-// Reduce-scatter by halves, then the way back. In each round the two ranks of a pair split what both
-// have partial sums of, and combine them in rank order. The first round reads `in`. What is gathered
-// may land where something was sent from: it comes from who has received that.
+// Reduce-scatter by halves, then the way back. In each round the two ranks of a pair split what
+// both have partial sums of, and combine them in rank order. The first round reads `in`. What is
+// gathered may land where something was sent from: it comes from who has received that.
 Status Algorithms::Halving(const void* in, void* out, size_t count, Elements elements) {
   const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
   const size_t width = ElementBytes(elements.type);

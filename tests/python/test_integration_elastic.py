@@ -187,18 +187,19 @@ def test_a_death_and_its_replacement_with_compressed_gradients(
 
 def test_a_worker_that_hangs_is_named_and_replaced(tmp_path: Path) -> None:
     with troupe.Executor(
-        2, 5, workers=3, cpus_per_worker=0.2, num_cpus=2, progress="off", stall_report_s=0.5,
-        stall_remove_s=1.5, preload=["torch", "troupe.torch"],
+        2, 5, workers=3, cpus_per_worker=0.2, num_cpus=2, progress="off", stall_report_s=1.0,
+        stall_remove_s=3.0, preload=["torch", "troupe.torch"],
     ) as executor:
         handle = executor.submit(
             train, (str(tmp_path), {"epochs": 3, "sizes": [3]}), {"victim": 1, "where": "hang"}
         )
         check(tmp_path, handle.result(120), 3)
     stalls = [event for event in handle.events() if event["kind"] == "stalled"]
-    assert [m["rank"] for stall in stalls for m in stall["missing"]] == [1] * len(stalls)
-    assert [stall["removed"] for stall in stalls] == [False] * (len(stalls) - 1) + [True]
-    assert len(stalls) >= 2 and stalls[0]["waiting"] == [0, 2] and stalls[0]["operation"]
-    assert stalls[0]["missing"][0]["pid"] > 0
+    # On a busy machine another rank may be slow for a while, which is told but costs it nothing.
+    hung = [stall for stall in stalls if [m["rank"] for m in stall["missing"]] == [1]]
+    assert [stall for stall in stalls if stall["removed"]] == hung[-1:]
+    assert len(hung) >= 2 and hung[-1]["waiting"] == [0, 2] and hung[-1]["operation"]
+    assert hung[-1]["missing"][0]["pid"] > 0
 
 
 def test_grow_and_drain(executor: troupe.Executor, tmp_path: Path) -> None:
