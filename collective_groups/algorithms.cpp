@@ -12,7 +12,7 @@
 namespace troupe::groups {
 namespace {
 
-constexpr size_t kTransferChunkBytes = size_t{1} << 20;
+constexpr size_t kTransferChunkBytes = size_t{4} << 20;
 
 }  // namespace
 

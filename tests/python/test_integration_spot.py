@@ -139,7 +139,8 @@ def test_what_the_training_left_running_is_ended(temp: Path, mark: str, tmp_path
 
 def test_a_training_that_a_signal_ended_is_told_so(temp: Path, mark: str, tmp_path: Path) -> None:
     file = waiting_cluster(tmp_path)
-    file.write_text(file.read_text().replace("[sleep, '600']", "[sh, -c, 'ulimit -c 0; kill -SEGV $$']"))
+    crash = "[sh, -c, 'ulimit -c 0; kill -SEGV $$']"
+    file.write_text(file.read_text().replace("[sleep, '600']", crash))
     with Up(file, temp, mark) as up:
         out, _ = up.process.communicate(timeout=60)
     assert up.process.returncode == 128 + signal.SIGSEGV, out
