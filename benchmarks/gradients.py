@@ -176,7 +176,7 @@ def time_commits(gradients: list[torch.Tensor], rounds: int) -> Times:
     @hvd.elastic.run
     def loop(state: Any) -> Times:
         copies.sync()
-        for _ in range(LEARN_COMMITS):
+        for _ in range(LEARN_COMMITS + 1):  # the last of those to learn from may be copied
             train_step(*held)
             state.commit()
         if not state.held_in_place:
