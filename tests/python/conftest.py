@@ -65,11 +65,11 @@ def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     if request.node.get_closest_marker("integration") is not None:
         yield
         return
+    import fake_driver
+
     from troupe import _cluster
 
-    import fake_core
-
-    module = fake_core.build_module()
+    module = fake_driver.build_module()
     monkeypatch.setitem(sys.modules, "troupe._core", module)
     monkeypatch.setattr(troupe, "_core", module, raising=False)
     # Ranks are threads here. torch lets a collection look into the tensors of another thread that

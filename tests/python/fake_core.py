@@ -7,121 +7,21 @@ milliseconds, with failures at chosen operations.
 
 from __future__ import annotations
 
-import ctypes
-import pickle
-import queue
 import threading
 import time
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Optional
 
-import fake_commits
 import torch
+from fake_errors import CoreError
+from fake_operations import DTYPES, Op, memory, perform
 
 DEADLINE_S = 10.0
 HOST = (-1, 0)
-_DTYPES = {
-    "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
-    "int64": torch.int64, "float16": torch.float16, "bfloat16": torch.bfloat16,
-    "float32": torch.float32, "float64": torch.float64, "bool": torch.bool,
-}
-
-
-class CoreError(RuntimeError):
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{message} ({code})")
-        self.code = code
-        self.message = message
 
 
 class Killed(BaseException):
     """Raised inside a rank's thread in place of SIGKILL."""
-
-
-def memory(ptr: int, nbytes: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-    return torch.frombuffer((ctypes.c_char * nbytes).from_address(ptr), dtype=dtype)
-
-
-class SampleLedger:
-    """Strict reference of the ledger's contract, sample by sample."""
-
-    forgetful = False  # a mutant: what a commit gives back is lost
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self.begin_epoch(0)
-
-    def begin_epoch(self, data_epoch: int) -> None:
-        self.data_epoch = data_epoch
-        self._pool = list(range(self.samples))
-        self._lease: Optional[tuple[int, list[int]]] = None
-        self.next_step = 0
-
-    @property
-    def committed(self) -> int:
-        return self.samples - len(self._pool)
-
-    def remaining(self) -> int:
-        return len(self._pool)
-
-    def pool(self) -> list[tuple[int, int]]:
-        return _ranges(self._pool)
-
-    def lease(self, step: int, sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
-        if step < self.next_step:
-            raise CoreError("invalid_argument", f"step {step} was already committed")
-        if sum(sizes) > len(self._pool):
-            raise CoreError("invalid_argument", f"lease of {sum(sizes)} of {len(self._pool)}")
-        shares, begin = [], 0
-        for size in sizes:
-            shares.append(_ranges(self._pool[begin:begin + size]))
-            begin += size
-        self._lease = (step, self._pool[:begin])
-        return shares
-
-    def commit(self, step: int, returned: Sequence[tuple[int, int]] = ()) -> None:
-        if self._lease is None or self._lease[0] != step:
-            raise CoreError("invalid_argument", f"step {step} is not leased")
-        back = [i for begin, end in returned for i in range(begin, end)]
-        if len(set(back)) < len(back) or not set(back) <= set(self._lease[1]):
-            raise CoreError("invalid_argument", f"step {step} did not lease {returned}")
-        self._pool = sorted(({*self._pool} - {*self._lease[1]}) | ({*back} - {
-            *(back if self.forgetful else ())}))
-        self._lease = None
-        self.next_step = step + 1
-
-    def void(self, step: int) -> None:
-        self._lease = None
-
-    def state(self) -> bytes:
-        return pickle.dumps((self.samples, self.data_epoch, self._pool, self.next_step))
-
-    def load(self, state: bytes) -> None:
-        samples, self.data_epoch, self._pool, self.next_step = pickle.loads(state)
-        if samples != self.samples:
-            raise CoreError("invalid_argument", "the state is of another data set")
-        self._lease = None
-
-
-def _ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for position in positions:
-        if ranges and ranges[-1][1] == position:
-            ranges[-1] = (ranges[-1][0], position + 1)
-        else:
-            ranges.append((position, position + 1))
-    return ranges
-
-
-class Op:
-    def __init__(self, kind: str, key: tuple[Any, ...], text: str = "") -> None:
-        self.kind = kind
-        self.key = key
-        self.text = text
-        self.parts: dict[int, Any] = {}
-        self.done_for: set[int] = set()
-        self.error: Optional[CoreError] = None
 
 
 class Epoch:
@@ -357,7 +257,7 @@ class FakeGroup:
                   team: int = 0, memory: tuple[int, int] = HOST,
                   weighted: bool = False) -> int:
         self._check_memory(memory)
-        size = torch.tensor([], dtype=_DTYPES[dtype]).element_size()
+        size = torch.tensor([], dtype=DTYPES[dtype]).element_size()
         assert sum(n for _, n in ins) == count * size, "allreduce: the input has another size"
         assert not outs or sum(n for _, n in outs) == count * size
         key = (count, dtype, op, postscale)  # the factor before it is each rank's own
@@ -504,115 +404,10 @@ class FakeGroup:
         if self.cluster.deliver is not None:
             receivers = self.cluster.deliver(op, members)
         chosen = [m for m in members if receivers is None or m.name in receivers]
-        if op.kind == "allreduce":
-            _reduce(op, members, chosen)
-        elif op.kind == "reducescatter":
-            _reduce_scatter(op, members, chosen)
-        elif op.kind == "adasum":
-            _adasum(op, members, chosen)
-        elif op.kind == "broadcast":
-            nbytes, root = op.key
-            if nbytes:
-                source = memory(op.parts[id(members[root])], nbytes).clone()
-                for member in chosen:
-                    memory(op.parts[id(member)], nbytes).copy_(source)
-        elif op.kind == "allgather":
-            blocks = [
-                memory(op.parts[id(m)][0], n) for m, n in zip(members, op.key) if n
-            ]
-            for member in chosen if blocks else []:
-                memory(op.parts[id(member)][1], sum(op.key)).copy_(torch.cat(blocks))
-        elif op.kind == "exchange":
-            _exchange(op, members, chosen)
+        perform(op, members, chosen)
         op.done_for.update(id(m) for m in chosen)
         if receivers is not None:
             epoch.aborted = "a member died while results were under way"
-
-
-def _combine(
-    parts: list[torch.Tensor], how: str, pre: Sequence[float], post: float
-) -> torch.Tensor:
-    dtype = parts[0].dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    stack = torch.stack([p.to(wide) * f if f != 1.0 else p.to(wide) for p, f in zip(parts, pre)])
-    if how in ("sum", "average"):
-        result = stack.any(0) if dtype == torch.bool else stack.sum(0)
-        if how == "average":
-            result = result / len(parts)
-    elif how == "min":
-        result = stack.min(0).values
-    elif how == "max":
-        result = stack.max(0).values
-    else:
-        result = stack.prod(0)
-    if post != 1.0:
-        result = result * post
-    return result.to(dtype)
-
-
-def _joined(buffers: list[tuple[int, int]], dtype: torch.dtype) -> torch.Tensor:
-    pieces = [memory(ptr, n, dtype) for ptr, n in buffers if n]
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=dtype)
-
-
-def _spread(flat: torch.Tensor, buffers: list[tuple[int, int]]) -> None:
-    begin = 0
-    for ptr, n in buffers:
-        if n == 0:
-            continue
-        target = memory(ptr, n, flat.dtype)
-        target.copy_(flat[begin:begin + target.numel()])
-        begin += target.numel()
-
-
-def _reduce(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    _, dtype_name, how, post = op.key
-    dtype = _DTYPES[dtype_name]
-    inputs = [_joined(op.parts[id(m)][0], dtype) for m in members]
-    result = _combine(inputs, how, [op.parts[id(m)][2] for m in members], post)
-    for member in chosen:
-        _spread(result, op.parts[id(member)][1])
-
-
-def _reduce_scatter(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    counts, dtype_name, how, pre, post = op.key
-    dtype = _DTYPES[dtype_name]
-    size = torch.tensor([], dtype=dtype).element_size()
-    inputs = [_joined([(op.parts[id(m)][0], sum(counts) * size)], dtype) for m in members]
-    blocks = _combine(inputs, how, [pre] * len(inputs), post).split(list(counts))
-    for position, member in enumerate(members):
-        if member in chosen:
-            _spread(blocks[position], [(op.parts[id(member)][1], counts[position] * size)])
-
-
-def _adasum(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    """Folds the ranks beyond a power of two, then combines neighbours, neighbours of pairs, ..."""
-    dtype_name, sizes = op.key
-    dtype = _DTYPES[dtype_name]
-    for index, n in enumerate(sizes):
-        values = [memory(op.parts[id(m)][index][0], n, dtype).double() for m in members]
-        power = 1 << (len(values).bit_length() - 1)
-        for extra in range(power, len(values)):
-            values[extra - power] = _adasum_pair(values[extra - power], values[extra])
-        values = values[:power]
-        while len(values) > 1:
-            values = [_adasum_pair(a, b) for a, b in zip(values[::2], values[1::2])]
-        for member in chosen:
-            memory(op.parts[id(member)][index][0], n, dtype).copy_(values[0].to(dtype))
-
-
-def _adasum_pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    ab, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
-    return (1 - ab / (2 * aa) if aa else 1) * a + (1 - ab / (2 * bb) if bb else 1) * b
-
-
-def _exchange(op: Op, members: list[FakeGroup], chosen: list[FakeGroup]) -> None:
-    for position, member in enumerate(members):
-        for peer, ptr, n in op.parts[id(member)][1] if member in chosen else []:
-            blocks = [b for b in op.parts[id(members[peer])][0] if b[0] == position and b[2] == n]
-            assert len(blocks) == 1, f"nobody sends {n} bytes from {peer} to {position}"
-            if n:
-                memory(ptr, n).copy_(memory(blocks[0][1], n))
 
 
 class FakeWorker:
@@ -633,122 +428,6 @@ class FakeWorker:
     def tell(self, kind: str, message: str) -> None:
         with self.group.cluster.cond:
             self.group.cluster.told.append((self.group.name, kind, message))
-
-
-class Driver:
-    """The interface of ``_core.Driver``: every worker is a thread that runs the worker's code."""
-
-    instances: list[Driver] = []
-
-    def __init__(self, address: str, options: dict[str, Any]) -> None:
-        self.address = address or "fake"
-        self.options = options
-        self.jobs: dict[str, dict[str, Any]] = {}
-        self.closed = False
-        Driver.instances.append(self)
-
-    def cluster(self) -> dict[str, Any]:
-        total = {"CPU": self.options.get("num_cpus") or 64.0}
-        return {"nodes": [{"id": "n0", "host": "fake", "pid": 0, "alive": True,
-                           "resources": total, "used": {}}]}
-
-    def submit(self, spec: dict[str, Any]) -> str:
-        job_id = f"job{len(self.jobs)}"
-        cluster = FakeCluster(spec["workers"], spec["min_workers"], spec["max_workers"])
-        job = {"spec": spec, "cluster": cluster, "events": queue.Queue(), "state": "running",
-               "ended": 0, "workers": []}
-        cluster.listeners.append(job["events"].put)
-        self.jobs[job_id] = job
-        for index in range(spec["workers"]):
-            threading.Thread(
-                target=self._work, args=(job_id, job, cluster.add(f"w{index}"), index), daemon=True
-            ).start()
-        return job_id
-
-    def _emit(self, job: dict[str, Any], **event: Any) -> None:
-        job["events"].put({"time_s": time.monotonic(), "job": "job", **event})
-
-    def _work(self, job_id: str, job: dict[str, Any], group: FakeGroup, index: int) -> None:
-        from troupe import worker as worker_module
-
-        spec = job["spec"]
-        reports = lambda payload: self._emit(  # noqa: E731
-            job, kind="report", worker=group.name, rank=index, epoch=1, payload=payload)
-        worker = FakeWorker(group, reports)
-        assignment = {"job": job_id, "name": spec["name"], "payload": spec["payload"], "env": {},
-                      "preload": [], "min_workers": spec["min_workers"],
-                      "max_workers": spec["max_workers"], "index": index}
-        ok, payload = worker_module.run_assignment(worker, assignment, own_process=False)
-        rank = (group.view() or {}).get("rank", -1)
-        with group.cluster.cond:
-            job["ended"] += 1
-            if job["state"] != "running":
-                return
-            if not ok:
-                job["state"] = "failed"
-                self._emit(job, kind="done", state="failed", reason="a worker failed",
-                           worker=group.name, rank=rank, host="fake", payload=payload)
-                return
-            self._emit(job, kind="result", worker=group.name, rank=rank, payload=payload)
-            if job["ended"] == spec["workers"]:
-                job["state"] = "succeeded"
-                self._emit(job, kind="done", state="succeeded", reason="", worker="", rank=-1,
-                           host="", payload=b"")
-
-    def next_event(self, job_id: str, timeout_s: float) -> Optional[dict[str, Any]]:
-        if self.closed:
-            raise CoreError("unavailable", "the driver is shut down")
-        try:
-            return self.jobs[job_id]["events"].get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
-    def status(self, job_id: str) -> dict[str, Any]:
-        job = self.jobs[job_id]
-        spec = job["spec"]
-        workers = [{"id": m.name, "rank": (m.view() or {}).get("rank", -1), "pid": 0,
-                    "host": "fake", "state": "active", "version": m.version}
-                   for m in job["cluster"].members]
-        return {"state": job["state"], "reason": "", "epoch": 1, "target": spec["workers"],
-                "min_workers": spec["min_workers"], "max_workers": spec["max_workers"],
-                "workers": workers}
-
-    def cancel(self, job_id: str) -> None:
-        job = self.jobs[job_id]
-        with job["cluster"].cond:
-            if job["state"] == "running":
-                job["state"] = "cancelled"
-                self._emit(job, kind="done", state="cancelled", reason="on request", worker="",
-                           rank=-1, host="", payload=b"")
-
-    def resize(self, job_id: str, workers: int) -> None:
-        spec = self.jobs[job_id]["spec"]
-        if not spec["min_workers"] <= workers <= spec["max_workers"]:
-            raise CoreError("invalid_argument", f"{workers} workers are out of bounds")
-
-    def drain(self, job_id: str, worker_id: str, deadline_s: float) -> None:
-        if worker_id not in [m.name for m in self.jobs[job_id]["cluster"].members]:
-            raise CoreError("not_found", f"no worker {worker_id}")
-        self._emit(self.jobs[job_id], kind="worker", worker=worker_id, rank=-1, host="fake", pid=0,
-                   state="drained", detail="on request")
-
-    def shutdown(self) -> None:
-        self.closed = True
-
-
-def build_module() -> types.ModuleType:
-    """A module to stand in for ``troupe._core``."""
-    module = types.ModuleType("troupe._core")
-    module.CoreError = CoreError  # type: ignore[attr-defined]
-    module.SampleLedger = SampleLedger  # type: ignore[attr-defined]
-    module.CommitStore = fake_commits.CommitStore  # type: ignore[attr-defined]
-    module.Driver = Driver  # type: ignore[attr-defined]
-    module.xxh64 = lambda ptr, nbytes: hash(ctypes.string_at(ptr, nbytes))  # type: ignore
-    module.xxh64_of = lambda pieces: hash(  # type: ignore[attr-defined]
-        tuple(ctypes.string_at(ptr, nbytes) for ptr, nbytes in pieces))
-    module.trace_enter = lambda track, name: None  # type: ignore[attr-defined]
-    module.version = lambda: "fake"  # type: ignore[attr-defined]
-    return module
 
 
 class Rank:

@@ -371,7 +371,7 @@ def test_problems_become_warnings_and_training_goes_on(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_told_at_the_start(
     tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fake_core import CoreError
+    from fake_errors import CoreError
 
     def refuse(self: Any, directory: str, keep: int) -> None:
         raise CoreError("permission_denied", f"cannot make the directory {directory}")

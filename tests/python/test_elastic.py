@@ -13,13 +13,14 @@ from typing import Any, Optional
 
 import pytest
 import torch
+from fake_operations import Op
 
 import troupe.torch as hvd
 from troupe.errors import HostsUpdatedInterrupt, TroupeError
 from troupe.torch import _context
 from troupe.torch.elastic import ElasticSampler, ObjectState, State, TorchState, batches
 
-from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank
+from fake_core import FakeCluster, FakeGroup, Killed, Rank
 from test_optimizer import make_model, params_of
 
 SAMPLES, BATCH, EPOCHS = 60, 4, 2

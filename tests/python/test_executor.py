@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import fake_driver
 import pytest
 
 import troupe
@@ -270,7 +271,7 @@ def test_config_file_and_sizes(tmp_path: Path) -> None:
 def test_wrong_calls(call: Any, error: type, match: str) -> None:
     with pytest.raises(error, match=match):
         call(troupe.Executor())
-    assert fake_core.Driver.instances == [] or fake_core.Driver.instances[-1].jobs is not None
+    assert fake_driver.Driver.instances == [] or fake_driver.Driver.instances[-1].jobs is not None
 
 
 def test_no_room() -> None:
@@ -342,15 +343,15 @@ def test_shutdown_ends_what_runs_and_closes() -> None:
 
 
 def test_executors_share_a_cluster_by_options() -> None:
-    fake_core.Driver.instances.clear()
+    fake_driver.Driver.instances.clear()
     first, second = troupe.Executor(1).start(), troupe.Executor(2).start()
     other = troupe.Executor(1, num_cpus=8).start()
-    assert len(fake_core.Driver.instances) == 2
+    assert len(fake_driver.Driver.instances) == 2
     first.shutdown()
-    assert not fake_core.Driver.instances[0].closed
+    assert not fake_driver.Driver.instances[0].closed
     assert second.run(rank_of) == [0, 1] and other.run(rank_of) == [0]
     second.shutdown()
-    assert fake_core.Driver.instances[0].closed and not fake_core.Driver.instances[1].closed
+    assert fake_driver.Driver.instances[0].closed and not fake_driver.Driver.instances[1].closed
     other.shutdown()
 
 
@@ -408,7 +409,7 @@ def test_a_forked_child_gets_a_clear_error() -> None:
     with os.fdopen(read, "rb") as pipe:
         assert pipe.read() == b"\x01\x01\x01"
     os.waitpid(pid, 0)
-    assert not fake_core.Driver.instances[-1].closed
+    assert not fake_driver.Driver.instances[-1].closed
     assert executor.run(rank_of) == [0]
     executor.shutdown()
 
@@ -416,7 +417,7 @@ def test_a_forked_child_gets_a_clear_error() -> None:
 def test_a_lost_cluster_ends_the_handle() -> None:
     executor = troupe.Executor(2).start()
     handle = executor.submit(blocked)
-    fake_core.Driver.instances[-1].shutdown()
+    fake_driver.Driver.instances[-1].shutdown()
     with pytest.raises(troupe.TroupeError, match="lost contact"):
         handle.result(20)
     executor.shutdown()

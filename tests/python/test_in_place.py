@@ -11,6 +11,7 @@ import pytest
 import test_elastic
 import test_replay
 import torch
+from fake_operations import Op, memory
 from in_place_training import (
     Hook,
     KillIn,
@@ -31,7 +32,7 @@ from troupe.torch._tree import nbytes
 from troupe.torch.elastic import TorchState
 from troupe.torch.elastic import _in_place as in_place
 
-from fake_core import FakeCluster, FakeGroup, Killed, Op, memory, run_ranks
+from fake_core import FakeCluster, FakeGroup, Killed, run_ranks
 from test_optimizer import make_model
 
 LEARN, WHOLE = 3, 4  # version 3 is the first that may be held in place; 4, 8, ... are whole

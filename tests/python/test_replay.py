@@ -7,8 +7,10 @@ import json
 import logging
 from typing import Any, Optional
 
+import fake_ledger
 import pytest
 import torch
+from fake_operations import Op
 from test_elastic import BATCH, DATA, TARGET, Log, finish, start, trainer
 
 import troupe.torch as hvd
@@ -16,8 +18,7 @@ from troupe.errors import HorovodInternalError
 from troupe.torch import _buckets
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
-import fake_core
-from fake_core import FakeCluster, FakeGroup, Killed, Op, Rank
+from fake_core import FakeCluster, FakeGroup, Killed, Rank
 from test_optimizer import make_model, params_of
 
 BUCKETS = 3
@@ -301,7 +302,7 @@ def test_a_swallowed_error_does_not_reach_the_next_view() -> None:
 def test_a_ledger_that_forgets_what_was_given_back_is_caught(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake_core.SampleLedger, "forgetful", True)
+    monkeypatch.setattr(fake_ledger.SampleLedger, "forgetful", True)
     log = Log()
     cluster = FakeCluster(3, before=Deaths((1, "w1", "optimizer.0.1", 4)))
     with pytest.raises(AssertionError):
