@@ -26,16 +26,19 @@ import _trainee
 LIMIT_S = 60.0
 
 
-def processes(program: str) -> set[int]:
-    """The pids of all processes of a program."""
-    found = set()
+def daemon(program: str) -> int:
+    """The pid of this cluster's ``program``, a descendant of this process."""
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and (entry / "comm").read_text().strip() == program:
-                found.add(int(entry.name))
+                pid = int(entry.name)
+                while pid > 1:
+                    if pid == os.getpid():
+                        return int(entry.name)
+                    pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         except OSError:
             continue  # it has just ended
-    return found
+    raise RuntimeError(f"{program} is not running")
 
 
 def gaps_ms(folder: str, begin: float, end: float) -> list[float]:
@@ -91,7 +94,6 @@ def bench(kind: str, program: str, trials: int, size: int) -> None:
     """Kills ``program`` several times under one job."""
     import troupe
 
-    others = processes(program)
     with tempfile.TemporaryDirectory() as folder, troupe.Executor(
         1, size, workers=size, cpus_per_worker=0.1, num_cpus=size, progress="off",
         preload=["numpy", "torch", "troupe.torch", "troupe.torch.elastic"],
@@ -101,7 +103,7 @@ def bench(kind: str, program: str, trials: int, size: int) -> None:
         for trial in range(trials):
             target = size - (trial + 1) % 2  # one fewer, then all again
             settle(folder, size - trial % 2)
-            (victim,) = processes(program) - others
+            victim = daemon(program)
             killed = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             back = control_back(handle, folder, target)

@@ -95,6 +95,8 @@ void Coordinator::OnReport(const Report& report) {
           "this incarnation was put aside");
     return;
   }
+  for (auto& [id, other] : peers_) other.heard = std::min(now_, other.heard + Unheard());
+  last_heard_ = now_;
   const auto [it, is_new] = peers_.try_emplace(report.id);
   Peer& peer = it->second;
   peer.heard = now_;
@@ -166,10 +168,17 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
 }
 
 void Coordinator::OnResumed(Duration stopped) {
+  last_heard_ = std::min(now_, last_heard_ + stopped);
   for (auto& [id, peer] : peers_) peer.heard = std::min(now_, peer.heard + stopped);
   for (Time* limit : {&phase_deadline_, &parked_since_}) {
     if (*limit != Time::Never()) *limit = *limit + stopped;
   }
+}
+
+// For how long nobody has been heard, if that is so long that it says nothing about a member.
+Duration Coordinator::Unheard() const {
+  const Duration silence = now_ - last_heard_;
+  return silence > options_.lease / 2 ? silence : Duration::zero();
 }
 
 void Coordinator::OnTick() {
@@ -177,7 +186,8 @@ void Coordinator::OnTick() {
   if (phase_ == GroupPhase::kEnding && store_retry_at_ <= now_) PersistEnd();
   std::vector<MemberId> silent;
   for (const auto& [id, peer] : peers_) {
-    if (now_ - peer.heard > options_.lease) silent.push_back(id);
+    const Duration longer = Unheard() > Duration::zero() ? options_.silent_lease : Duration::zero();
+    if (now_ - peer.heard > std::max(options_.lease, longer)) silent.push_back(id);
   }
   if (phase_ != GroupPhase::kRecovering) {
     for (const MemberId& id : silent) {

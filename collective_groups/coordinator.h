@@ -18,6 +18,9 @@
 // message leaves.
 // GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.
 // GM-11 collectives that do not match fail on every member, with the same reason.
+// GM-12 while no member is heard none is put aside before silent_lease, and when one is heard again
+// the others are given the time that nobody was: the last holders of the state are not given up
+// because the coordinator was cut off.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 
@@ -44,6 +47,7 @@ struct CoordinatorOptions {
   uint32_t start_members = 1;              // Form the first epoch as soon as this many are ready...
   Duration form_timeout = seconds(30);     // ...or with at least min_members after this time.
   Duration lease = seconds(2);             // Silence after which a member is put aside.
+  Duration silent_lease = seconds(10);     // The same while nobody is heard: it may be our fault.
   Duration prepare_timeout = seconds(60);  // A member must come out of its step in this time.
   Duration link_timeout = seconds(5);
   Duration plan_timeout = seconds(2);  // Replies to a plan.
@@ -228,6 +232,7 @@ class Coordinator {
   void NoteOperation(Peer& peer);
   void OnStore(const StoreAnswered& answer);
   void OnResumed(Duration stopped);
+  [[nodiscard]] Duration Unheard() const;
   void OnTick();
   void Reconsider();
   void ReconsiderForming();
@@ -304,6 +309,7 @@ class Coordinator {
   Time phase_deadline_ = Time::Never();
   Time next_repeat_ = Time::Never();
   std::map<MemberId, Peer> peers_;
+  Time last_heard_{};                  // Anybody.
   std::set<MemberId> gone_;            // Fenced incarnations: never heard again.
   std::set<MemberId> finished_;        // Their function returned.
   std::optional<EpochRecord> stored_;  // As far as we know.

@@ -263,7 +263,7 @@ class DeviceCommunicator final : public Communicator {
                                                     std::to_string(operation.team)};
     }
     const NcclEngine::Stop stop = Until(epoch, kCollectiveTimeout);
-    Status status = Settle(*epoch, epoch, team, operation);
+    Status status = Settle(epoch, team, operation);
     if (status.ok()) {
       std::optional<DeviceWork> made;
       if (epoch->teams[team.id].nccl) made = work(engine_.Direct(operation.device), team);
@@ -298,14 +298,14 @@ class DeviceCommunicator final : public Communicator {
   }
 
   // Everything the ranks must agree on before the operation: its description, and the way.
-  Status Settle(EpochState& state, const std::shared_ptr<EpochState>& epoch, const Team& team,
+  Status Settle(const std::shared_ptr<EpochState>& epoch, const Team& team,
                 const Operation& operation) {
-    const auto known = state.teams.find(team.id);
-    if (known == state.teams.end()) {
+    const auto known = epoch->teams.find(team.id);
+    if (known == epoch->teams.end()) {
       TeamPlan plan;
       if (Status s = Decide(epoch, team, operation, plan); !s.ok()) return s;
       plan.agreed.insert(operation.signature);
-      state.teams[team.id] = std::move(plan);
+      epoch->teams[team.id] = std::move(plan);
       return Status::Ok();
     }
     // What goes through host memory is compared there.
@@ -328,10 +328,11 @@ class DeviceCommunicator final : public Communicator {
                 const Operation& operation, TeamPlan& result) {
     const trace::Span span("form NCCL");
     const NcclEngine::Stop stop = Until(epoch, options_.form_limit);
+    const NcclStatement mine = engine_.State(team.id, operation.device, stop);
     std::vector<NcclStatement> statements(static_cast<size_t>(team.size()));
-    const auto me = static_cast<size_t>(team.me);
-    statements[me] = engine_.State(team.id, operation.device, stop);
-    if (Status s = Tell(team, OnHost(operation), statements); !s.ok()) return s;
+    const std::vector<size_t> sizes(statements.size(), sizeof mine);
+    Status told = AllGather(*host_, OnHost(operation), &mine, statements.data(), sizes);
+    if (!told.ok()) return told;
     for (const bool afresh : {false, true}) {
       const NcclPlan plan = PlanNccl(statements, afresh);
       if (plan.way == NcclPlan::Way::kHost) {
@@ -339,10 +340,10 @@ class DeviceCommunicator final : public Communicator {
         SayWhy(plan.reason);
         return Status::Ok();
       }
-      Status mine = Form(epoch, team, plan);
-      if (!mine.ok() && epoch->dead.load()) return mine;
-      if (!mine.ok()) LogWarning(mine.error().message);
-      const Result<bool> all = Agreed(team, mine.ok());
+      Status formed = Form(epoch, team, plan);
+      if (!formed.ok() && epoch->dead.load()) return formed;
+      if (!formed.ok()) LogWarning(formed.error().message);
+      const Result<bool> all = Agreed(team, formed.ok());
       if (!all.ok()) return all.error();
       result.nccl = *all;
       if (*all) return Status::Ok();
@@ -352,20 +353,6 @@ class DeviceCommunicator final : public Communicator {
     engine_.CountFailure(team.id);
     SayWhy("NCCL could not be set up on every rank; the log of the one where it failed says why");
     return Status::Ok();
-  }
-
-  // All ranks' statements, in order of their positions.
-  Status Tell(const Team& team, const Operation& operation, std::vector<NcclStatement>& all) {
-    const auto me = static_cast<size_t>(team.me);
-    std::vector<OutgoingBlock> outgoing;
-    std::vector<IncomingBlock> incoming;
-    for (int step = 1; step < team.size(); ++step) {
-      const int to = (team.me + step) % team.size();
-      const int from = (team.me + team.size() - step) % team.size();
-      outgoing.push_back({to, &all[me], sizeof(NcclStatement)});
-      incoming.push_back({from, &all[static_cast<size_t>(from)], sizeof(NcclStatement)});
-    }
-    return host_->Exchange(operation, outgoing, incoming);
   }
 
   // Whether all ranks have come so far.

@@ -260,10 +260,11 @@ class GroupCommunicator final : public Communicator {
   Status Barrier(const Operation& operation) override {
     return Run(operation, [&](EpochState& epoch, TeamState& team, uint64_t key) {
       if (team.layout.way == Way::kMemory) return epoch.near->Barrier(team.local);
-      uint8_t token = 0;
+      char* const token = epoch.packed.Get(1);
+      *token = 0;
       const Elements elements{DataType::kUint8, ReduceOp::kMax};
       return Algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace)
-          .AllReduce(&token, &token, 1, elements);
+          .AllReduce(token, token, 1, elements);
     });
   }
 

@@ -1,5 +1,6 @@
 // What HeadService tells about its jobs: events to their drivers, records to the store, status.
 #include <algorithm>
+#include <utility>
 
 #include "daemons/head_service.h"
 #include "runtime/metrics.h"
@@ -26,6 +27,7 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
   job.epoch_pending = false;
   Emit(job,
        EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
+  for (JobEvent& event : std::exchange(job.noted, {})) Emit(job, std::move(event));
 }
 
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.

@@ -171,8 +171,10 @@ bool HeadService::PlaceWorkers(Job& job, uint32_t count, uint32_t at_least) {
       Place(cluster_, std::vector<PlacementRequest>(count, {job.need, {}, ""}), options);
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
     const bool was_running = !job.record.workers.empty();
-    const bool patient =
-        cluster_.nodes().empty() || rejection->possible_when_idle || !options_.embedded;
+    const bool all_alive =
+        std::ranges::all_of(cluster_.nodes(), [](const auto& node) { return node.second.alive; });
+    const bool patient = cluster_.nodes().empty() || !all_alive || rejection->possible_when_idle ||
+                         !options_.embedded;
     const bool late =
         Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
     job.reason = rejection->reason;
@@ -219,7 +221,8 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   process.started = Now();
   StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
-  (void)transport_->Send(node_peers_[node], wire::Encode(kFrameStartWorker, start));
+  process.order = node_links_[node].answers;
+  (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
   return name;
 }
 
@@ -237,7 +240,7 @@ void HeadService::EnsureSpare(Job& job) {
   }
   for (const auto& [id, node] : cluster_.nodes()) {
     const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
-    if (usable && node_peers_.contains(id)) {
+    if (usable && node_links_.contains(id)) {
       LaunchProcess(job, id);
       return;
     }
@@ -257,6 +260,7 @@ void HeadService::OpenGroup(Job& job) {
   options.form_timeout = milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
   options.park_timeout = milliseconds(static_cast<int64_t>(job.spec.elastic_timeout_s * 1000));
   options.lease = milliseconds(job.spec.lease_ms);
+  options.silent_lease = 5 * options.lease;
   options.stall_report_after = milliseconds(static_cast<int64_t>(job.spec.stall_report_s * 1000));
   options.stall_remove_after = milliseconds(static_cast<int64_t>(job.spec.stall_remove_s * 1000));
   const auto with_job = [this, name](auto&& action) {

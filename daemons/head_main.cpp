@@ -33,6 +33,10 @@ int main(int argc, char** argv) {
                  "Unix socket of Redis, instead of host and port");
   app.add_option("--redis-password-file", password_file);
   app.add_option("--redis-prefix", redis.key_prefix, "Put before every key");
+  double node_lease_s = ToSeconds(options.node_dead);
+  app.add_option("--node-lease", node_lease_s,
+                 "A node that is silent for this many seconds is put aside (default 6)")
+      ->check(CLI::Range(0.5, 3600.0));
   app.add_flag("--embedded", options.embedded, "This machine is all there will ever be");
   app.add_option("--log-file", log_file);
   metrics::Endpoint metrics_at;
@@ -40,6 +44,8 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-token-file", metrics_at.token_file,
                  "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
+  options.node_dead = Duration(static_cast<int64_t>(node_lease_s * 1e9));
+  options.node_suspect = options.node_dead / 3;
   InitLogging("head", log_file);
   trace::Start("head");
   if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);

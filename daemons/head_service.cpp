@@ -28,7 +28,8 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
       store_(store),
       options_(options),
       log_id_(RandomId()),
-      nodes_(NodeTableOptions{options.node_suspect, options.node_dead, seconds(600)}),
+      nodes_(NodeTableOptions{options.node_suspect, options.node_dead, 5 * options.node_dead,
+                              seconds(600)}),
       groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl) {}
 
 HeadService::~HeadService() { *alive_ = false; }
@@ -113,109 +114,6 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       return On<Query>(*type, frame, [&](const auto& m) { OnQuery(from, m); });
     default:
       LogWarning("dropped a frame of unknown type ", static_cast<int>(*type), " from ", from);
-  }
-}
-
-// ---- nodes ----
-
-void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
-  Result<ResourceSet> total = ResourceSet::FromMap(hello.resources);
-  if (!total.ok()) {
-    LogWarning("node ", hello.node, " offers unusable resources: ", total.error().message);
-    return;
-  }
-  NodeRecord record;
-  record.id = hello.node;
-  record.incarnation = hello.incarnation;
-  record.host = hello.host;
-  record.total = *total;
-  record.labels = hello.labels;
-  const NodeDecision decision = nodes_.Step(Now(), NodeJoined{record});
-  if (decision.fenced) {
-    (void)transport_->Send(
-        from,
-        wire::Encode(kFrameStopNode, StopNode{"this node was declared dead; start it again"}));
-    return;
-  }
-  node_peers_[hello.node] = from;
-  const bool is_new = !cluster_.nodes().contains(hello.node);
-  if (is_new) {
-    cluster_.Put(hello.node, NodeView{*total, {}, hello.labels, true, false});
-    LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
-  }
-  ++node_hellos_[hello.node];
-  for (const RunningWorker& w : hello.workers) {
-    Process& process = processes_[w.process];
-    if (process.job.empty()) process.job = w.job;  // A spare from before a restart of ours, too.
-    process.node = hello.node;
-    process.pid = w.pid;
-    process.host = hello.host;
-    if (process.started == Time{}) process.started = Now();
-    const auto [job, worker] = Owner(w.process);
-    if (worker != nullptr && !process.counted) {  // Known from before a restart of ours.
-      process.counted = cluster_.Reserve(hello.node, job->need).ok();
-      process.job = job->spec.job;
-      process.member = worker->member().ToString();
-    }
-  }
-  if (hello.leaving || !hello.notice.empty()) {
-    ApplyNodes(nodes_.Step(
-        Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
-  }
-  ApplyNodes(decision);
-  for (auto& [name, job] : jobs_) {
-    if (Confirm(job) || is_new) Fill(job);
-  }
-}
-
-// After a restart the nodes tell which workers still run; whom nobody has told of when the time is
-// up is dead. Returns whether it is known of all for the first time.
-bool HeadService::Confirm(Job& job) {
-  if (job.done() || job.confirm_by == Time::Never()) return false;
-  const bool over = Now() >= job.confirm_by;
-  bool all = true;
-  for (JobWorker& worker : job.record.workers) {
-    if (!worker.alive()) continue;
-    const auto process = processes_.find(worker.process);
-    const bool heard = process != processes_.end();
-    // Twice: what was to be started just before the restart may not be in the first one.
-    const bool missed = !heard && node_hellos_[worker.node] >= 2;
-    if (missed || (over && !heard)) {
-      WorkerDied(job, worker, "gone when the head restarted");
-    } else if (!heard || !process->second.counted) {
-      all = false;
-    }
-  }
-  if (!all && !over) return false;
-  job.confirm_by = Time::Never();
-  return true;
-}
-
-void HeadService::ApplyNodes(const NodeDecision& decision) {
-  for (const NodeChange& change : decision.changes) {
-    const bool up = change.state == NodeState::kAlive || change.state == NodeState::kSuspect;
-    cluster_.SetState(change.id, up, change.draining);
-    if (!up) {
-      LogWarning("node ", change.id, " is ", NodeStateName(change.state), ": ", change.reason);
-      std::vector<std::string> lost;
-      for (const auto& [name, process] : processes_) {
-        if (process.node == change.id) lost.push_back(name);
-      }
-      for (const std::string& name : lost) {
-        OnWorkerExited(WorkerExited{
-            name, true, "its node is " + std::string(NodeStateName(change.state)), -1, {}});
-      }
-      cluster_.Remove(change.id);
-    } else if (change.draining) {
-      for (auto& [name, job] : jobs_) {
-        for (JobWorker& worker : job.record.workers) {
-          if (worker.alive() && worker.node == change.id)
-            DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
-        }
-        Save(job);
-        Fill(job);
-      }
-    }
   }
 }
 
@@ -330,7 +228,12 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
     metrics::Add(metrics::Id::kStepsRecomputed, static_cast<double>(recovered->steps_recomputed));
     metrics::Add(metrics::Id::kSamplesReturned, static_cast<double>(recovered->samples_returned));
   }
-  Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note));
+  JobEvent event = NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note);
+  if (job->epoch_pending) {
+    job->noted.push_back(std::move(event));
+  } else {
+    Emit(*job, std::move(event));
+  }
 }
 
 void HeadService::OnWorkerResult(const WorkerResult& result) {
@@ -371,15 +274,6 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
   Save(*job);
   FinishIfDone(*job);
-}
-
-void HeadService::Kill(const std::string& process, int signal, const std::string& reason) {
-  const auto it = processes_.find(process);
-  if (it == processes_.end()) return;
-  const auto peer = node_peers_.find(it->second.node);
-  if (peer == node_peers_.end()) return;
-  (void)transport_->Send(peer->second,
-                         wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
 }
 
 // ---- time ----

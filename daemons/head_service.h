@@ -52,8 +52,16 @@ class HeadService {
     bool exited = false;
     bool counted = false;  // Its resources are booked.
     Time started{};
+    uint64_t order = 0;            // The last answer to its node before it was ordered.
+    Time gone_by = Time::Never();  // It is to have ended by then.
     PeerAddress address;
     WorkerCounts counts;  // The last it told.
+  };
+
+  struct Node {
+    std::string peer;      // Its transport's name.
+    uint64_t answers = 0;  // Sent to it.
+    uint64_t heard = 0;    // The last answer that it had got when it spoke.
   };
 
   void OnFrame(const std::string& from, const std::string& frame);
@@ -72,6 +80,7 @@ class HeadService {
   void OnTick();
   void NoticeStop();
   void ApplyNodes(const NodeDecision& decision);
+  void Reconcile(const NodeHello& hello, uint64_t heard);
   bool Confirm(Job& job);
 
   // ---- jobs ----
@@ -122,8 +131,7 @@ class HeadService {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   NodeTable nodes_;
   ClusterView cluster_;
-  std::map<std::string, std::string> node_peers_;  // Node id -> transport name.
-  std::map<std::string, int> node_hellos_;         // Since we started.
+  std::map<std::string, Node> node_links_;
   std::map<std::string, Process> processes_;
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.

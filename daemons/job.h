@@ -82,6 +82,8 @@ struct Job {
   int old_size = 0;
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.
+  std::vector<JobEvent>
+      noted;  // Told by members meanwhile; an epoch comes before what is told in it.
   Duration took{};
   std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
   Time last_event_by = Time::Never();

@@ -21,13 +21,15 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr size_t kReadBytes = 64 << 10;
 
+// Greater than that of any process that ran here before under the same name.
+uint64_t NextIncarnation() {
+  return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+}
+
 }  // namespace
 
 NodeService::NodeService(Transport* transport, NodeOptions options)
-    : transport_(transport),
-      options_(std::move(options)),
-      incarnation_(
-          static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())) {}
+    : transport_(transport), options_(std::move(options)), incarnation_(NextIncarnation()) {}
 
 NodeService::~NodeService() { *alive_ = false; }
 
@@ -68,6 +70,7 @@ void NodeService::Hello() {
   hello.resources = options_.resources;
   hello.labels = options_.labels;
   hello.leaving = leaving_;
+  hello.heard = heard_;
   hello.notice = notice_;
   if (!notice_.empty()) {
     const auto left =
@@ -75,7 +78,8 @@ void NodeService::Hello() {
     hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
   }
   for (const auto& [name, worker] : workers_) {
-    if (!worker.death_reported) hello.workers.push_back({name, worker.child.pid(), worker.job});
+    if (worker.incarnation == incarnation_)
+      hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported});
   }
   Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
   transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
@@ -107,9 +111,21 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!kill.ok()) return;
     if (const auto it = workers_.find(kill->process); it != workers_.end())
       it->second.child.Kill(kill->signal);
-  } else if (*type == kFrameStopNode) {
-    stop_requested_.store(true);
+  } else if (*type == kFrameNodeAnswer) {
+    Result<NodeAnswer> answer = wire::Decode<NodeAnswer>(*type, frame);
+    if (answer.ok()) heard_ = *answer;
+  } else if (*type == kFrameNodePutAside) {
+    Result<NodePutAside> aside = wire::Decode<NodePutAside>(*type, frame);
+    if (aside.ok() && aside->incarnation == incarnation_) StartOver(aside->reason);
   }
+}
+
+// The head has given this incarnation up, and placed its work elsewhere.
+void NodeService::StartOver(const std::string& reason) {
+  LogWarning("put aside by the head: ", reason, "; joining again, without the ", workers_.size(),
+             " workers of before");
+  for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
+  incarnation_ = std::max(incarnation_ + 1, NextIncarnation());
 }
 
 uint32_t NodeService::FreeSlot() const {
@@ -149,6 +165,7 @@ void NodeService::OnStart(const StartWorker& start) {
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(*child);
   worker.job = start.job;
+  worker.incarnation = incarnation_;
   worker.slot = slot;
   worker.out = {worker.child.stdout_fd(), false, ""};
   worker.err = {worker.child.stderr_fd(), true, ""};

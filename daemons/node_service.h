@@ -9,7 +9,6 @@
 // worker and turn.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -49,8 +48,6 @@ class NodeService {
   Status Start();
   // Tells the head that the node leaves, then ends all workers. Blocks up to `grace`.
   void Stop(Duration grace);
-  // Set when the head told this node to stop.
-  [[nodiscard]] bool stop_requested() const { return stop_requested_; }
   // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
   void Notice(const std::string& reason, Duration left);
 
@@ -63,6 +60,7 @@ class NodeService {
   struct Worker {
     ChildProcess child;
     std::string job;
+    uint64_t incarnation = 0;  // The node's that started it.
     uint32_t slot = 0;
     Stream out;
     Stream err;
@@ -73,6 +71,7 @@ class NodeService {
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  void StartOver(const std::string& reason);
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
   void ReadOutput(const std::string& process, Stream& stream, bool to_the_end);
@@ -84,11 +83,11 @@ class NodeService {
 
   Transport* const transport_;
   const NodeOptions options_;
-  const uint64_t incarnation_;
+  uint64_t incarnation_;
+  NodeAnswer heard_;
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Worker> workers_;
-  std::atomic<bool> stop_requested_{false};
   bool leaving_ = false;
   std::string notice_;
   Time notice_until_ = Time::Never();

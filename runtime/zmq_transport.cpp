@@ -37,6 +37,8 @@ constexpr int kHeartbeatTimeoutMs = 3000;
 constexpr int kHandshakeMs = 5000;
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
+// After a lost packet the kernel would wait twice as long each time, up to a minute.
+constexpr int kConnectTimeoutMs = 1000;
 constexpr size_t kRefusedKeysMax = 100;
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
@@ -232,6 +234,7 @@ class ZmqTransport final : public Transport, private EventLoop {
       socket.set(zmq::sockopt::immediate, !options_.queue_while_connecting);
       socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
       socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+      socket.set(zmq::sockopt::connect_timeout, kConnectTimeoutMs);
       if (tcp) {
         socket.set(zmq::sockopt::curve_serverkey, peer.public_key);
         socket.set(zmq::sockopt::curve_publickey, options_.keys.public_key);

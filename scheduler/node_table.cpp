@@ -70,6 +70,7 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
       return;
     }
     if (node.incarnation == known.incarnation) {
+      Heard();
       known.last_heard = now_;
       if (known.state == NodeState::kSuspect) Set(known, NodeState::kAlive, "", decision);
       return;
@@ -79,6 +80,7 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
     decision.refused = "the cluster has " + std::to_string(kNodesMax) + " nodes, its limit";
     return;
   }
+  Heard();
   NodeRecord fresh = node;
   fresh.state = NodeState::kAlive;
   fresh.draining = false;
@@ -88,8 +90,23 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
   Set(stored, NodeState::kAlive, "", decision);
 }
 
+// For how long none has been heard, if that is so long that it says nothing about a node.
+Duration NodeTable::Unheard() const {
+  const Duration silence = now_ - last_heard_;
+  return silence > options_.suspect_after ? silence : Duration::zero();
+}
+
+void NodeTable::Heard() {
+  for (auto& [id, node] : nodes_) {
+    if (node.up()) node.last_heard = std::min(now_, node.last_heard + Unheard());
+  }
+  last_heard_ = now_;
+}
+
 // What silence alone has brought about by now.
 void NodeTable::Advance(NodeDecision& decision) {
+  const Duration limit =
+      Unheard() > Duration::zero() ? options_.all_dead_after : options_.dead_after;
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     NodeRecord& node = it->second;
     const Duration silence = now_ - node.last_heard;
@@ -97,7 +114,7 @@ void NodeTable::Advance(NodeDecision& decision) {
       it = nodes_.erase(it);
       continue;
     }
-    if (node.up() && silence >= options_.dead_after) {
+    if (node.up() && silence >= limit) {
       Set(node, NodeState::kDead, SilentFor(silence), decision);
     } else if (node.state == NodeState::kAlive && silence >= options_.suspect_after) {
       Set(node, NodeState::kSuspect, SilentFor(silence), decision);
@@ -112,12 +129,14 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
   if (const auto* resumed = std::get_if<ListenerResumed>(&event)) {
     for (auto& [id, node] : nodes_)
       node.last_heard = std::min(now_, node.last_heard + resumed->stopped);
+    last_heard_ = std::min(now_, last_heard_ + resumed->stopped);
   }
   Advance(decision);
   if (const auto* joined = std::get_if<NodeJoined>(&event)) {
     Join(joined->node, decision);
   } else if (const auto* beat = std::get_if<NodeHeartbeat>(&event)) {
     if (NodeRecord* node = Current(beat->id, beat->incarnation, decision)) {
+      Heard();
       node->last_heard = now_;
       if (node->state == NodeState::kSuspect) Set(*node, NodeState::kAlive, "", decision);
     }
@@ -151,9 +170,11 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
 Time NodeTable::next_wake() const {
   Time wake = Time::Never();
   for (const auto& [id, node] : nodes_) {
-    const Duration limit = node.state == NodeState::kAlive     ? options_.suspect_after
-                           : node.state == NodeState::kSuspect ? options_.dead_after
-                                                               : options_.forget_after;
+    Duration limit = node.state == NodeState::kAlive     ? options_.suspect_after
+                     : node.state == NodeState::kSuspect ? options_.dead_after
+                                                         : options_.forget_after;
+    const bool spared = node.state == NodeState::kSuspect && now_ - node.last_heard >= limit;
+    if (spared) limit = options_.all_dead_after;
     wake = std::min(wake, node.last_heard + limit);
   }
   return wake;

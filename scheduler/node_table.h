@@ -12,7 +12,9 @@
 // next_wake().
 // Invariants: NT-1 an incarnation that is dead or left never comes back. NT-2 the incarnations of
 // an id only grow. NT-3 a node that is silent for `dead_after` is dead at the first Step from then
-// on. NT-4 time that runs backwards counts as no time.
+// on. NT-4 time that runs backwards counts as no time. NT-5 while no node is heard none is dead
+// before `all_dead_after`, and when one is heard again the others are given the time that none was:
+// it may be the listener who is cut off.
 // Limits: kNodesMax; ended nodes are forgotten after `forget_after`, the oldest first when the
 // table is full.
 #pragma once
@@ -103,6 +105,7 @@ struct NodeDecision {
 struct NodeTableOptions {
   Duration suspect_after = seconds(2);
   Duration dead_after = seconds(10);
+  Duration all_dead_after = seconds(30);
   Duration forget_after = seconds(600);
 };
 
@@ -120,10 +123,13 @@ class NodeTable {
   void Join(const NodeRecord& node, NodeDecision& decision);
   void Set(NodeRecord& node, NodeState state, std::string reason, NodeDecision& decision);
   void Advance(NodeDecision& decision);
+  void Heard();
+  [[nodiscard]] Duration Unheard() const;
   bool MakeRoom();
 
   const NodeTableOptions options_;
   Time now_;
+  Time last_heard_;                          // Any.
   std::map<std::string, NodeRecord> nodes_;  // The newest incarnation of each id.
 };
 

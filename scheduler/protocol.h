@@ -21,7 +21,8 @@ enum FrameType : uint8_t {
   kFrameWorkerOutput = 3,
   kFrameStartWorker = 4,
   kFrameKillWorker = 5,
-  kFrameStopNode = 6,
+  kFrameNodeAnswer = 6,
+  kFrameNodePutAside = 7,
   kFrameWorkerHello = 10,
   kFrameAssignment = 11,
   kFrameWorkerResult = 12,
@@ -43,9 +44,20 @@ struct RunningWorker {
   std::string process;  // The worker process's name on the transport.
   int64_t pid = 0;
   std::string job;
+  bool ended = false;  // Its life lock broke; it is not reaped yet.
   template <class A>
   void Fields(A& a) {
-    a(process, pid, job);
+    a(process, pid, job, ended);
+  }
+};
+
+// To each hello. What was sent to the node before it has arrived, or is lost.
+struct NodeAnswer {
+  std::string head;  // Which run of the head.
+  uint64_t number = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(head, number);
   }
 };
 
@@ -61,10 +73,11 @@ struct NodeHello {
   bool leaving = false;
   std::string notice;      // A preemption notice; empty: none.
   uint64_t notice_ms = 0;  // Time left when it was read.
+  NodeAnswer heard;        // The last it got.
   template <class A>
   void Fields(A& a) {
     a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
-      notice_ms);
+      notice_ms, heard);
   }
 };
 
@@ -89,11 +102,12 @@ struct KillWorker {
   }
 };
 
-struct StopNode {
+struct NodePutAside {  // This incarnation is over: its workers end, and it joins as the next one.
+  uint64_t incarnation = 0;
   std::string reason;
   template <class A>
   void Fields(A& a) {
-    a(reason);
+    a(incarnation, reason);
   }
 };
 

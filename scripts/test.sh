@@ -41,6 +41,11 @@ else
   run_part "Python Debian" "$SYSTEM_PYTHON" -m pytest -p no:cacheprovider -m "not venv_only" "${python_tests[@]}"
 fi
 
+# failures LOG: the names of the tests that failed, as CTest and pytest list them.
+failures() {
+  sed -n -e '/^The following tests FAILED:/,$s/^[[:space:]]*[0-9]* - /  /p' -e 's/^\(FAILED\|ERROR\) /  /p' "$1"
+}
+
 printf '\n' >&2
 say "Summary"
 for name in "${parts[@]}"; do
@@ -49,5 +54,6 @@ for name in "${parts[@]}"; do
     *) line=$(tail -n 1 "$logs/${name// /-}.log") ;;
   esac
   printf '%s: %s\n' "$name" "$line"
+  failures "$logs/${name// /-}.log"
 done
 [ "${#failed[@]}" -eq 0 ] || die "tests failed in: $(IFS=,; printf '%s' "${failed[*]}"); the logs are in $logs"

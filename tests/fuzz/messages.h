@@ -30,7 +30,8 @@ void ForEachMessage(F&& f) {
   f(MessageOf<WorkerOutput>{"WorkerOutput", kFrameWorkerOutput});
   f(MessageOf<StartWorker>{"StartWorker", kFrameStartWorker});
   f(MessageOf<KillWorker>{"KillWorker", kFrameKillWorker});
-  f(MessageOf<StopNode>{"StopNode", kFrameStopNode});
+  f(MessageOf<NodeAnswer>{"NodeAnswer", kFrameNodeAnswer});
+  f(MessageOf<NodePutAside>{"NodePutAside", kFrameNodePutAside});
   f(MessageOf<WorkerHello>{"WorkerHello", kFrameWorkerHello});
   f(MessageOf<Assignment>{"Assignment", kFrameAssignment});
   f(MessageOf<WorkerResult>{"WorkerResult", kFrameWorkerResult});

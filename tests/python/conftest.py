@@ -65,9 +65,9 @@ def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     if request.node.get_closest_marker("integration") is not None:
         yield
         return
-    import fake_driver
-
     from troupe import _cluster
+
+    import fake_driver
 
     module = fake_driver.build_module()
     monkeypatch.setitem(sys.modules, "troupe._core", module)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
+
 from fake_errors import CoreError
 from fake_operations import DTYPES, Op, memory, perform
 

@@ -10,10 +10,9 @@ import types
 from typing import Any, Optional
 
 import fake_commits
+from fake_core import FakeCluster, FakeGroup, FakeWorker
 from fake_errors import CoreError
 from fake_ledger import SampleLedger
-
-from fake_core import FakeCluster, FakeGroup, FakeWorker
 
 
 class Driver:

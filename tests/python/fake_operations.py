@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
+
 from fake_errors import CoreError
 
 DTYPES = {

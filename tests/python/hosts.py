@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import network
-
 import troupe
+
+import network
 
 
 def missing() -> str:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
-from test_elastic import DATA, SAMPLES, TARGET
-from test_states import picture
 
 import troupe.torch as hvd
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
 from fake_core import FakeCluster, FakeGroup, Killed, Rank
+from test_elastic import DATA, SAMPLES, TARGET
 from test_optimizer import make_model, params_of
+from test_states import picture
 
 BATCH = 2
 Hook = Callable[["Member"], None]

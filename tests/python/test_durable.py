@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from fake_commits import Commit, CommitStore
 
 import troupe.torch as hvd
 from troupe.errors import TroupeError
@@ -27,6 +26,7 @@ from troupe.torch.elastic import (
     set_handler_registry,
 )
 
+from fake_commits import Commit, CommitStore
 from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
 
 

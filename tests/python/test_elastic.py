@@ -13,7 +13,6 @@ from typing import Any, Optional
 
 import pytest
 import torch
-from fake_operations import Op
 
 import troupe.torch as hvd
 from troupe.errors import HostsUpdatedInterrupt, TroupeError
@@ -21,12 +20,12 @@ from troupe.torch import _context
 from troupe.torch.elastic import ElasticSampler, ObjectState, State, TorchState, batches
 
 from fake_core import FakeCluster, FakeGroup, Killed, Rank
+from fake_operations import Op
 from test_optimizer import make_model, params_of
 
 SAMPLES, BATCH, EPOCHS = 60, 4, 2
 DATA = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 6).sin()
 TARGET = torch.linspace(0, 1, SAMPLES * 3, dtype=torch.float64).reshape(SAMPLES, 3).cos()
-
 
 Done = tuple[int, int, tuple[int, ...]]  # A step, the group epoch it began in, the ranks it lost.
 

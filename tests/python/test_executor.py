@@ -12,13 +12,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import fake_driver
 import pytest
 
 import troupe
 from troupe import _payload
 
 import fake_core
+import fake_driver
 from conftest import PYAPI
 
 

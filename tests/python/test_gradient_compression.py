@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_elastic import Log, finish, kill_at, start, trainer
 
 import troupe.torch as hvd
 from troupe.errors import CollectiveMismatchError
@@ -23,6 +22,7 @@ from troupe.torch.compression import (
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
 from fake_core import FakeCluster, FakeGroup, Killed, Rank, run_ranks
+from test_elastic import Log, finish, kill_at, start, trainer
 from test_optimizer import (
     DATA,
     TARGET,

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+import torch
+
+import troupe.torch as hvd
+from troupe.errors import HorovodInternalError
+from troupe.torch._tree import nbytes
+from troupe.torch.elastic import TorchState
+from troupe.torch.elastic import _in_place as in_place
+
 import test_elastic
 import test_replay
-import torch
+from fake_core import FakeCluster, FakeGroup, Killed, run_ranks
 from fake_operations import Op, memory
 from in_place_training import (
     Hook,
@@ -24,16 +32,8 @@ from in_place_training import (
     train,
 )
 from test_elastic import DATA, kill_at
-from test_states import picture
-
-import troupe.torch as hvd
-from troupe.errors import HorovodInternalError
-from troupe.torch._tree import nbytes
-from troupe.torch.elastic import TorchState
-from troupe.torch.elastic import _in_place as in_place
-
-from fake_core import FakeCluster, FakeGroup, Killed, run_ranks
 from test_optimizer import make_model
+from test_states import picture
 
 LEARN, WHOLE = 3, 4  # version 3 is the first that may be held in place; 4, 8, ... are whole
 

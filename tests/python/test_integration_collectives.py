@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from collective_cases import KINDS, run_cases
 
 import troupe
+
+from collective_cases import KINDS, run_cases
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

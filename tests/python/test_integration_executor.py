@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import MARK, Script, assert_nothing_left, marked
 
 import troupe
 
 from conftest import PYAPI
+from processes import MARK, Script, assert_nothing_left, marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import troupe
+from troupe._cluster import find_bin_dir
+
 from collective_cases import KINDS, run_cases
 from hosts import Hosts, missing
 from test_integration_elastic import check, train
-
-from troupe._cluster import find_bin_dir
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -58,8 +60,14 @@ def test_a_death_on_either_host(hosts: Hosts, tmp_path: Path, victim: int) -> No
         assert len(died) == 1
 
 
-def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path: Path) -> None:
-    with hosts.executor(2, 4, workers=4, strategy="spread") as executor:
+@pytest.mark.parametrize("cut", ["until it is put aside", "until its node is dead"])
+def test_a_host_that_is_cut_off_is_put_aside_and_returns(
+    hosts: Hosts, tmp_path: Path, cut: str
+) -> None:
+    # A host has room for two: what is lost can only come back there.
+    with hosts.executor(
+        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
+    ) as executor:
         handle = executor.submit(
             train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
         )
@@ -67,6 +75,8 @@ def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path:
         hosts.cut(1)
         try:
             wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
+            if cut == "until its node is dead":
+                wait_for(handle, lambda _: "host1" not in alive(executor))
         finally:
             hosts.mend(1)
         left = {member["host"] for member in handle.epochs()[-1]["members"]}
@@ -74,6 +84,27 @@ def test_a_host_that_is_cut_off_is_put_aside_and_returns(hosts: Hosts, tmp_path:
         check(tmp_path, handle.result(120), 4)
         returned = {member["host"] for member in handle.epochs()[-1]["members"]}
         assert returned == {"host0", "host1"}
+        assert alive(executor) == {"host0", "host1"}
+
+
+def test_a_head_that_is_cut_off_costs_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    """For longer than members have: while nobody is heard nobody is put aside."""
+    with hosts.executor(4, strategy="spread") as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 1, "sizes": [4]}), {"victim": -1}
+        )
+        wait_for(handle, bool)
+        for index in (0, 1):
+            hosts.cut(index)
+        time.sleep(4)  # the fault itself
+        for index in (0, 1):
+            hosts.mend(index)
+        check(tmp_path, handle.result(120), 4)
+        assert [epoch["size"] for epoch in handle.epochs()] == [4]
+
+
+def alive(executor: troupe.Executor) -> set[str]:
+    return {node["host"] for node in executor.cluster()["nodes"] if node["alive"]}
 
 
 def wait_for(handle: Any, condition: Any, limit_s: float = 60.0) -> None:

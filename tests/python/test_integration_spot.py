@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import MARK, assert_nothing_left, marked
 
 from conftest import EXAMPLES, PYAPI
+from processes import MARK, assert_nothing_left, marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

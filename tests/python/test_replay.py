@@ -7,18 +7,18 @@ import json
 import logging
 from typing import Any, Optional
 
-import fake_ledger
 import pytest
 import torch
-from fake_operations import Op
-from test_elastic import BATCH, DATA, TARGET, Log, finish, start, trainer
 
 import troupe.torch as hvd
 from troupe.errors import HorovodInternalError
 from troupe.torch import _buckets
 from troupe.torch.elastic import ElasticSampler, TorchState, batches
 
+import fake_ledger
 from fake_core import FakeCluster, FakeGroup, Killed, Rank
+from fake_operations import Op
+from test_elastic import BATCH, DATA, TARGET, Log, finish, start, trainer
 from test_optimizer import make_model, params_of
 
 BUCKETS = 3

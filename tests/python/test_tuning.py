@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import pytest
-import test_elastic
-import test_replay
 import torch
-from test_elastic import Log, finish, kill_at, start, trainer
 
 import troupe.torch as hvd
 from troupe.torch import _tuning
 from troupe.torch._reducer import Reducer
 from troupe.torch._tuning import BucketTuning
 
+import test_elastic
+import test_replay
 from fake_core import FakeCluster, FakeGroup, Rank, run_ranks
+from test_elastic import Log, finish, kill_at, start, trainer
 from test_optimizer import make_model, params_of
 
 SIZES = (1200, 0, 300, 1 << 20)

@@ -2,6 +2,7 @@
 // peer never comes, interfaces that are not here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <thread>
@@ -60,6 +61,16 @@ TEST(RefusalTest, ALinkWhosePeerNeverComesCanBeCancelled) {
   }
   linking.join();
   EXPECT_FALSE(status.ok());
+}
+
+TEST(RefusalTest, NoMemoryIsOfferedThatOthersCouldNotOpen) {
+  CommunicatorOptions options;
+  options.host = "host";
+  EXPECT_FALSE(MakeCommunicator(options).value()->memory().empty());
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0), 0);
+  const auto closed = MakeCommunicator(options);
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 1), 0);
+  EXPECT_TRUE(closed.value()->memory().empty());
 }
 
 TEST(RefusalTest, AnInterfaceThatIsNotHereIsAClearError) {

@@ -37,6 +37,14 @@ class CoordinatorTest : public ::testing::Test {
     report.host = "h";
     return report;
   }
+  // Time passes, in which only member 0 is heard.
+  void PassHearing0(Duration d) {
+    for (const Time end = now_ + d; now_ < end;) {
+      now_ = std::min(end, now_ + options_.lease / 4);
+      Say(0);
+    }
+    Feed(Tick{});
+  }
   void Say(int n) {
     ++Of(n).sequence;
     Feed(ReportReceived{Of(n)});

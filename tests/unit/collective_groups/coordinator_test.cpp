@@ -89,12 +89,30 @@ TEST_F(CoordinatorTest, ADeadIncarnationIsFencedIfItSpeaksAgain) {
 
 TEST_F(CoordinatorTest, ASilentMemberIsFencedAfterItsLease) {
   FormActive(1, 2);
-  now_ = now_ + options_.lease + milliseconds(1);
-  Say(0);
-  Feed(Tick{});
+  PassHearing0(options_.lease + milliseconds(1));
   ASSERT_EQ(All<FenceMember>().size(), 1U);
   EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
   EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0"));
+}
+
+TEST_F(CoordinatorTest, WhileNobodyIsHeardNobodyIsPutAside) {
+  FormActive(1, 2);
+  now_ = now_ + options_.silent_lease;
+  Feed(Tick{});
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+  Say(0);
+  PassHearing0(options_.lease - milliseconds(1));
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());  // The other is given the time to be heard.
+  PassHearing0(milliseconds(2));
+  ASSERT_EQ(All<FenceMember>().size(), 1U);
+  EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
+}
+
+TEST_F(CoordinatorTest, ThatNobodyIsHeardHasItsLimit) {
+  FormActive(1, 2);
+  now_ = now_ + options_.silent_lease + milliseconds(1);
+  Feed(Tick{});
+  EXPECT_EQ(All<FenceMember>().size(), 2U);
 }
 
 TEST_F(CoordinatorTest, ABrokenLinkWaitsForTheDeathReport) {
@@ -213,12 +231,9 @@ TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
   Feed(Resumed{3 * options_.lease});
   Feed(Tick{});
   EXPECT_THAT(All<FenceMember>(), IsEmpty());
-  now_ = now_ + options_.lease - milliseconds(1);
-  Say(0);
-  Feed(Tick{});
+  PassHearing0(options_.lease - milliseconds(1));
   EXPECT_THAT(All<FenceMember>(), IsEmpty());
-  now_ = now_ + milliseconds(2);
-  Feed(Tick{});  // From its resumption on the lease counts as ever.
+  PassHearing0(milliseconds(2));  // From its resumption on the lease counts as ever.
   ASSERT_EQ(All<FenceMember>().size(), 1U);
   EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
 }

@@ -39,9 +39,15 @@ bool ScriptedTransport::RunTimer(Time until) {
   return true;
 }
 
-HeadRig::HeadRig(HeadOptions options)
-    : transport_(&clock_), store_(&clock_), head_(&transport_, &lane_, &store_, options) {
-  EXPECT_TRUE(head_.Start().ok());
+HeadRig::HeadRig(HeadOptions options) : transport_(&clock_), store_(&clock_), options_(options) {
+  Restart();
+}
+
+void HeadRig::Restart() {
+  head_.reset();
+  head_ = std::make_unique<HeadService>(&transport_, &lane_, &store_, options_);
+  next_event_ = 0;  // It tells from the beginning.
+  EXPECT_TRUE(head_->Start().ok());
   Settle();
 }
 
@@ -81,6 +87,8 @@ void HeadRig::Pass(Duration d) {
     }
     Settle();
     if (driver_beats_) Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
+    if (other_cpus_ > 0) JoinOther(other_cpus_);
+    if (cut_) continue;
     JoinNode();
     for (auto& [worker, report] : reports_) {
       if (greeted_[process(worker)]) Report(worker, report.state, report.epoch);
@@ -88,19 +96,38 @@ void HeadRig::Pass(Duration d) {
   }
 }
 
-void HeadRig::JoinNode() {
+void HeadRig::JoinNode() { Say(kFrameNodeHello, "node-n", Hello()); }
+
+NodeHello HeadRig::Hello() const {
   NodeHello hello;
   hello.node = "n";
-  hello.incarnation = 1;
+  hello.incarnation = incarnation_;
   hello.host = "h";
   hello.resources = {{"CPU", 8}};
-  for (const auto& [process, greeted] : greeted_) {
-    if (greeted) hello.workers.push_back({process, 100, ""});
-  }
-  Say(kFrameNodeHello, "node-n", hello);
+  hello.heard = heard_;
+  AddWorkers(hello);
+  return hello;
 }
 
-void HeadRig::Submit(uint32_t workers, uint32_t min_workers) {
+void HeadRig::AddWorkers(NodeHello& hello) const {
+  for (const std::string& process : started_) {
+    if (node_of_.at(process) == hello.node && !gone_.contains(process))
+      hello.workers.push_back({process, 100, "j", false});
+  }
+}
+
+void HeadRig::JoinOther(double cpus) {
+  other_cpus_ = cpus;
+  NodeHello hello;
+  hello.node = "m";
+  hello.incarnation = 1;
+  hello.host = "h2";
+  hello.resources = {{"CPU", cpus}};
+  AddWorkers(hello);
+  Say(kFrameNodeHello, "node-m", hello);
+}
+
+void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
   SubmitJob submit;
   submit.request = 1;
   submit.driver = "d";
@@ -110,7 +137,7 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers) {
   submit.spec.min_workers = min_workers;
   submit.spec.max_workers = 8;
   submit.spec.resources = {{"CPU", 1}};
-  submit.spec.spares = 0;
+  submit.spec.spares = spares;
   submit.spec.payload = "work";
   Say(kFrameSubmitJob, "d", submit);
 }
@@ -125,6 +152,23 @@ void HeadRig::Greet(size_t worker) {
   hello.member = "w" + std::to_string(worker) + "#1";
   greeted_[hello.process] = true;
   Say(kFrameWorkerHello, hello.process, hello);
+}
+
+void HeadRig::GreetSpare(size_t worker) {
+  WorkerHello hello;
+  hello.process = process(worker);
+  hello.node = "n";
+  hello.pid = 100;
+  hello.host = "h";
+  hello.preloaded = true;
+  greeted_[hello.process] = true;
+  Say(kFrameWorkerHello, hello.process, hello);
+}
+
+void HeadRig::Vanish(size_t worker) {
+  greeted_[process(worker)] = false;
+  gone_.insert(process(worker));
+  reports_.erase(worker);
 }
 
 void HeadRig::Report(size_t worker, MemberState state, groups::Epoch epoch) {
@@ -161,7 +205,17 @@ void HeadRig::Sort() {
     if (type == kFrameStartWorker) {
       started_.push_back(wire::Decode<StartWorker>(type, frame)->process);
       greeted_[started_.back()] = false;
-    } else if (type == kFrameKillWorker) {
+      node_of_[started_.back()] = to.substr(std::string("node-").size());
+      if (cut_ && to == "node-n") gone_.insert(started_.back());
+    } else if (type == kFrameNodeAnswer && to == "node-n") {
+      heard_ = *wire::Decode<NodeAnswer>(type, frame);
+    } else if (type == kFrameNodePutAside) {
+      ++incarnation_;
+      for (auto& [process, greeted] : greeted_) {
+        if (node_of_.at(process) == "n") gone_.insert(process);
+        if (node_of_.at(process) == "n") greeted = false;
+      }
+    } else if (type == kFrameKillWorker && !cut_) {
       const KillWorker kill = *wire::Decode<KillWorker>(type, frame);
       signals_[kill.process].push_back(kill.signal);
     } else if (type == kFrameGroupCommand) {
@@ -181,6 +235,7 @@ void HeadRig::Sort() {
           told_.push_back(json.at("worker").get<std::string>() + " " +
                           json.at("state").get<std::string>());
         if (event.kind == "epoch") told_.push_back("epoch " + json.at("epoch").dump());
+        if (event.kind == "state") told_.push_back("state " + json.at("bytes").dump());
         if (event.kind == "done") told_.push_back("done " + json.at("state").get<std::string>());
       }
     }

@@ -5,8 +5,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,11 +75,22 @@ class HeadRig {
 
   // A node "n" with 8 CPUs, which says hello again as time passes.
   void JoinNode();
+  [[nodiscard]] NodeHello Hello() const;  // What it would say now.
+  void JoinOther(double cpus);            // Another, "m", which nothing happens to.
   // A job of `workers` workers on it; starts and greets for them until the group is active. Worker
   // i is member "w<i>#1" in the process process(i).
-  void Submit(uint32_t workers, uint32_t min_workers = 1);
+  void Submit(uint32_t workers, uint32_t min_workers = 1, uint32_t spares = 0);
   void FormGroup(uint32_t workers);
   void Greet(size_t worker);  // The worker's first words: it has its assignment.
+  void GreetSpare(size_t worker);
+  void Vanish(size_t worker);  // Its process is gone, and nobody was told.
+  // The node and its workers neither say nor hear anything; what they were sent is lost.
+  void Cut() { cut_ = true; }
+  void Mend() { cut_ = false; }
+  // A new head in place of the old one, with the same store.
+  void Restart();
+  // The head does not run meanwhile; everybody else does.
+  void Freeze(Duration d) { clock_.Advance(d); }
   void Report(size_t worker, groups::MemberState state, groups::Epoch epoch);
   void Deliver(uint8_t type, const std::string& from, const std::string& frame);
   template <class T>
@@ -90,6 +103,9 @@ class HeadRig {
   void Settle();
 
   [[nodiscard]] const std::string& process(size_t worker) const { return started_.at(worker); }
+  [[nodiscard]] const std::string& node(size_t worker) const {
+    return node_of_.at(process(worker));
+  }
   [[nodiscard]] size_t started() const { return started_.size(); }
   // Everything the driver was told, in order: "epoch 1", "w0#1 finished", "done succeeded".
   [[nodiscard]] const std::vector<std::string>& told() const { return told_; }
@@ -105,14 +121,22 @@ class HeadRig {
 
  private:
   void Sort();
+  void AddWorkers(NodeHello& hello) const;
 
   FakeClock clock_;
   ScriptedTransport transport_;
   MemoryStore store_;
   BlockingLane lane_{"store"};
-  HeadService head_;
+  const HeadOptions options_;
+  std::unique_ptr<HeadService> head_;
   std::vector<std::string> started_;
-  std::map<std::string, bool> greeted_;
+  std::map<std::string, bool> greeted_;  // By process: whether it speaks.
+  std::map<std::string, std::string> node_of_;
+  std::set<std::string> gone_;  // Processes that the node does not have (any more).
+  uint64_t incarnation_ = 1;    // The node's.
+  NodeAnswer heard_;
+  bool cut_ = false;
+  double other_cpus_ = 0;
   std::map<size_t, groups::Report> reports_;
   std::map<std::string, std::vector<int>> signals_;
   std::map<std::string, std::vector<groups::Command>> commands_;

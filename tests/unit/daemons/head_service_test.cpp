@@ -36,6 +36,26 @@ TEST(HeadEvents, AnEpochComesBeforeTheEndOfItsMembers) {
   EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "w0#1 finished"));
 }
 
+// A sum over an epoch's notes needs the epoch first.
+TEST(HeadEvents, AnEpochComesBeforeWhatIsNotedInIt) {
+  HeadRig rig;
+  rig.JoinNode();
+  rig.Submit(2);
+  rig.Greet(0);
+  rig.Greet(1);
+  rig.FormGroup(2);
+  rig.Report(0, MemberState::kActive, 1);
+  WorkerNote note;
+  note.process = rig.process(0);
+  note.kind = "state";
+  note.epoch = 1;
+  note.bytes = 8;
+  rig.Say(kFrameWorkerNote, note.process, note);
+  rig.Report(1, MemberState::kActive, 1);
+  rig.Pass(seconds(1));
+  EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "state 8"));
+}
+
 class HeadDrain : public ::testing::Test {
  protected:
   // Two workers in epoch 1, the second of which may not have said hello yet.
@@ -112,6 +132,211 @@ TEST_F(HeadDrain, ReachesAWorkerThatTheGroupDoesNotKnowYet) {
   rig_.Report(2, MemberState::kReady, 0);
   rig_.Pass(milliseconds(500));
   EXPECT_TRUE(Told(2, groups::CommandKind::kExpel));
+}
+
+class HeadRunning : public ::testing::Test {
+ protected:
+  // Two workers in epoch 1, and a spare if asked for.
+  void Start(uint32_t spares) {
+    rig_.JoinNode();
+    rig_.Submit(2, 1, spares);
+    for (const size_t i : {0, 1}) rig_.Greet(i);
+    rig_.FormGroup(2);
+    Active();
+    rig_.Pass(seconds(1));
+    ASSERT_EQ(rig_.started(), 2U + spares);
+    if (spares > 0) rig_.GreetSpare(2);
+  }
+  void Active() {
+    for (const size_t i : {0, 1}) rig_.Report(i, MemberState::kActive, 1);
+  }
+  void Die(size_t worker) {
+    const std::string process = rig_.process(worker);
+    rig_.Vanish(worker);
+    rig_.Say(kFrameWorkerExited, "node-n", WorkerExited{process, true, "it was killed", 0, {}});
+  }
+  HeadRig rig_;
+};
+
+using HeadRestart = HeadRunning;
+
+TEST_F(HeadRestart, WorkersThatAllWereHeardAreNotWaitedFor) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  Active();
+  Die(1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+TEST_F(HeadRestart, AWorkerThatItsNodeDoesNotHaveAnyMoreIsReplaced) {
+  Start(0);
+  rig_.Vanish(1);
+  rig_.Restart();
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+TEST_F(HeadRestart, ASpareStaysTheSpareOfItsJob) {
+  Start(1);
+  rig_.Restart();
+  rig_.JoinNode();
+  rig_.GreetSpare(2);
+  Active();
+  Die(1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);  // Nothing new: the spare takes over.
+}
+
+// Longer than the leases of members, nodes and drivers.
+TEST_F(HeadRestart, ItsOwnStopIsNobodysSilence) {
+  Start(0);
+  const auto told = rig_.told();
+  rig_.Freeze(seconds(30));
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.told(), told);
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+}
+
+using HeadNodes = HeadRunning;
+
+TEST_F(HeadNodes, AWorkerWhoseEndWasNotToldIsReplaced) {
+  Start(0);
+  rig_.Vanish(1);
+  rig_.Pass(seconds(2));
+  EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+TEST_F(HeadNodes, AWorkerWhoseStartWasLostIsStartedAgain) {
+  Start(0);
+  rig_.Cut();
+  rig_.Pass(seconds(1));  // Not long enough to be suspect.
+  Die(1);
+  rig_.Pass(milliseconds(200));
+  ASSERT_EQ(rig_.started(), 3U);
+  rig_.Mend();
+  rig_.Pass(seconds(2));
+  EXPECT_EQ(rig_.started(), 4U);
+}
+
+TEST_F(HeadNodes, AHelloFromBeforeTheOrderToStartAWorkerSaysNothingOfIt) {
+  Start(0);
+  Die(1);
+  const NodeHello before = rig_.Hello();
+  rig_.Pass(milliseconds(200));
+  ASSERT_EQ(rig_.started(), 3U);
+  rig_.Say(kFrameNodeHello, "node-n", before);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+// Its numbers are those of the head that was there before.
+TEST_F(HeadNodes, AHelloToTheHeadOfBeforeIsNoAnswerToThisOne) {
+  Start(0);
+  rig_.Pass(seconds(5));
+  const NodeHello before = rig_.Hello();
+  rig_.Restart();
+  rig_.JoinNode();
+  Active();
+  Die(1);
+  rig_.Pass(milliseconds(200));
+  ASSERT_EQ(rig_.started(), 3U);
+  NodeHello late = rig_.Hello();  // Had it got nothing from this head yet.
+  late.heard = before.heard;
+  late.workers.pop_back();
+  rig_.Say(kFrameNodeHello, "node-n", late);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+// It is not reaped yet, and may never be: it hangs in the kernel.
+TEST_F(HeadNodes, AWorkerThatIsListedAsEndedHasDied) {
+  Start(0);
+  NodeHello hello = rig_.Hello();
+  for (RunningWorker& w : hello.workers) w.ended = w.process == rig_.process(1);
+  rig_.Say(kFrameNodeHello, "node-n", hello);
+  EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
+}
+
+TEST_F(HeadNodes, AWorkerOfAJobThatNobodyKnowsIsEnded) {
+  rig_.JoinNode();
+  NodeHello hello = rig_.Hello();
+  hello.workers.push_back({"stray", 100, "over", false});
+  rig_.Say(kFrameNodeHello, "node-n", hello);
+  EXPECT_THAT(rig_.signals("stray"), IsEmpty());  // It may be about to leave by itself.
+  rig_.Freeze(seconds(4));
+  rig_.Say(kFrameNodeHello, "node-n", hello);
+  EXPECT_THAT(rig_.signals("stray"), Contains(SIGKILL));
+}
+
+TEST_F(HeadNodes, AnOrderToKillThatWasLostIsRepeated) {
+  Start(0);
+  rig_.Cut();
+  rig_.Pass(milliseconds(500));
+  rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", "cancel", 0, "", 0});
+  rig_.Pass(seconds(4));
+  for (const size_t i : {0, 1}) ASSERT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+  rig_.Mend();
+  rig_.Pass(seconds(1));
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), Contains(SIGKILL));
+}
+
+// While nobody at all is heard it may be the head that is cut off.
+TEST_F(HeadNodes, ACutThatNobodyIsSparedCostsNothing) {
+  Start(0);
+  const auto told = rig_.told();
+  rig_.Cut();
+  rig_.Pass(seconds(9));
+  rig_.Mend();
+  rig_.Pass(seconds(2));
+  EXPECT_EQ(rig_.told(), told);
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+}
+
+TEST_F(HeadNodes, ASuspectIsGivenNoNewWorkers) {
+  Start(0);
+  rig_.JoinOther(2);
+  rig_.Cut();
+  rig_.Pass(seconds(3));
+  EXPECT_EQ(rig_.started(), 2U);
+  Die(1);
+  rig_.Pass(milliseconds(200));
+  ASSERT_EQ(rig_.started(), 3U);
+  EXPECT_EQ(rig_.node(2), "m");
+}
+
+// On one machine what does not fit now never will, but a suspect is not gone.
+TEST(HeadPlacement, ASuspectMayStillHaveTheRoom) {
+  HeadOptions options;
+  options.embedded = true;
+  HeadRig rig(options);
+  rig.JoinNode();
+  rig.Cut();
+  rig.Pass(seconds(3));
+  rig.Submit(2);
+  rig.Pass(seconds(1));
+  EXPECT_EQ(rig.started(), 0U);
+  rig.Mend();
+  rig.Pass(seconds(1));
+  EXPECT_EQ(rig.started(), 2U);
+}
+
+TEST_F(HeadNodes, ANodeThatWasPutAsideReturns) {
+  Start(0);
+  rig_.JoinOther(2);
+  rig_.Cut();
+  rig_.Pass(seconds(8));
+  ASSERT_EQ(rig_.started(), 4U);
+  for (const size_t i : {2, 3}) EXPECT_EQ(rig_.node(i), "m");
+  rig_.Mend();
+  rig_.Pass(seconds(1));
+  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", "resize", 3, "", 0});
+  rig_.Pass(seconds(1));
+  ASSERT_EQ(rig_.started(), 5U);
+  EXPECT_EQ(rig_.node(4), "n");
 }
 
 HeadOptions ShortKeys() {

@@ -10,7 +10,7 @@ namespace troupe {
 namespace {
 
 constexpr Time kStart{1'000'000'000'000};
-constexpr NodeTableOptions kOptions{seconds(2), seconds(10), seconds(600)};
+constexpr NodeTableOptions kOptions{seconds(2), seconds(10), seconds(30), seconds(600)};
 
 NodeJoined Join(const std::string& id, uint64_t incarnation = 1) {
   NodeRecord node;
@@ -23,20 +23,57 @@ NodeState StateOf(const NodeTable& table, const std::string& id) {
   return table.nodes().at(id).state;
 }
 
+// Steps from `from` to `to` while "b" is heard all the time.
+std::vector<NodeChange> PassHearingB(NodeTable& table, Time from, Time to) {
+  std::vector<NodeChange> changes;
+  for (Time t = from; t <= to; t = t + milliseconds(500)) {
+    const NodeDecision decision = table.Step(t, NodeHeartbeat{"b", 1});
+    changes.insert(changes.end(), decision.changes.begin(), decision.changes.end());
+  }
+  return changes;
+}
+
 TEST(NodeTableTest, SilenceMakesSuspectThenDead) {
   NodeTable table(kOptions);
   EXPECT_EQ(table.Step(kStart, Join("a")).changes.size(), 1u);
   EXPECT_EQ(table.next_wake(), kStart + seconds(2));
-  EXPECT_TRUE(table.Step(kStart + milliseconds(1999), Tick{}).changes.empty());
-  const NodeDecision suspect = table.Step(table.next_wake(), Tick{});
-  ASSERT_EQ(suspect.changes.size(), 1u);
-  EXPECT_EQ(suspect.changes[0].state, NodeState::kSuspect);
-  EXPECT_EQ(suspect.changes[0].reason, "no heartbeat for 2 s");
+  table.Step(kStart, Join("b"));
+  EXPECT_TRUE(PassHearingB(table, kStart, kStart + milliseconds(1500)).empty());
+  const auto suspect = PassHearingB(table, kStart + seconds(2), kStart + milliseconds(9500));
+  ASSERT_EQ(suspect.size(), 1u);
+  EXPECT_EQ(suspect[0].id, "a");
+  EXPECT_EQ(suspect[0].state, NodeState::kSuspect);
+  EXPECT_EQ(suspect[0].reason, "no heartbeat for 2 s");
   EXPECT_EQ(table.next_wake(), kStart + seconds(10));
   const NodeDecision dead = table.Step(table.next_wake(), Tick{});
   ASSERT_EQ(dead.changes.size(), 1u);
   EXPECT_EQ(dead.changes[0].state, NodeState::kDead);
   EXPECT_EQ(dead.changes[0].reason, "no heartbeat for 10 s");
+}
+
+// Nobody is heard: that may be the listener's fault.
+TEST(NodeTableTest, WhileNoneIsHeardNoneIsDead) {
+  NodeTable table(kOptions);
+  for (const char* id : {"a", "b"}) table.Step(kStart, Join(id));
+  table.Step(kStart + seconds(2), Tick{});
+  EXPECT_TRUE(table.Step(kStart + milliseconds(29'999), Tick{}).changes.empty());
+  EXPECT_EQ(table.next_wake(), kStart + seconds(30));
+  // One is heard again: the other is given the time to be heard.
+  const Time heard = kStart + milliseconds(29'999);
+  const auto changes = PassHearingB(table, heard, heard + milliseconds(9500));
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].id, "b");
+  EXPECT_EQ(changes[0].state, NodeState::kAlive);
+  const NodeDecision dead = table.Step(heard + seconds(10), NodeHeartbeat{"b", 1});
+  ASSERT_EQ(dead.changes.size(), 1u);
+  EXPECT_EQ(dead.changes[0].id, "a");
+  EXPECT_EQ(dead.changes[0].state, NodeState::kDead);
+}
+
+TEST(NodeTableTest, ThatNoneIsHeardHasItsLimit) {
+  NodeTable table(kOptions);
+  for (const char* id : {"a", "b"}) table.Step(kStart, Join(id));
+  EXPECT_EQ(table.Step(kStart + seconds(30), Tick{}).changes.size(), 2u);
 }
 
 TEST(NodeTableTest, WhatTheListenerMissedIsNotSilence) {
@@ -166,8 +203,8 @@ TEST(NodeTableTest, FullTableMakesRoomFromTheEndedOnly) {
   EXPECT_FALSE(table.nodes().contains("n5"));
 }
 
-// NT-1 to NT-3 over random histories: what was reported as ended never comes back, silence is
-// noticed in time.
+// NT-1 to NT-3 and NT-5 over random histories: what was reported as ended never comes back, silence
+// is noticed in time.
 TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -176,6 +213,7 @@ TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
     std::set<std::pair<std::string, uint64_t>> ended;
     std::map<std::string, uint64_t> newest;
     Time now = kStart;
+    Time heard = kStart;  // Anybody.
     for (int step = 0; step < 200; ++step) {
       now = now + milliseconds(random() % 4000);
       const std::string id(1, static_cast<char>('a' + random() % 3));
@@ -198,7 +236,11 @@ TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
         default:
           break;
       }
-      for (const NodeChange& change : table.Step(now, event).changes) {
+      const NodeDecision decision = table.Step(now, event);
+      const bool spoke =
+          std::holds_alternative<NodeJoined>(event) || std::holds_alternative<NodeHeartbeat>(event);
+      if (spoke && !decision.fenced) heard = now;
+      for (const NodeChange& change : decision.changes) {
         const auto key = std::make_pair(change.id, change.incarnation);
         ASSERT_FALSE(ended.contains(key)) << "NT-1: a change of an ended incarnation";
         ASSERT_GE(change.incarnation, newest[change.id]) << "NT-2";
@@ -207,7 +249,9 @@ TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
       }
       for (const auto& [name, node] : table.nodes()) {
         if (!node.up()) continue;
-        ASSERT_LT(now - node.last_heard, kOptions.dead_after) << "NT-3";
+        const bool deaf = now - heard > kOptions.suspect_after;
+        ASSERT_LT(now - node.last_heard, deaf ? kOptions.all_dead_after : kOptions.dead_after)
+            << "NT-3, NT-5";
       }
       ASSERT_GT(table.next_wake(), now);
     }
