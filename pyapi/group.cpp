@@ -136,12 +136,13 @@ class PyGroup {
   }
   bool Devices() { return Agent().devices(); }
   bool Poll(uint64_t handle) { return Agent().Poll(handle); }
-  uint64_t Transfer(std::vector<int> sources, std::vector<int> receivers, const Buffers& buffers,
-                    double timeout_s) {
+  uint64_t StartTransfer(std::vector<int> sources, std::vector<int> receivers,
+                         const Buffers& buffers) {
     for (const int rank : sources) CheckPosition(rank, 0);
     for (const int rank : receivers) CheckPosition(rank, 0);
-    const uint64_t handle =
-        Agent().Transfer(std::move(sources), std::move(receivers), Outputs(buffers));
+    return Agent().Transfer(std::move(sources), std::move(receivers), Outputs(buffers));
+  }
+  uint64_t FinishTransfer(uint64_t handle, double timeout_s) {
     const uint64_t sent = Wait(handle, timeout_s);
     if (sent > 0) client_->Note("state", sent, "");
     return sent;
@@ -252,8 +253,9 @@ void BindGroup(py::module_& m) {
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))
       .def("devices", &PyGroup::Devices)
       .def("poll", &PyGroup::Poll, py::arg("handle"))
-      .def("transfer", &PyGroup::Transfer, py::arg("sources"), py::arg("receivers"),
-           py::arg("buffers"), py::arg("timeout_s"));
+      .def("start_transfer", &PyGroup::StartTransfer, py::arg("sources"), py::arg("receivers"),
+           py::arg("buffers"))
+      .def("finish_transfer", &PyGroup::FinishTransfer, py::arg("handle"), py::arg("timeout_s"));
 }
 
 py::object MakeGroup(WorkerClient* client) { return py::cast(PyGroup(client)); }

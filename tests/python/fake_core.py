@@ -195,6 +195,7 @@ class FakeGroup:
         self._team_sequences: dict[int, int] = {}
         self._teams: list[list[str]] = []
         self._handles: dict[int, tuple[Epoch, Op]] = {}
+        self._sent: list[int] = []  # Bytes per transfer.
 
     # -- views ----------------------------------------------------------------------------------
 
@@ -331,8 +332,8 @@ class FakeGroup:
         with self.cluster.cond:
             return id(self) in op.done_for or bool(op.error or epoch.aborted)
 
-    def transfer(self, sources: list[int], receivers: list[int], buffers: list[tuple[int, int]],
-                 timeout_s: float) -> int:
+    def start_transfer(self, sources: list[int], receivers: list[int],
+                       buffers: list[tuple[int, int]]) -> int:
         chain = [*sources, *receivers]
         epoch = self._step("transfer", "")
         sizes = tuple(n for _, n in buffers)
@@ -354,16 +355,14 @@ class FakeGroup:
                 op.done_for.update(id(m) for m in members)
                 self.cluster.transfers.append((epoch.number, tuple(chain), sum(sizes)))
                 self.cluster.cond.notify_all()
-            if not self.cluster.cond.wait_for(
-                lambda: id(self) in op.done_for or op.error or epoch.aborted,
-                min(timeout_s, DEADLINE_S),
-            ):
-                raise CoreError("deadline_exceeded", "transfer is incomplete")
-            if id(self) not in op.done_for:
-                if op.error:
-                    raise op.error
-                self._check(epoch)
-        return sum(sizes) if self is members[0] else 0
+            handle = (1 << 32) + len(self._sent)
+            self._handles[handle] = (epoch, op)
+            self._sent.append(sum(sizes) if self is members[0] else 0)
+        return handle
+
+    def finish_transfer(self, handle: int, timeout_s: float) -> int:
+        self.wait(handle, timeout_s)
+        return self._sent[handle - (1 << 32)]
 
     # -- inside ---------------------------------------------------------------------------------
 

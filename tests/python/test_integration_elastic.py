@@ -22,12 +22,13 @@ SAMPLES, BATCH = 240, 8
 
 
 def train(folder: str, until: dict, victim: int = -1, where: str = "", compress: str = "none",
-          in_place: bool = False) -> dict:
+          in_place: bool = False, hidden: int = 32, in_epoch: int = 1) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
-    reduction, in backward, or before the commit; with "hang" it waits there for ever. With
-    ``in_place`` commits are held in the live tensors from the second on.
+    reduction, in backward, or before the commit; with "hang" it waits there for ever. If
+    ``in_epoch`` names a later one, in its first step. With ``in_place`` commits are held in the
+    live tensors from the second on.
     """
     import torch
 
@@ -36,7 +37,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     _hold_in_place(in_place)
     hvd.init()
     torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 2))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(adam, compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
@@ -47,10 +49,11 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     journal = Journal(folder, f"worker-{os.getpid()}")
 
     def die(place: str) -> None:
-        if hvd.rank() == victim and hvd.epoch() == 1 and state.step == 5:
+        here = hvd.epoch() == in_epoch and (in_epoch > 1 or state.step == 5)
+        if hvd.rank() == victim and here:
             if place == where:
                 if where == "backward":  # the others stand in the same step
-                    _await_shares(folder, 5, hvd.size())
+                    _await_shares(folder, state.step, hvd.size())
                 os.kill(os.getpid(), signal.SIGKILL)
             if place == "before" and where == "hang":
                 threading.Event().wait()
@@ -223,6 +226,35 @@ def test_grow_and_drain(executor: troupe.Executor, tmp_path: Path) -> None:
     assert "died" not in states and states.count("drained") == 1
     sent = {e["epoch"]: e["state_bytes"] for e in handle.epochs()}
     assert sent[2] > 0 and sent[3] == 0  # the joiner received state; leaving costs none
+
+
+@pytest.mark.parametrize("victim", [-1, 0, 1, 3])
+def test_a_large_state_follows_a_joiner(
+    executor: troupe.Executor, tmp_path: Path, victim: int
+) -> None:
+    """27 MB, beside the training; in that step the source, another, or the joiner may die."""
+    stepped = threading.Event()
+
+    def on_event(event: dict) -> None:
+        if event["kind"] == "report" and event["value"]["step"] > 12:
+            stepped.set()
+
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 2 if victim < 0 else 3, "sizes": [3, 4]}),
+        {"hidden": 250_000, "victim": victim, "where": "backward", "in_epoch": 2},
+        on_event=on_event,
+    )
+    assert stepped.wait(60)
+    handle.resize(4)
+    results = handle.result(120)
+    check(tmp_path, results, len(results))
+    sent = {e["epoch"]: e["state_bytes"] for e in handle.epochs()}
+    assert victim >= 0 or sent[2] > 20e6
+    shares = [r for r in read_journals(str(tmp_path))
+              if r["kind"] == "share" and r["group_epoch"] == 2]
+    step = min(r["step"] for r in shares)
+    counted = {r["rank"]: len(r["counted"]) for r in shares if r["step"] == step}
+    assert counted == {0: BATCH, 1: BATCH, 2: BATCH, 3: 0}
 
 
 def test_drain_by_rank(executor: troupe.Executor, tmp_path: Path) -> None:

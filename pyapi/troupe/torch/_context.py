@@ -22,6 +22,7 @@ from troupe import _native, _runtime
 from troupe._runtime import usable_cores
 from troupe.errors import HorovodInternalError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
+from troupe.torch._tree import nbytes
 
 _DEFAULT_TIMEOUT_S = 600.0
 _DRAIN_TIMEOUT_S = 30.0
@@ -41,7 +42,7 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Pending:
     """A collective in flight: the core's handles, what to do at its end, buffers to keep alive."""
 
@@ -71,8 +72,10 @@ class Context:
         self._agreed: set[str] = set()
         self._abandoned: list[Pending] = []
         self._kept: list[Any] = []
+        self._aside: list[Pending] = []  # Transfers in flight beside the collectives.
         self.process_sets: list[Any] = []
         self.operations = 0  # Collectives that were begun.
+        self.user_operations = 0  # Of these, what the user has called for.
         self.steps_begun = 0  # Steps of optimizers for which gradients were computed.
         self.replay: Any = None  # inside elastic.run: finishes interrupted steps
         # A step has entered this view and failed for good; the elastic loop has not heard of it.
@@ -116,6 +119,7 @@ class Context:
             self._abandoned.clear()
             self._kept.clear()
             self._pending.clear()
+            self._aside.clear()
             self._names.clear()
         self.runtime.export_view(view)
 
@@ -167,6 +171,7 @@ class Context:
     ) -> int:
         """Starts core collectives under one handle. The name must be reserved."""
         self.operations += 1
+        self.user_operations += 1
         core_handles: list[int] = []
         pending = Pending(name, core_handles, finish, list(keep))
         try:
@@ -215,20 +220,40 @@ class Context:
             self._names.discard(pending.name)
         return pending.finish()
 
-    def run_now(self, name: str, start: Callable[[], int]) -> None:
+    def run_now(self, name: str, start: Callable[[], int], users: bool = True) -> None:
         """Runs one core collective to its end."""
         self.operations += 1
+        self.user_operations += users
         with _native.collective_errors(name):
             self.group.wait(start(), self.timeout_s)
+
+    def start_transfer(
+        self, sources: Sequence[int], receivers: Sequence[int], tensors: Sequence[torch.Tensor]
+    ) -> Pending:
+        """Begins to send the tensors' memory; each of ``sources`` sends a part of it."""
+        buffers = [(t.data_ptr(), nbytes(t)) for t in tensors if t.numel()]
+        with _native.collective_errors("state transfer"):
+            handle = self.group.start_transfer(list(sources), list(receivers), buffers)
+        pending = Pending("state transfer", [handle], lambda: None, list(tensors))
+        self._aside.append(pending)
+        return pending
+
+    def finish_transfer(self, pending: Pending, timeout_s: float) -> None:
+        """Waits for a transfer; one that is not in flight any more was waited for."""
+        if pending not in self._aside:
+            return
+        with _native.collective_errors(pending.name):
+            self.group.finish_transfer(pending.core_handles[0], timeout_s)
+        self._aside.remove(pending)
 
     def abandon_collectives(self) -> None:
         """Waits out what is in flight, whatever becomes of it, so that its memory may go."""
         for reducer in self.reducers():
             reducer.abandon()
         with self._lock:
-            leftovers = list(self._pending.values()) + self._abandoned
+            leftovers = [*self._pending.values(), *self._abandoned, *self._aside]
             self._pending.clear()
-            self._abandoned = []
+            self._abandoned, self._aside = [], []
             self._names.clear()
         for pending in leftovers:
             self.wait_out(pending.core_handles, keep=[pending])
@@ -285,7 +310,7 @@ class Context:
         """
         if self.size == 1 or text in self._agreed:
             return
-        self.run_now(text, lambda: int(self.group.barrier(text)))
+        self.run_now(text, lambda: int(self.group.barrier(text)), users=False)
         self._agreed.add(text)
 
     def gather_ints(
@@ -303,6 +328,7 @@ class Context:
             lambda: int(
                 self.group.allgather(mine.data_ptr(), out.data_ptr(), nbytes, text, team)
             ),
+            users=False,
         )
         return tuple(tuple(row) for row in out.tolist())
 

@@ -223,6 +223,13 @@ class Reducer:
             if not bucket.launched and self._failure is None:
                 self._launch(bucket)
 
+    def agree(self) -> None:
+        """Checks that all ranks have the same buckets, once per epoch."""
+        self.context.agree(
+            f"gradients of optimizer {self.context.ordinal(self)}: {len(self.buckets)} buckets, "
+            f"layout {self.signature}"
+        )
+
     # -- one bucket -----------------------------------------------------------------------------
 
     def _launch(self, bucket: Bucket) -> None:
@@ -234,10 +241,7 @@ class Reducer:
         try:
             context.require_active()
             if bucket is self.buckets[0]:
-                context.agree(
-                    f"gradients of optimizer {context.ordinal(self)}: {len(self.buckets)} buckets, "
-                    f"layout {self.signature}"
-                )
+                self.agree()
                 if self._rounds is not None:
                     self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
             weight = self.weight

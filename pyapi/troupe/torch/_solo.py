@@ -55,8 +55,11 @@ class SoloGroup:
     def poll(self, handle: int) -> bool:
         return True
 
-    def transfer(self, sources: Sequence[int], receivers: Sequence[int],
-                 buffers: Sequence[tuple[int, int]], timeout_s: float) -> int:
+    def start_transfer(self, sources: Sequence[int], receivers: Sequence[int],
+                       buffers: Sequence[tuple[int, int]]) -> int:
+        return 0
+
+    def finish_transfer(self, handle: int, timeout_s: float) -> int:
         return 0
 
 

@@ -27,6 +27,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Waits for the gradients of this step; call it by hand to clip them before ``step()``."""
+        if self._commits is not None:
+            self._commits.before_synchronize()
         self._reducer.synchronize()
         self._synchronized = True
 
@@ -99,7 +101,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer.sampler = sampler
 
     def attach_commits(self, commits: Any) -> None:
-        """Has ``commits`` told before and after each change of the parameters."""
+        """Has ``commits`` told before each wait, and before and after each change of parameters."""
         self._commits = commits
 
     def abandon_step(self) -> None:

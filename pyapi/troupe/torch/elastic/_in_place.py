@@ -8,6 +8,8 @@ elsewhere (running statistics, small tensors, plain values) is copied.
 
     learning --LEARN_COMMITS steps of the known shape--> in place --a departure--> copied, for good
 
+A joiner goes on from what the member that it has its state from has learnt.
+
 A departure is: several steps in a commit, a collective between ``step()`` and ``commit()``, a write
 by hand between ``commit()`` and ``step()``, a ``restore()`` by hand. It loses nothing by itself. If
 the *first* one of a run also needs the old values, because a member dies in it or the program goes
@@ -45,7 +47,7 @@ _PROBE_BYTES = 256
 _KINDS = (ModelHandler, OptimizerHandler, SamplerHandler)
 
 
-class _Stamps:
+class Stamps:
     """Live tensors at a commit: where they lie, how often they were written, some of their bits."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
@@ -88,9 +90,9 @@ class InPlace:
         self.whole_version = 0  # Of the copies that the handlers keep.
         self.reason = ""  # Why commits are copied for good; empty: they need not be.
         self.lost = False  # The present commit was in place and is written over.
-        self._learnt = 0
-        self._stamps = _Stamps([])
-        self._steps = 0  # Of the optimizer since the commit.
+        self.learnt = 0  # Steps of the known shape, this member's or those of whom it came from.
+        self._stamps = Stamps([])
+        self.steps = 0  # Of the optimizer since the commit.
         self._operations = 0  # Of the context, when the last one ended.
         if copies_always():
             self.reason = "TROUPE_COMMIT_COPIES=always"
@@ -99,9 +101,9 @@ class InPlace:
 
     def before_step(self, handlers: Sequence[TreeHandler]) -> None:
         """The optimizer is about to write to the tensors."""
-        self._steps += 1
+        self.steps += 1
         if not self.reason:
-            if self._steps > 1:
+            if self.steps > 1:
                 self.depart("several steps of the optimizer in one commit")
             elif not self._untouched(handlers):
                 self.depart("tensors were written between commit() and optimizer.step()")
@@ -112,6 +114,10 @@ class InPlace:
         context = _context.current_or_none()
         self._operations = context.operations if context is not None else 0
 
+    def learn_from(self, learnt: int) -> None:
+        """Takes over what another member has seen of the same program."""
+        self.learnt = max(self.learnt, learnt)
+
     def depart(self, reason: str) -> None:
         """The program is not of the known shape: from the next commit on all are copied."""
         if not self.reason:
@@ -121,7 +127,7 @@ class InPlace:
     def _untouched(self, handlers: Sequence[TreeHandler]) -> bool:
         if not self._stamps.hold():
             return False
-        if self.active or self._learnt + 1 not in _COMPARED:
+        if self.active or self.learnt + 1 not in _COMPARED:
             return True
         left = self._stamps.ids
         return all(
@@ -136,10 +142,10 @@ class InPlace:
 
     def choose(self, context: _context.Context, version: int) -> frozenset[int]:
         """The live tensors, by id, that the commit of this version may leave where they are."""
-        if self._steps and context.operations != self._operations:
+        if self.steps and context.operations != self._operations:
             self.depart("collectives between optimizer.step() and commit()")
-        self._learnt += self._steps == 1
-        if self.reason or context.replay is None or self._learnt < LEARN_COMMITS:
+        self.learnt += self.steps == 1
+        if self.reason or context.replay is None or self.learnt < LEARN_COMMITS:
             return frozenset()
         return self._stamps.ids if version % WHOLE_EVERY else frozenset()
 
@@ -147,11 +153,11 @@ class InPlace:
         """The state is saved as this version, whole or with tensors left in place."""
         if in_place and not self.active:
             _log.debug("version %d is held in place", version)
-        self.active, self.lost, self._steps = in_place, False, 0
+        self.active, self.lost, self.steps = in_place, False, 0
         if not in_place:
             self.whole_version = version
             # A tensor that the optimizer replaces later is not left in place until looked for anew.
-            self._stamps = _Stamps([] if self.reason else _coverable(handlers))
+            self._stamps = Stamps([] if self.reason else _coverable(handlers))
         else:
             self._stamps.take()
 
@@ -161,7 +167,7 @@ class InPlace:
 
     def gone_back(self) -> None:
         """The live tensors are those of the commit again."""
-        self._steps = 0
+        self.steps = 0
         self._stamps.take()
 
     def usable(self) -> bool:
@@ -179,11 +185,12 @@ def _coverable(handlers: Sequence[TreeHandler]) -> list[torch.Tensor]:
         for param in group["params"]:
             entry = optimizers[0].state.get(param)
             values = entry.values() if isinstance(entry, dict) else ()
-            found.extend(v for v in (param, *values) if _plain(v))
+            found.extend(v for v in (param, *values) if plain(v))
     return found if sum(nbytes(t) for t in found) >= LEAST_BYTES else []
 
 
-def _plain(value: Any) -> bool:
+def plain(value: Any) -> bool:
+    """Whether it is a tensor whose memory is all there is of it."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided

@@ -17,7 +17,9 @@ from troupe.torch._tree import (
     Slot,
     copy_into,
     flatten,
+    mark_written,
     same_layout,
+    slots,
     structure,
     unflatten,
 )
@@ -86,6 +88,15 @@ class Snapshot:
         self.skeleton = skeleton
         self.taken = True
 
+    def adopt(
+        self, skeleton: Any, buffers: list[torch.Tensor], sources: Sequence[torch.Tensor]
+    ) -> None:
+        """Takes buffers that hold a copy of ``sources`` for its own."""
+        self.skeleton, self.buffers, self.sources = skeleton, buffers, list(sources)
+        self._stamps = [(t.data_ptr(), t._version) for t in sources]
+        self._spare = ([], [])
+        self.taken = True
+
     def _unchanged(self, index: int, tensor: torch.Tensor) -> bool:
         """Whether a frozen parameter surely is what the buffer holds.
 
@@ -122,6 +133,11 @@ class LightSnapshot:
 def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
     pinned = tensor.device.type == "cuda"
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+
+
+def host_buffers(skeleton: Any) -> list[torch.Tensor]:
+    """Memory for the tensors of a skeleton."""
+    return [torch.empty(slot.shape, dtype=slot.dtype) for slot in slots(skeleton)]
 
 
 class TreeHandler(StateHandler):
@@ -179,6 +195,29 @@ class TreeHandler(StateHandler):
         copy_into([t for t, _ in pairs], [s for _, s in pairs])
         self.apply_plain(copy.deepcopy(skeleton))
 
+    def room(self, skeleton: Any) -> list[torch.Tensor]:
+        """Memory for the tensors of a tree until ``take``."""
+        return host_buffers(skeleton)
+
+    def prepare(self, skeleton: Any) -> None:
+        """Takes over what a step begins with; the tensors of the tree follow with ``take``."""
+
+    def give_up(self) -> None:
+        """What was to be taken does not come: the value is again as it was made."""
+        self.restore()
+
+    def take(self, skeleton: Any, buffers: list[torch.Tensor]) -> None:
+        """Takes over the tensors of a tree, and their memory for the copy of the last commit."""
+        live = self.in_place_targets(skeleton)
+        if live is None:
+            self.load_tree(unflatten(copy.deepcopy(skeleton), [b.clone() for b in buffers]))
+        else:
+            copy_into(live, buffers)
+            for tensor in live:
+                mark_written(tensor)
+        self.snapshot.adopt(skeleton, buffers, flatten(self.live_tree())[1])
+        self.in_place = False
+
     def sync(self) -> None:
         """Nothing to do: the state sends trees by itself, to those that need them."""
 
@@ -195,6 +234,18 @@ class ModelHandler(TreeHandler):
 
     def live_tree(self) -> Any:
         return self.value.state_dict(keep_vars=True)
+
+    def room(self, skeleton: Any) -> list[torch.Tensor]:
+        # The copies of a model that has not begun: the live tensors are the same until ``take``.
+        mine, wanted = self.snapshot.buffers, slots(skeleton)
+        fits = len(mine) == len(wanted) and all(
+            tuple(b.shape) == slot.shape and b.dtype == slot.dtype
+            for b, slot in zip(mine, wanted, strict=True)
+        )
+        return mine if fits else host_buffers(skeleton)
+
+    def give_up(self) -> None:
+        self.save()
 
     def load_tree(self, tree: Any) -> None:
         self.value.load_state_dict(tree)
@@ -219,6 +270,14 @@ class OptimizerHandler(TreeHandler):
         if abandon is not None:
             abandon()
 
+    def prepare(self, skeleton: Any) -> None:
+        # Its state has the right layout from now on: loading drops gradients that are in flight.
+        if self.in_place_targets(skeleton) is None:
+            # Nobody looks at them before they are taken: memory is touched once, by what arrives.
+            self.load_tree(unflatten(copy.deepcopy(skeleton), host_buffers(skeleton)))
+        else:
+            self.apply_plain(copy.deepcopy(skeleton))
+
     def apply_plain(self, skeleton: Any) -> None:
         for group, saved in zip(self.value.param_groups, skeleton["param_groups"], strict=True):
             group.update({k: v for k, v in saved.items() if k != "params" and not _has_slot(v)})
@@ -233,6 +292,13 @@ class OptimizerHandler(TreeHandler):
 
 class SamplerHandler(TreeHandler):
     """An :class:`ElasticSampler`: its data epoch and ledger."""
+
+    def prepare(self, skeleton: Any) -> None:
+        self.value.load_state_dict(skeleton)
+
+    def take(self, skeleton: Any, buffers: list[torch.Tensor]) -> None:
+        self.snapshot.adopt(skeleton, buffers, [])  # Steps may have been leased since.
+        self.in_place = False
 
     def live_tree(self) -> Any:
         return self.value.state_dict()

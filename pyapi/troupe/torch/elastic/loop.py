@@ -74,12 +74,14 @@ def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: 
             replay.synced()
             _native.trace_phase("train")
             result = func(state, *args, **kwargs)
+            state.finish_sync()
             _end_together(context)
             return result
         except HorovodInternalError as error:
             _log.info("back to commit %d: %s", state.version, error)
             _native.trace_phase("restore")
             context.abandon_collectives()
+            state.give_up_sync()
             if state.has_state:
                 steps, version = state.steps_begun(), state.version
                 state.go_back()

@@ -87,6 +87,7 @@ class ElasticSampler(Sampler):
         self._ledger.begin_epoch(0)
         self._counts: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
         self._by_lease = False
+        self._followers: frozenset[int] = frozenset()
         self._forget_leases()
         self._order: Optional[list[int]] = None
         self.reset()
@@ -147,6 +148,15 @@ class ElasticSampler(Sampler):
             self._ledger.commit(self._ledger.next_step, self._returned)
             self._forget_leases()
 
+    @property
+    def by_lease(self) -> bool:
+        """Whether the present step's samples are those of :func:`batches`."""
+        return self._by_lease
+
+    def follow(self, ranks: Sequence[int]) -> None:
+        """Leaves these ranks, whose state is on its way, without a share of the next step."""
+        self._followers = frozenset(ranks)
+
     def reset(self) -> None:
         """Takes over rank and size of the present view."""
         context = _context.current_or_none()
@@ -154,6 +164,7 @@ class ElasticSampler(Sampler):
             self.rank, self.num_replicas = context.rank, context.size
         self._counts.clear()
         self._by_lease = False
+        self._followers = frozenset()
 
     def state_dict(self) -> dict[str, Any]:
         """Horovod's ``epoch`` and ``processed_num``, and the ledger."""
@@ -188,11 +199,12 @@ class ElasticSampler(Sampler):
 
     def _next_sizes(self, batch_size: int, remaining: int) -> list[int]:
         """How many samples each rank takes in a step when ``remaining`` are left."""
-        size = self.num_replicas
-        if remaining >= batch_size * size:
-            return [batch_size] * size
-        share, more = divmod(remaining, size)
-        return [share + (rank < more) for rank in range(size)]
+        takers = [rank for rank in range(self.num_replicas) if rank not in self._followers]
+        share, more = divmod(min(remaining, batch_size * len(takers)), len(takers))
+        sizes = [0] * self.num_replicas
+        for place, rank in enumerate(takers):
+            sizes[rank] = share + (place < more)
+        return sizes
 
     def _lease(self, sizes: list[int]) -> list[Range]:
         """Leases a step's samples after what is leased already; this rank's ranges."""
@@ -227,6 +239,7 @@ class ElasticSampler(Sampler):
     def note_step(self) -> None:
         """The optimizer has the gradients of all leases so far."""
         self._unstepped = 0
+        self._followers = frozenset()
         self._shares.clear()
         self._batches.clear()
 

@@ -166,6 +166,12 @@ class State:
         """Notes that this member holds the group's state; ``run`` calls it after ``sync``."""
         self._has_state = True
 
+    def finish_sync(self) -> None:
+        """Hook for subclasses: waits for what ``sync`` has left to go on beside the training."""
+
+    def give_up_sync(self) -> None:
+        """Hook for subclasses: the view is over, and with it what ``sync`` has left to go on."""
+
     def settle(self) -> None:
         """Hook for subclasses: ``run`` is about to end, in whatever way."""
 
@@ -190,6 +196,7 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
         settings = as_durable(durable)
         self._commits = None if settings is None else CommitLog(settings)
+        self._sending: Any = None  # A transfer that goes on beside the training.
         self._saved_state: dict[str, Any] = {}
         self._names: list[str] = list(kwargs)
         for name, value in kwargs.items():
@@ -220,10 +227,11 @@ class ObjectState(State):
         chain = self._chain(context)
         if len(chain) > 1:
             sources = [chain[0], *self._helpers(context, chain)]
+            beside = self._beside_training(context, chain)
             if context.rank in sources:
-                self._send(context, sources, chain[1:])
+                self._send(context, sources, chain[1:], beside)
             elif context.rank in chain:
-                self._receive(context, sources, chain[1:])
+                self._receive(context, sources, chain[1:], beside)
         context.synced_epoch = int(context.view["epoch"])
         self._after_sync()
 
@@ -238,6 +246,10 @@ class ObjectState(State):
             return everyone
         source = int(view["source_rank"])
         return [source] + [int(rank) for rank in view["needs_state"] if int(rank) != source]
+
+    def _beside_training(self, context: _context.Context, chain: list[int]) -> bool:
+        """Whether the tensors may follow while the members train; alike on all of them."""
+        return False
 
     def _helpers(self, context: _context.Context, chain: list[int]) -> list[int]:
         """One more holder of the state per other host, where it holds the very same bits.
@@ -352,21 +364,36 @@ class ObjectState(State):
     def _after_sync(self) -> None:
         """Hook for what follows every sync, on all members."""
 
-    def _send(self, context: _context.Context, sources: list[int], receivers: list[int]) -> None:
+    def _send(
+        self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
+    ) -> None:
         if not self._has_state:
             self.save()
-        trees, tensors = self._live_tensors()
+        trees, tensors = self._saved_tensors() if beside else self._live_tensors()
         if context.rank == sources[0]:
             objects = {name: getattr(self, name) for name in self._names}
-            header = cloudpickle.dumps({"trees": trees, "objects": objects})
+            header = cloudpickle.dumps({"trees": trees, "objects": objects, **self._experience()})
             data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
             lead = torch.tensor([data.numel(), self._version])
             _transfer(context, sources[:1], receivers, [lead])
             _transfer(context, sources[:1], receivers, [data])
-        _transfer(context, sources, receivers, [staging(t) for t in tensors])
+        if beside:
+            self._sending = context.start_transfer(sources, receivers, tensors)
+        else:
+            _transfer(context, sources, receivers, [staging(t) for t in tensors])
+
+    def _experience(self) -> dict[str, Any]:
+        """Hook for subclasses: what a receiver gets to know beside the state."""
+        return {}
+
+    def _saved_tensors(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """As `_live_tensors`, of the copies that the last commit has made."""
+        handlers = sorted(self._tree_handlers().items())
+        trees = {name: handler.snapshot.skeleton for name, handler in handlers}
+        return trees, [buffer for _, handler in handlers for buffer in handler.snapshot.buffers]
 
     def _receive(
-        self, context: _context.Context, sources: list[int], receivers: list[int]
+        self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
     ) -> None:
         lead = torch.zeros(2, dtype=torch.int64)
         _transfer(context, sources[:1], receivers, [lead])
@@ -383,11 +410,21 @@ class ObjectState(State):
                 f"{sorted(header['trees']) + sorted(header['objects'])}, this one has "
                 f"{sorted(handlers) + sorted(self._names)}; all must run the same code"
             )
+        if beside:
+            self._follow(context, sources, receivers, header, version)
+            return
         incoming = self._incoming(header)
         _transfer(context, sources, receivers, [w for i in incoming for w in i.works])
         for item in incoming:
             item.load()
         self._take_over(header, version)
+
+    def _follow(
+        self, context: _context.Context, sources: list[int], receivers: list[int],
+        header: dict[str, Any], version: int,
+    ) -> None:
+        """Begins to receive the tensors of a state whose plain values are here."""
+        raise NotImplementedError("_follow")
 
     def _incoming(self, header: dict[str, Any]) -> list[_Incoming]:
         handlers = self._tree_handlers()
@@ -431,8 +468,6 @@ class _Incoming:
 
 def _transfer(context: _context.Context, sources: list[int], receivers: list[int],
               tensors: list[torch.Tensor]) -> None:
-    buffers = [(t.data_ptr(), nbytes(t)) for t in tensors if t.numel()]
-    if not buffers:
-        return
-    with _native.collective_errors("state transfer"):
-        context.group.transfer(sources, receivers, buffers, context.runtime.elastic_timeout_s)
+    if any(t.numel() for t in tensors):
+        pending = context.start_transfer(sources, receivers, tensors)
+        context.finish_transfer(pending, context.runtime.elastic_timeout_s)

@@ -12,8 +12,10 @@ from typing import Any, Optional
 
 import torch
 
+from troupe import _native
 from troupe.errors import HorovodInternalError
 from troupe.torch import _context
+from troupe.torch.elastic import _following as following
 from troupe.torch.elastic import _in_place as in_place
 from troupe.torch.elastic.durable import CommitLog
 from troupe.torch.elastic.handlers import (
@@ -67,6 +69,10 @@ class TorchState(ObjectState):
                 self._handlers[name] = handler
                 object.__setattr__(self, name, value)
         self._in_place = in_place.InPlace()
+        self._habits = following.Habits()
+        self._following: Optional[following.Following] = None
+        self._followers: list[int] = []  # Ranks whose first step comes before their state.
+        self._unwritten: Optional[in_place.Stamps] = None  # What they must not miss a change of.
         self._whole_objects: dict[str, Any] = {}
         super().__init__(durable=durable, **plain)
         self._saved(0, False)
@@ -94,6 +100,7 @@ class TorchState(ObjectState):
         return self._in_place.usable()
 
     def save(self) -> None:
+        self.finish_sync()
         for handler in self._handlers.values():
             handler.save()
         super().save()
@@ -106,6 +113,7 @@ class TorchState(ObjectState):
             HorovodInternalError: that was left in place and is written over; the members will
                 agree on what to go back to, and this one copies each commit from then on.
         """
+        self.finish_sync()
         self._in_place.depart("restore() was called by hand")
         if not self._in_place.usable():
             raise HorovodInternalError(
@@ -147,6 +155,7 @@ class TorchState(ObjectState):
 
     def _make_whole(self) -> None:
         """Copies what a commit has left in place, before it is written to on purpose."""
+        self._finish_sending()
         if self._in_place.active and self._in_place.usable():
             for handler in self._tree_handlers().values():
                 handler.make_whole()
@@ -155,12 +164,16 @@ class TorchState(ObjectState):
             self._in_place.whole()
 
     def _save_version(self) -> None:
+        self.finish_sync()
+        self._confirm_followers()
         for sampler in self._samplers():
             sampler.commit()
         super()._save_version()
 
     def _save_commit(self) -> None:
         context, version = _context.current(), self._version + 1
+        by_lease = all(sampler.by_lease for sampler in self._samplers())
+        self._habits.committed(context.user_operations, by_lease and self._in_place.steps == 1)
         must_copy = self._commits is not None and self._commits.wants(context, version)
         left = self._in_place.choose(context, version) if self._known_ways() else frozenset()
         if must_copy or not left:
@@ -190,15 +203,135 @@ class TorchState(ObjectState):
         self._make_whole()
         super().settle()
 
+    # -- joining --------------------------------------------------------------------------------
+
+    def _beside_training(self, context: _context.Context, chain: list[int]) -> bool:
+        members = context.view["members"]
+        if not members[chain[0]]["has_state"] or context.synced_epoch == context.view["epoch"]:
+            return False  # The group begins, or sync() was called by hand.
+        handlers = self._tree_handlers()
+        able = self._known_ways() and following.able(handlers)
+        if context.rank in chain[1:]:
+            able &= not self._has_state
+        else:
+            habitual = self._habits.calm and not self._in_place.reason
+            able &= habitual and following.large(handlers)
+        rows = context.gather_ints([int(able)], "state beside training")
+        beside = all(row[0] for row in rows)
+        _log.debug("state beside training: %s; %s", rows, self._in_place.reason)
+        self._followers = chain[1:] if beside else []
+        if beside:
+            context.reducers()[0].agree()  # Later it would wait for the transfer.
+        if beside and self._has_state:
+            self._unwritten = in_place.Stamps(following.written_by_steps(handlers))
+        return beside
+
+    def _experience(self) -> dict[str, Any]:
+        return {} if self._in_place.reason else {"learnt": self._in_place.learnt}
+
+    def _take_over(self, header: dict[str, Any], version: int) -> None:
+        self._in_place.learn_from(header.get("learnt", 0))
+        super()._take_over(header, version)
+
+    def _send(
+        self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
+    ) -> None:
+        if beside:
+            self._make_whole()  # The members write to the live tensors before they are sent.
+        super()._send(context, sources, receivers, beside)
+
     def _receive(
-        self, context: _context.Context, sources: list[int], receivers: list[int]
+        self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
     ) -> None:
         self._make_whole()  # What arrives is written over it, and may not arrive completely.
-        super()._receive(context, sources, receivers)
+        super()._receive(context, sources, receivers, beside)
+
+    def _follow(
+        self, context: _context.Context, sources: list[int], receivers: list[int],
+        header: dict[str, Any], version: int,
+    ) -> None:
+        self._following = coming = following.Following(self._tree_handlers(), header, version)
+        coming.transfer = context.start_transfer(sources, receivers, coming.buffers)
+        for name, value in header["objects"].items():
+            setattr(self, name, value)
+        coming.prepare()
+        self._version = version
+        self._in_place.learn_from(header.get("learnt", 0))
+
+    def _confirm_followers(self) -> None:
+        """Before a follower's first step: is its state really that of the others?
+
+        Not if they have written to it between commit and step, as they never did before. Then they
+        send it once more. Nothing is written over yet, should somebody die here.
+        """
+        if not self._followers:
+            return
+        context = _context.current()
+        unwritten, self._unwritten = self._unwritten, None
+        unlike = unwritten is not None and not unwritten.hold()
+        rows = context.gather_ints([int(unlike)], "state of followers")
+        followers, self._followers = self._followers, []
+        if not any(row[0] for row in rows):
+            return
+        _log.warning(
+            "tensors were written between commit() and optimizer.step() while state was sent "
+            "beside the training; it is sent again"
+        )
+        source = min(set(range(context.size)) - set(followers))
+        if context.rank == source:
+            self._send(context, [source], followers, False)
+        elif context.rank in followers:
+            self._receive(context, [source], followers, False)
+
+    def mark_synced(self) -> None:
+        if self._following is None:
+            super().mark_synced()
+
+    def finish_sync(self) -> None:
+        """Takes over the tensors that were to follow.
+
+        Raises:
+            HorovodInternalError: a member died meanwhile.
+        """
+        self._finish_sending()
+        self._take_over_tensors()
+
+    def _take_over_tensors(self) -> None:
+        coming = self._following
+        if coming is None:
+            return
+        _native.trace_phase("take over")
+        context = _context.current()
+        context.finish_transfer(coming.transfer, context.runtime.elastic_timeout_s)
+        self._following = None
+        coming.take()
+        self._saved_state = coming.objects
+        self._saved(coming.version, False)
+        self._has_state = True
+        with _native.collective_errors("sync"):
+            context.group.set_version(coming.version)
+        _native.trace_phase("train")
+
+    def give_up_sync(self) -> None:
+        self._sending, self._unwritten = None, None
+        self._followers = []
+        coming, self._following = self._following, None
+        if coming is not None:  # It is as it was made, and will receive all again.
+            self._version = 0
+            coming.give_up()
+            ObjectState.restore(self)
+            self._saved(0, False)
+
+    def _finish_sending(self) -> None:
+        sending, self._sending = self._sending, None
+        context = _context.current_or_none()
+        if sending is not None and context is not None:
+            context.finish_transfer(sending, context.runtime.elastic_timeout_s)
 
     def __setattr__(self, name: str, value: Any) -> None:
         handlers = self.__dict__.get("_handlers", {})
         if name in handlers:
+            self.finish_sync()
             self._make_whole()
             handlers[name].set_value(value)
             self._attach()
@@ -213,6 +346,8 @@ class TorchState(ObjectState):
                 handler.sync()
         for sampler in self._samplers():
             sampler.reset()
+            sampler.follow(self._followers)
+        self._habits.entered(_context.current().user_operations)
 
     def _samplers(self) -> list[ElasticSampler]:
         return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
@@ -232,10 +367,18 @@ class _Watch:
     def __init__(self, state: TorchState) -> None:
         self._state = weakref.ref(state)  # An optimizer outlives a state.
 
+    def before_synchronize(self) -> None:
+        """The optimizer is about to wait for gradients, and to write to what they are of."""
+        state = self._state()
+        if state is not None:
+            state._take_over_tensors()  # What is being sent is not waited for yet.
+
     def before_step(self) -> None:
         """The optimizer is about to write to parameters and its own state."""
         state = self._state()
         if state is not None:
+            state._take_over_tensors()
+            state._confirm_followers()
             state._in_place.before_step(list(state._tree_handlers().values()))
 
     def after_step(self) -> None:

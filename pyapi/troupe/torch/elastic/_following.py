@@ -1,0 +1,149 @@
+"""State that follows a joiner while the members train.
+
+A joiner needs parameters and optimizer state when its first ``optimizer.step()`` begins, not
+before. So it makes its first step as a *follower*: it has no share of the samples and computes a
+ghost, on the parameters it was made with, and what it contributes to the average has the weight
+zero. Meanwhile the tensors of the last commit arrive. Before it waits for the gradients of the step
+it takes them over, and from there on it is a member like any other: it makes the same step with the
+same gradients. The others go on with their forward and backward passes at once; what they wait for
+at the end of the step is the longer of the transfer and of their own computing.
+
+    sync: plain values --> ghost step --before synchronize(): tensors--> the same step as the others
+
+The tensors are sent from the copies of the last commit, so that the members may write to the live
+ones. That asks for a program whose steps are known: ``elastic.batches()`` of one sampler, one
+averaging DistributedOptimizer, nothing of the user's in the state but plain values, steps of the
+shape that allows commits in place, and no collectives of the user's in the last CALM_COMMITS
+commits nor between the call of the training function and the first of them, for such a collective
+could carry what the ghost has computed. In all other cases, and for less than LEAST_BYTES, the
+members wait until the joiner has the state. Should they write to it between ``commit()`` and
+``step()`` for the first time in just this step, the joiner has missed that: it then receives the
+state once more before the commit.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any, Optional
+
+import torch
+
+from troupe.torch import _context
+from troupe.torch._tree import flatten, nbytes
+from troupe.torch.elastic._in_place import plain
+from troupe.torch.elastic.handlers import (
+    ModelHandler,
+    OptimizerHandler,
+    SamplerHandler,
+    TreeHandler,
+)
+from troupe.torch.ops import Average
+
+CALM_COMMITS = 8
+LEAST_BYTES = 16 << 20  # less is sent in a few milliseconds
+
+
+class Habits:
+    """What the program has done around its commits so far.
+
+    **Thread:** the one that trains.
+    """
+
+    def __init__(self) -> None:
+        self._calm = 0
+        self._busy_entry = False  # Collectives before the first commit of a view.
+        self._entering = True
+        self._operations = 0
+
+    def entered(self, operations: int) -> None:
+        """The training function is called next; so many collectives were begun up to now."""
+        self._entering, self._operations = True, operations
+
+    def committed(self, operations: int, known_step: bool) -> None:
+        """A commit. ``known_step``: after one step of the optimizer, with leased samples."""
+        quiet = operations == self._operations
+        self._busy_entry |= self._entering and not quiet
+        self._calm = self._calm + 1 if quiet and known_step else 0
+        self._entering, self._operations = False, operations
+
+    @property
+    def calm(self) -> bool:
+        """Whether the next step will surely be without collectives of the user's."""
+        return self._calm >= CALM_COMMITS and not self._busy_entry
+
+
+class Following:
+    """A joiner's state whose tensors are still on their way."""
+
+    def __init__(
+        self, handlers: dict[str, TreeHandler], header: dict[str, Any], version: int
+    ) -> None:
+        self.version = version
+        self.objects: dict[str, Any] = copy.deepcopy(header["objects"])  # As the commit has them.
+        self.transfer: Any = None
+        self._trees = [
+            (handlers[name], skeleton, handlers[name].room(skeleton))
+            for name, skeleton in sorted(header["trees"].items())
+        ]
+        self.buffers = [buffer for _, _, buffers in self._trees for buffer in buffers]
+
+    def prepare(self) -> None:
+        """Takes over what a step begins with."""
+        for handler, skeleton, _ in self._trees:
+            handler.prepare(skeleton)
+
+    def give_up(self) -> None:
+        """They will not arrive."""
+        for handler, _, _ in self._trees:
+            handler.give_up()
+
+    def take(self) -> None:
+        """Takes over the tensors, which have arrived."""
+        for handler, skeleton, buffers in self._trees:
+            handler.take(skeleton, buffers)
+
+
+def able(handlers: dict[str, TreeHandler]) -> bool:
+    """Whether the state is of a kind that can follow."""
+    optimizers = [h.value for h in handlers.values() if isinstance(h, OptimizerHandler)]
+    samplers = [h.value for h in handlers.values() if isinstance(h, SamplerHandler)]
+    reducers = _context.current().reducers()
+    return (
+        wanted()
+        and len(samplers) == len(optimizers) == len(reducers) == 1
+        and hasattr(optimizers[0], "attach_commits")
+        and reducers[0].op == Average
+        and reducers[0].sampler is samplers[0]
+    )
+
+
+def written_by_steps(handlers: dict[str, TreeHandler]) -> list[torch.Tensor]:
+    """Live tensors that a follower takes over, but for buffers, which forward passes change."""
+    tensors = [
+        tensor
+        for handler in handlers.values()
+        for tensor in flatten(handler.live_tree())[1]
+        if not isinstance(handler, ModelHandler) or isinstance(tensor, torch.nn.Parameter)
+    ]
+    return [tensor for tensor in tensors if plain(tensor)]
+
+
+def large(handlers: dict[str, TreeHandler]) -> bool:
+    """Whether it is worth a ghost step."""
+    buffers = [buffer for handler in handlers.values() for buffer in handler.snapshot.buffers]
+    return sum(nbytes(buffer) for buffer in buffers) >= LEAST_BYTES
+
+
+def wanted(setting: Optional[str] = None) -> bool:
+    """Whether TROUPE_STATE_TRANSFER lets state follow.
+
+    Raises:
+        ValueError: it is neither "beside" nor "before".
+    """
+    text = setting or os.environ.get("TROUPE_STATE_TRANSFER") or "beside"
+    if text not in ("beside", "before"):
+        raise ValueError(
+            f"TROUPE_STATE_TRANSFER must be beside (the training) or before (it), not {text!r}"
+        )
+    return text == "beside"
