@@ -86,6 +86,10 @@ def control_rows() -> list[Row]:
                        ("links_two_sources", "over links from two sources")):
         rows.append(Row(f"1 GiB of state to a joiner, {title}; reference: a raw TCP stream",
                         {"bench": "state_transfer", "way": way}, stream, "<= 1.25 x", ratio=1.25))
+    rows.append(Row(
+        "a join with 256 MiB of state, added to a step; reference: members wait for the transfer",
+        {"bench": "join_state", "way": "beside"}, {"bench": "join_state", "way": "before"},
+        "<= a step"))
     return rows
 
 
@@ -241,6 +245,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(script("control_restart"))
     commands.append(script("durable_commits"))
     commands.append(program("state-transfer"))
+    commands.append(script("join_state"))
     for n in (2, 4):
         commands.append(program("all-reduce", "--members", n))
     commands.append(script("between_hosts", "--program", program("all-reduce")[0]))

@@ -95,11 +95,15 @@ void Coordinator::OnReport(const Report& report) {
           "this incarnation was put aside");
     return;
   }
-  for (auto& [id, other] : peers_) other.heard = std::min(now_, other.heard + Unheard());
+  const Duration unheard = Unheard();
+  for (auto& [id, other] : peers_) {  // Not for ever: the gaps between a few reports are no proof.
+    const Time most = std::max(other.heard, other.said + options_.silent_lease);
+    other.heard = std::min({now_, most, other.heard + unheard});
+  }
   last_heard_ = now_;
   const auto [it, is_new] = peers_.try_emplace(report.id);
   Peer& peer = it->second;
-  peer.heard = now_;
+  peer.heard = peer.said = now_;
   if (is_new) {
     peer.arrival = next_arrival_++;
     if (stored_) {  // After a restart the record still knows seniority and slot.
@@ -169,7 +173,10 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
 
 void Coordinator::OnResumed(Duration stopped) {
   last_heard_ = std::min(now_, last_heard_ + stopped);
-  for (auto& [id, peer] : peers_) peer.heard = std::min(now_, peer.heard + stopped);
+  for (auto& [id, peer] : peers_) {
+    peer.heard = std::min(now_, peer.heard + stopped);
+    peer.said = std::min(now_, peer.said + stopped);
+  }
   for (Time* limit : {&phase_deadline_, &parked_since_}) {
     if (*limit != Time::Never()) *limit = *limit + stopped;
   }
@@ -186,8 +193,8 @@ void Coordinator::OnTick() {
   if (phase_ == GroupPhase::kEnding && store_retry_at_ <= now_) PersistEnd();
   std::vector<MemberId> silent;
   for (const auto& [id, peer] : peers_) {
-    const Duration longer = Unheard() > Duration::zero() ? options_.silent_lease : Duration::zero();
-    if (now_ - peer.heard > std::max(options_.lease, longer)) silent.push_back(id);
+    const bool certain = Unheard() == Duration::zero() || now_ - peer.said > options_.silent_lease;
+    if (now_ - peer.heard > options_.lease && certain) silent.push_back(id);
   }
   if (phase_ != GroupPhase::kRecovering) {
     for (const MemberId& id : silent) {

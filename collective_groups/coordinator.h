@@ -200,7 +200,8 @@ class Coordinator {
     Report report;
     uint64_t seniority = 0;
     std::optional<uint32_t> slot;
-    Time heard{};
+    Time heard{};  // Its last report, and later by the time that nobody could be heard.
+    Time said{};   // Its last report.
     Time ready_since = Time::Never();
     bool draining = false;
     uint64_t arrival = 0;  // Order of first report, for seniority among joiners.

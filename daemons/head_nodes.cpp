@@ -33,7 +33,11 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   record.labels = hello.labels;
   const NodeDecision decision = nodes_.Step(Now(), NodeJoined{record});
   if (decision.fenced) {
-    const NodePutAside aside{hello.incarnation, "it was not heard for too long"};
+    const NodeRecord& known = nodes_.nodes().at(hello.node);
+    const bool replaced = known.incarnation != hello.incarnation && known.up();
+    const NodePutAside aside{hello.incarnation, known.incarnation, replaced,
+                             replaced ? "another node has joined as " + hello.node
+                                      : std::string("it was not heard for too long")};
     (void)transport_->Send(from, wire::Encode(kFrameNodePutAside, aside));
     return;
   }

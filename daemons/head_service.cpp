@@ -143,6 +143,11 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
     return;
   }
+  const bool other = worker != nullptr && hello.member != worker->member().ToString();
+  if (!hello.member.empty() && (worker == nullptr || other)) {
+    process.member = hello.member;  // No spare.
+    return Kill(hello.process, SIGKILL, "it was put aside before the head restarted");
+  }
   const bool callable =
       job == nullptr || job->spec.kind != "actor" || !hello.address.endpoint.empty();
   if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty() &&

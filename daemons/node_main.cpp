@@ -98,11 +98,12 @@ int main(int argc, char** argv) {
   {
     daemons::NodeService node(transport->get(), options);
     if (Status s = node.Start(); !s.ok()) return fail(s.error().message);
-    const auto cause = daemons::WaitForStop(-1, nullptr);
+    const auto stopped = [&] { return node.stop_requested(); };
+    const auto cause = daemons::WaitForStop(-1, stopped);
     if (cause == daemons::StopCause::kSignal && notice_s > 0) {
       node.Notice("SIGTERM", Duration(static_cast<int64_t>(notice_s * 1e9)));
       const Time until = SteadyClock().Now() + Duration(static_cast<int64_t>(notice_s * 1e9));
-      daemons::WaitForStop(-1, [&] { return SteadyClock().Now() >= until; });
+      daemons::WaitForStop(-1, [&] { return stopped() || SteadyClock().Now() >= until; });
     }
     node.Stop(milliseconds(500));
     transport->reset();

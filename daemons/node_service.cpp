@@ -21,15 +21,16 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr size_t kReadBytes = 64 << 10;
 
-// Greater than that of any process that ran here before under the same name.
-uint64_t NextIncarnation() {
+// Greater than that of any process that ran here before under the same name, unless the clock was
+// set back; then the head says so.
+uint64_t FirstIncarnation() {
   return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
 }
 
 }  // namespace
 
 NodeService::NodeService(Transport* transport, NodeOptions options)
-    : transport_(transport), options_(std::move(options)), incarnation_(NextIncarnation()) {}
+    : transport_(transport), options_(std::move(options)), incarnation_(FirstIncarnation()) {}
 
 NodeService::~NodeService() { *alive_ = false; }
 
@@ -116,16 +117,19 @@ void NodeService::OnFrame(const std::string& frame) {
     if (answer.ok()) heard_ = *answer;
   } else if (*type == kFrameNodePutAside) {
     Result<NodePutAside> aside = wire::Decode<NodePutAside>(*type, frame);
-    if (aside.ok() && aside->incarnation == incarnation_) StartOver(aside->reason);
+    if (!aside.ok() || aside->incarnation != incarnation_) return;
+    if (!aside->replaced) return StartOver(aside->newest, aside->reason);
+    LogError(aside->reason, "; this one ends. Each node needs a --name of its own");
+    stop_requested_.store(true);
   }
 }
 
 // The head has given this incarnation up, and placed its work elsewhere.
-void NodeService::StartOver(const std::string& reason) {
+void NodeService::StartOver(uint64_t newest, const std::string& reason) {
   LogWarning("put aside by the head: ", reason, "; joining again, without the ", workers_.size(),
              " workers of before");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
-  incarnation_ = std::max(incarnation_ + 1, NextIncarnation());
+  incarnation_ = std::max(newest + 1, FirstIncarnation());
 }
 
 uint32_t NodeService::FreeSlot() const {

@@ -9,6 +9,7 @@
 // worker and turn.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -48,6 +49,8 @@ class NodeService {
   Status Start();
   // Tells the head that the node leaves, then ends all workers. Blocks up to `grace`.
   void Stop(Duration grace);
+  // Set when another node has taken this one's name.
+  [[nodiscard]] bool stop_requested() const { return stop_requested_; }
   // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
   void Notice(const std::string& reason, Duration left);
 
@@ -71,7 +74,7 @@ class NodeService {
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
-  void StartOver(const std::string& reason);
+  void StartOver(uint64_t newest, const std::string& reason);
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
   void ReadOutput(const std::string& process, Stream& stream, bool to_the_end);
@@ -88,6 +91,7 @@ class NodeService {
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Worker> workers_;
+  std::atomic<bool> stop_requested_{false};
   bool leaving_ = false;
   std::string notice_;
   Time notice_until_ = Time::Never();

@@ -71,7 +71,7 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
     }
     if (node.incarnation == known.incarnation) {
       Heard();
-      known.last_heard = now_;
+      known.last_heard = known.last_said = now_;
       if (known.state == NodeState::kSuspect) Set(known, NodeState::kAlive, "", decision);
       return;
     }
@@ -85,7 +85,7 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
   fresh.state = NodeState::kAlive;
   fresh.draining = false;
   fresh.drain_deadline = Time::Never();
-  fresh.last_heard = now_;
+  fresh.last_heard = fresh.last_said = now_;
   NodeRecord& stored = nodes_[node.id] = std::move(fresh);
   Set(stored, NodeState::kAlive, "", decision);
 }
@@ -98,15 +98,16 @@ Duration NodeTable::Unheard() const {
 
 void NodeTable::Heard() {
   for (auto& [id, node] : nodes_) {
-    if (node.up()) node.last_heard = std::min(now_, node.last_heard + Unheard());
+    if (!node.up()) continue;
+    const Time most = std::max(node.last_heard, node.last_said + options_.all_dead_after);
+    node.last_heard = std::min({now_, most, node.last_heard + Unheard()});
   }
   last_heard_ = now_;
 }
 
 // What silence alone has brought about by now.
 void NodeTable::Advance(NodeDecision& decision) {
-  const Duration limit =
-      Unheard() > Duration::zero() ? options_.all_dead_after : options_.dead_after;
+  const bool deaf = Unheard() > Duration::zero();
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     NodeRecord& node = it->second;
     const Duration silence = now_ - node.last_heard;
@@ -114,7 +115,8 @@ void NodeTable::Advance(NodeDecision& decision) {
       it = nodes_.erase(it);
       continue;
     }
-    if (node.up() && silence >= limit) {
+    const bool certain = !deaf || now_ - node.last_said >= options_.all_dead_after;
+    if (node.up() && silence >= options_.dead_after && certain) {
       Set(node, NodeState::kDead, SilentFor(silence), decision);
     } else if (node.state == NodeState::kAlive && silence >= options_.suspect_after) {
       Set(node, NodeState::kSuspect, SilentFor(silence), decision);
@@ -127,8 +129,10 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
   now_ = std::max(now_, now);
   NodeDecision decision;
   if (const auto* resumed = std::get_if<ListenerResumed>(&event)) {
-    for (auto& [id, node] : nodes_)
+    for (auto& [id, node] : nodes_) {
       node.last_heard = std::min(now_, node.last_heard + resumed->stopped);
+      node.last_said = std::min(now_, node.last_said + resumed->stopped);
+    }
     last_heard_ = std::min(now_, last_heard_ + resumed->stopped);
   }
   Advance(decision);
@@ -137,7 +141,7 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
   } else if (const auto* beat = std::get_if<NodeHeartbeat>(&event)) {
     if (NodeRecord* node = Current(beat->id, beat->incarnation, decision)) {
       Heard();
-      node->last_heard = now_;
+      node->last_heard = node->last_said = now_;
       if (node->state == NodeState::kSuspect) Set(*node, NodeState::kAlive, "", decision);
     }
   } else if (const auto* lost = std::get_if<NodeLost>(&event)) {

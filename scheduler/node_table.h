@@ -47,7 +47,8 @@ struct NodeRecord {
   NodeState state = NodeState::kAlive;
   bool draining = false;
   Time drain_deadline = Time::Never();
-  Time last_heard;
+  Time last_heard;  // Later than it spoke by the time that no node could be heard.
+  Time last_said;
   std::string reason;  // Why it is suspect, draining, dead or left.
 
   [[nodiscard]] bool up() const { return state <= NodeState::kSuspect; }

@@ -104,10 +104,12 @@ struct KillWorker {
 
 struct NodePutAside {  // This incarnation is over: its workers end, and it joins as the next one.
   uint64_t incarnation = 0;
+  uint64_t newest = 0;    // The greatest known of this name.
+  bool replaced = false;  // That one is alive: another node has taken the name.
   std::string reason;
   template <class A>
   void Fields(A& a) {
-    a(incarnation, reason);
+    a(incarnation, newest, replaced, reason);
   }
 };
 

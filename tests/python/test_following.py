@@ -32,6 +32,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     monkeypatch.setattr(following, "CALM_COMMITS", 2)
     monkeypatch.setattr(following, "LEAST_BYTES", 1)
     monkeypatch.setattr(in_place, "LEAST_BYTES", 1)
+    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, True))
     versions = Taken()
     take = following.Following.take
 
@@ -265,23 +266,9 @@ def test_so_do_those_before_the_first_step_of_a_call(taken: Taken) -> None:
     assert joined(taken, body) == []
 
 
-def test_one_can_ask_for_the_state_before_the_training(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def body(state: Any, model: Any, optimizer: Any, indices: list[int]) -> None:
-        step(state, model, optimizer, indices)
-        state.step += 1
-        state.commit()
-
-    monkeypatch.setenv("TROUPE_STATE_TRANSFER", "before")
-    assert joined(taken, body) == []
-    monkeypatch.setenv("TROUPE_STATE_TRANSFER", "beside")
-    assert len(joined(taken, body)) == 1
-
-
-def test_a_setting_that_is_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="TROUPE_STATE_TRANSFER must be beside"):
-        following.wanted("besides")
+def test_it_must_be_asked_for(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, False))
+    assert joined(taken, by_hand(range(0))) == []
 
 
 def by_hand(at: range) -> Callable[[Any, Any, Any, list[int]], None]:
@@ -314,6 +301,51 @@ def test_a_mutant_that_does_not_look_is_caught(
     monkeypatch.setattr(TorchState, "_confirm_followers", lambda self: None)
     with pytest.raises(AssertionError):
         joined(taken, by_hand(range(7, 8)))
+
+
+def test_state_that_is_replaced_by_hand_is_sent_again(
+    taken: Taken, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Momentum that is dropped: other tensors than those that were watched, and another layout."""
+
+    def body(state: Any, model: Any, optimizer: Any, indices: list[int]) -> None:
+        if state.step == 7:
+            optimizer.state.clear()
+        step(state, model, optimizer, indices)
+        state.step += 1
+        state.commit()
+
+    assert joined(taken, body) == [7] and "it is sent again" in caplog.text
+
+
+def test_a_write_to_a_transposed_tensor_is_noticed() -> None:
+    tensor = torch.zeros(3, 2).t()
+    stamps = in_place.Stamps([tensor])
+    assert stamps.hold()
+    tensor.mul_(2)
+    assert not stamps.hold()
+
+
+def test_a_collective_of_the_users_in_the_step_has_the_state(taken: Taken) -> None:
+    sums: dict[int, set[float]] = collections.defaultdict(set)
+
+    def body(state: Any, model: Any, optimizer: Any, indices: list[int]) -> None:
+        if state.step == 7:
+            hvd.allreduce(torch.ones(1), name="once")
+            sums[state.step].add(float(sum(p.sum() for p in model.parameters())))
+        step(state, model, optimizer, indices)
+        state.step += 1
+        state.commit()
+
+    assert joined(taken, body) == [7] and len(sums[7]) == 1
+
+
+def test_after_the_last_step_of_a_data_epoch_the_others_wait(taken: Taken) -> None:
+    """What comes next is not a step: an evaluation, say."""
+    log = Log()
+    cluster = FakeCluster(2)
+    run(cluster, 2, log, at=7)  # The last of the data epoch: 60 samples, 8 a step.
+    assert list(taken) == [] and [e["size"] for e in cluster.history] == [2, 3]
 
 
 def test_followers_have_no_share_until_the_step_is_done() -> None:

@@ -43,7 +43,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     optimizer = hvd.DistributedOptimizer(adam, compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
-        epoch=0, step=0,
+        epoch=0, step=0, joiners_follow=True,
     )
     data = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6).sin()
     journal = Journal(folder, f"worker-{os.getpid()}")

@@ -170,8 +170,8 @@ class Context:
         keep: Sequence[Any],
     ) -> int:
         """Starts core collectives under one handle. The name must be reserved."""
+        self._users_next()
         self.operations += 1
-        self.user_operations += 1
         core_handles: list[int] = []
         pending = Pending(name, core_handles, finish, list(keep))
         try:
@@ -222,8 +222,9 @@ class Context:
 
     def run_now(self, name: str, start: Callable[[], int], users: bool = True) -> None:
         """Runs one core collective to its end."""
+        if users:
+            self._users_next()
         self.operations += 1
-        self.user_operations += users
         with _native.collective_errors(name):
             self.group.wait(start(), self.timeout_s)
 
@@ -245,6 +246,12 @@ class Context:
         with _native.collective_errors(pending.name):
             self.group.finish_transfer(pending.core_handles[0], timeout_s)
         self._aside.remove(pending)
+
+    def _users_next(self) -> None:
+        """A collective of the user's is next: it must not carry what a state on its way lacks."""
+        self.user_operations += 1
+        if self.replay is not None:
+            self.replay.finish_sync()
 
     def abandon_collectives(self) -> None:
         """Waits out what is in flight, whatever becomes of it, so that its memory may go."""

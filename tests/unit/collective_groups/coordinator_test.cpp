@@ -108,6 +108,21 @@ TEST_F(CoordinatorTest, WhileNobodyIsHeardNobodyIsPutAside) {
   EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
 }
 
+// A member that is heard so rarely that each gap might be ours does not keep a dead one alive.
+TEST_F(CoordinatorTest, TheTimeThatIsGivenHasItsLimit) {
+  FormActive(1, 2);
+  const Time until = now_ + options_.silent_lease + options_.lease;
+  size_t fenced = 0;
+  while (now_ <= until && fenced == 0) {
+    now_ = now_ + options_.lease * 3 / 4;
+    Say(0);
+    Feed(Tick{});
+    fenced += All<FenceMember>().size();
+  }
+  ASSERT_EQ(fenced, 1U);
+  EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
+}
+
 TEST_F(CoordinatorTest, ThatNobodyIsHeardHasItsLimit) {
   FormActive(1, 2);
   now_ = now_ + options_.silent_lease + milliseconds(1);

@@ -210,6 +210,7 @@ void HeadRig::Sort() {
     } else if (type == kFrameNodeAnswer && to == "node-n") {
       heard_ = *wire::Decode<NodeAnswer>(type, frame);
     } else if (type == kFrameNodePutAside) {
+      put_aside_ = *wire::Decode<NodePutAside>(type, frame);
       ++incarnation_;
       for (auto& [process, greeted] : greeted_) {
         if (node_of_.at(process) == "n") gone_.insert(process);

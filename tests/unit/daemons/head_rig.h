@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -99,8 +100,7 @@ class HeadRig {
   }
   // Passes time; the node and the driver beat, and so do workers that have greeted.
   void Pass(Duration d);
-  // Lets the store answer.
-  void Settle();
+  void Settle();  // Lets the store answer.
 
   [[nodiscard]] const std::string& process(size_t worker) const { return started_.at(worker); }
   [[nodiscard]] const std::string& node(size_t worker) const {
@@ -110,14 +110,13 @@ class HeadRig {
   // Everything the driver was told, in order: "epoch 1", "w0#1 finished", "done succeeded".
   [[nodiscard]] const std::vector<std::string>& told() const { return told_; }
   [[nodiscard]] const std::vector<nlohmann::json>& events() const { return events_; }
-  // Signals sent to a process.
-  [[nodiscard]] std::vector<int> signals(const std::string& process) const;
+  [[nodiscard]] std::vector<int> signals(const std::string& process) const;  // It was sent.
   [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
   [[nodiscard]] int reply_code() const { return reply_code_; }
+  [[nodiscard]] const std::optional<NodePutAside>& put_aside() const { return put_aside_; }
   MemoryStore& store() { return store_; }
   [[nodiscard]] std::vector<std::string> Keys();
-  // The driver is not heard any more.
-  void Silence() { driver_beats_ = false; }
+  void Silence() { driver_beats_ = false; }  // The driver is not heard any more.
 
  private:
   void Sort();
@@ -135,6 +134,7 @@ class HeadRig {
   std::set<std::string> gone_;  // Processes that the node does not have (any more).
   uint64_t incarnation_ = 1;    // The node's.
   NodeAnswer heard_;
+  std::optional<NodePutAside> put_aside_;
   bool cut_ = false;
   double other_cpus_ = 0;
   std::map<size_t, groups::Report> reports_;

@@ -252,6 +252,40 @@ TEST_F(HeadNodes, AHelloToTheHeadOfBeforeIsNoAnswerToThisOne) {
   EXPECT_EQ(rig_.started(), 3U);
 }
 
+// It was put aside while its node was cut off, and the head that knew of it is gone.
+TEST_F(HeadNodes, AWorkerThatTheRecordDoesNotKnowIsNoSpare) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  Active();
+  NodeHello hello = rig_.Hello();
+  hello.workers.push_back({"old", 100, "j", false});
+  rig_.Say(kFrameNodeHello, "node-n", hello);
+  WorkerHello worker;
+  worker.process = "old";
+  worker.node = "n";
+  worker.job = "j";
+  worker.member = "w1#0";
+  rig_.Say(kFrameWorkerHello, "old", worker);
+  EXPECT_THAT(rig_.signals("old"), Contains(SIGKILL));
+  Die(1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+// The later one stays: otherwise the two would end each other's workers in turns.
+TEST_F(HeadNodes, OfTwoNodesOfOneNameTheEarlierEnds) {
+  Start(0);
+  NodeHello other = rig_.Hello();
+  other.incarnation = 5;
+  other.workers.clear();
+  rig_.Say(kFrameNodeHello, "node-other", other);
+  rig_.JoinNode();
+  ASSERT_TRUE(rig_.put_aside().has_value());
+  EXPECT_TRUE(rig_.put_aside()->replaced);
+  EXPECT_EQ(rig_.put_aside()->newest, 5U);
+}
+
 // It is not reaped yet, and may never be: it hangs in the kernel.
 TEST_F(HeadNodes, AWorkerThatIsListedAsEndedHasDied) {
   Start(0);

@@ -70,6 +70,14 @@ TEST(NodeTableTest, WhileNoneIsHeardNoneIsDead) {
   EXPECT_EQ(dead.changes[0].state, NodeState::kDead);
 }
 
+TEST(NodeTableTest, TheTimeThatIsGivenHasItsLimit) {
+  NodeTable table(kOptions);
+  for (const char* id : {"a", "b"}) table.Step(kStart, Join(id));
+  for (Time t = kStart; t <= kStart + seconds(42); t = t + seconds(3))
+    table.Step(t, NodeHeartbeat{"b", 1});
+  EXPECT_EQ(StateOf(table, "a"), NodeState::kDead);
+}
+
 TEST(NodeTableTest, ThatNoneIsHeardHasItsLimit) {
   NodeTable table(kOptions);
   for (const char* id : {"a", "b"}) table.Step(kStart, Join(id));

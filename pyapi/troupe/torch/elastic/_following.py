@@ -11,27 +11,29 @@ at the end of the step is the longer of the transfer and of their own computing.
     sync: plain values --> ghost step --before synchronize(): tensors--> the same step as the others
 
 The tensors are sent from the copies of the last commit, so that the members may write to the live
-ones. That asks for a program whose steps are known: ``elastic.batches()`` of one sampler, one
-averaging DistributedOptimizer, nothing of the user's in the state but plain values, steps of the
-shape that allows commits in place, and no collectives of the user's in the last CALM_COMMITS
-commits nor between the call of the training function and the first of them, for such a collective
-could carry what the ghost has computed. In all other cases, and for less than LEAST_BYTES, the
-members wait until the joiner has the state. Should they write to it between ``commit()`` and
-``step()`` for the first time in just this step, the joiner has missed that: it then receives the
-state once more before the commit.
+ones. The user asks for it (``TorchState(..., joiners_follow=True)``), since only the user knows
+whether the training function looks at the model before its step in other ways than to compute
+gradients: what a follower would see there is not the group's model. It also needs a program whose
+steps are known: ``elastic.batches()`` of one sampler, one averaging DistributedOptimizer, nothing
+of the user's in the state but plain values, steps of the shape that allows commits in place, and no
+collectives of the user's in the last CALM_COMMITS commits nor between the call of the training
+function and the first of them. In all other cases, and for less than LEAST_BYTES, the members wait
+until the joiner has the state.
+
+Should they write to the state between ``commit()`` and ``step()`` for the first time in just this
+step, the joiner has missed that: it receives model and optimizer once more before the step. A
+collective of the user's in this step waits until the state is there.
 """
 
 from __future__ import annotations
 
 import copy
-import os
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
 from troupe.torch import _context
 from troupe.torch._tree import flatten, nbytes
-from troupe.torch.elastic._in_place import plain
 from troupe.torch.elastic.handlers import (
     ModelHandler,
     OptimizerHandler,
@@ -110,8 +112,7 @@ def able(handlers: dict[str, TreeHandler]) -> bool:
     samplers = [h.value for h in handlers.values() if isinstance(h, SamplerHandler)]
     reducers = _context.current().reducers()
     return (
-        wanted()
-        and len(samplers) == len(optimizers) == len(reducers) == 1
+        len(samplers) == len(optimizers) == len(reducers) == 1
         and hasattr(optimizers[0], "attach_commits")
         and reducers[0].op == Average
         and reducers[0].sampler is samplers[0]
@@ -126,24 +127,10 @@ def written_by_steps(handlers: dict[str, TreeHandler]) -> list[torch.Tensor]:
         for tensor in flatten(handler.live_tree())[1]
         if not isinstance(handler, ModelHandler) or isinstance(tensor, torch.nn.Parameter)
     ]
-    return [tensor for tensor in tensors if plain(tensor)]
+    return [tensor for tensor in tensors if tensor.layout == torch.strided]
 
 
 def large(handlers: dict[str, TreeHandler]) -> bool:
     """Whether it is worth a ghost step."""
     buffers = [buffer for handler in handlers.values() for buffer in handler.snapshot.buffers]
     return sum(nbytes(buffer) for buffer in buffers) >= LEAST_BYTES
-
-
-def wanted(setting: Optional[str] = None) -> bool:
-    """Whether TROUPE_STATE_TRANSFER lets state follow.
-
-    Raises:
-        ValueError: it is neither "beside" nor "before".
-    """
-    text = setting or os.environ.get("TROUPE_STATE_TRANSFER") or "beside"
-    if text not in ("beside", "before"):
-        raise ValueError(
-            f"TROUPE_STATE_TRANSFER must be beside (the training) or before (it), not {text!r}"
-        )
-    return text == "beside"

@@ -64,7 +64,8 @@ class Stamps:
         addresses = self._where()
         if addresses != self._addresses:
             self._addresses = addresses
-            self._probes = [_probe(t) for t in self.tensors if t.device.type == "cpu"]
+            self._probes = [
+                _probe(t) for t in self.tensors if t.device.type == "cpu" and plain(t)]
         self._mark = self._look()
 
     def hold(self) -> bool:

@@ -82,6 +82,10 @@ class Replay:
         _native.trace_phase("train")
         return True
 
+    def finish_sync(self) -> None:
+        """Waits for the part of the state that is on its way."""
+        self._state.finish_sync()
+
     def went_back(self, steps: int) -> None:
         """The loop has gone back to a commit, dropping so many steps that were begun."""
         self._dropped = (self._state.version, self._dropped[1] + steps)

@@ -137,7 +137,8 @@ def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
 
 def host_buffers(skeleton: Any) -> list[torch.Tensor]:
     """Memory for the tensors of a skeleton."""
-    return [torch.empty(slot.shape, dtype=slot.dtype) for slot in slots(skeleton)]
+    pinned = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return [torch.empty(s.shape, dtype=s.dtype, pin_memory=pinned) for s in slots(skeleton)]
 
 
 class TreeHandler(StateHandler):
@@ -209,9 +210,7 @@ class TreeHandler(StateHandler):
     def take(self, skeleton: Any, buffers: list[torch.Tensor]) -> None:
         """Takes over the tensors of a tree, and their memory for the copy of the last commit."""
         live = self.in_place_targets(skeleton)
-        if live is None:
-            self.load_tree(unflatten(copy.deepcopy(skeleton), [b.clone() for b in buffers]))
-        else:
+        if live is not None:  # Else it was changed by hand since, by all: then it is sent again.
             copy_into(live, buffers)
             for tensor in live:
                 mark_written(tensor)
@@ -245,6 +244,7 @@ class ModelHandler(TreeHandler):
         return mine if fits else host_buffers(skeleton)
 
     def give_up(self) -> None:
+        self.snapshot.buffers = []  # Something may still arrive in these.
         self.save()
 
     def load_tree(self, tree: Any) -> None:
@@ -273,8 +273,9 @@ class OptimizerHandler(TreeHandler):
     def prepare(self, skeleton: Any) -> None:
         # Its state has the right layout from now on: loading drops gradients that are in flight.
         if self.in_place_targets(skeleton) is None:
-            # Nobody looks at them before they are taken: memory is touched once, by what arrives.
-            self.load_tree(unflatten(copy.deepcopy(skeleton), host_buffers(skeleton)))
+            # Zeros: the memory is touched for the first time here, where nobody waits for it.
+            zeros = [torch.zeros(slot.shape, dtype=slot.dtype) for slot in slots(skeleton)]
+            self.load_tree(unflatten(copy.deepcopy(skeleton), zeros))
         else:
             self.apply_plain(copy.deepcopy(skeleton))
 

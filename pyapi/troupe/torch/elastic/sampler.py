@@ -298,6 +298,8 @@ class ElasticSampler(Sampler):
 
     def step_weight(self, passes: int) -> float:
         """This rank's counted samples in the present step over the nominal number; 1 if unknown."""
+        if self.rank in self._followers:
+            return 0.0
         if self._by_lease:
             recent = list(self._counts)[-passes:]
             if recent:

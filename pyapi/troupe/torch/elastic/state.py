@@ -426,6 +426,28 @@ class ObjectState(State):
         """Begins to receive the tensors of a state whose plain values are here."""
         raise NotImplementedError("_follow")
 
+    def _send_trees(self, context: _context.Context, source: int, receivers: list[int],
+                    names: Sequence[str]) -> None:
+        """Sends live trees alone, to members that have all else of the state."""
+        handlers = self._tree_handlers()
+        parts = {name: flatten(handlers[name].live_tree()) for name in sorted(names)}
+        header = cloudpickle.dumps({name: skeleton for name, (skeleton, _) in parts.items()})
+        data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        _transfer(context, [source], receivers, [torch.tensor([data.numel()])])
+        _transfer(context, [source], receivers, [data])
+        _transfer(context, [source], receivers,
+                  [staging(t) for _, tensors in parts.values() for t in tensors])
+
+    def _receive_trees(self, context: _context.Context, source: int, receivers: list[int]) -> None:
+        length = torch.zeros(1, dtype=torch.int64)
+        _transfer(context, [source], receivers, [length])
+        data = torch.empty(int(length), dtype=torch.uint8)
+        _transfer(context, [source], receivers, [data])
+        incoming = self._incoming({"trees": pickle.loads(data.numpy().tobytes())})
+        _transfer(context, [source], receivers, [w for i in incoming for w in i.works])
+        for item in incoming:
+            item.load()
+
     def _incoming(self, header: dict[str, Any]) -> list[_Incoming]:
         handlers = self._tree_handlers()
         return [_Incoming(handlers[name], tree) for name, tree in sorted(header["trees"].items())]

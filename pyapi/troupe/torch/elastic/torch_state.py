@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+import zlib
 from typing import Any, Optional
 
 import torch
@@ -20,6 +21,7 @@ from troupe.torch.elastic import _in_place as in_place
 from troupe.torch.elastic.durable import CommitLog
 from troupe.torch.elastic.handlers import (
     Handlers,
+    ModelHandler,
     OptimizerHandler,
     SamplerHandler,
     TreeHandler,
@@ -38,6 +40,10 @@ class TorchState(ObjectState):
         model: a module; more may be given by other names.
         optimizer: an optimizer; more may be given by other names.
         durable: see :class:`ObjectState`; everything in the state becomes durable together.
+        joiners_follow: let members train on while a large state is sent to a joiner, which makes
+            its first step on a sample of weight zero, with parameters of its own making. Set it if
+            the training function looks at the model only to compute gradients until
+            ``optimizer.step()``; ``_following.py`` says what else it takes.
         kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
             handler registry, or plain picklable objects.
 
@@ -52,6 +58,7 @@ class TorchState(ObjectState):
         model: Optional[torch.nn.Module] = None,
         optimizer: Optional[torch.optim.Optimizer] = None,
         durable: Any = None,
+        joiners_follow: bool = False,
         **kwargs: Any,
     ) -> None:
         values = dict(kwargs)
@@ -69,9 +76,11 @@ class TorchState(ObjectState):
                 self._handlers[name] = handler
                 object.__setattr__(self, name, value)
         self._in_place = in_place.InPlace()
+        self._joiners_follow = joiners_follow
         self._habits = following.Habits()
         self._following: Optional[following.Following] = None
         self._followers: list[int] = []  # Ranks whose first step comes before their state.
+        self._followed_in = -1  # The group epoch in which that is so.
         self._unwritten: Optional[in_place.Stamps] = None  # What they must not miss a change of.
         self._whole_objects: dict[str, Any] = {}
         super().__init__(durable=durable, **plain)
@@ -200,7 +209,11 @@ class TorchState(ObjectState):
         )
 
     def settle(self) -> None:
-        self._make_whole()
+        self._followers, self._unwritten = [], None
+        try:
+            self._make_whole()
+        except HorovodInternalError:  # Who was to receive the state is dead.
+            self._make_whole()
         super().settle()
 
     # -- joining --------------------------------------------------------------------------------
@@ -210,21 +223,31 @@ class TorchState(ObjectState):
         if not members[chain[0]]["has_state"] or context.synced_epoch == context.view["epoch"]:
             return False  # The group begins, or sync() was called by hand.
         handlers = self._tree_handlers()
-        able = self._known_ways() and following.able(handlers)
+        able = self._joiners_follow and self._own_ways() and following.able(handlers)
         if context.rank in chain[1:]:
             able &= not self._has_state
         else:
             habitual = self._habits.calm and not self._in_place.reason
-            able &= habitual and following.large(handlers)
-        rows = context.gather_ints([int(able)], "state beside training")
-        beside = all(row[0] for row in rows)
+            more = all(sampler.remaining > 0 for sampler in self._samplers())
+            able &= habitual and more and following.large(handlers)
+        reducers = context.reducers()
+        layout = [zlib.crc32(r.signature.encode()) + len(r.buckets) for r in reducers[:1]] or [0]
+        rows = context.gather_ints([int(able), *layout], "state beside training")
+        beside = all(row[0] and row == rows[0] for row in rows)
         _log.debug("state beside training: %s; %s", rows, self._in_place.reason)
-        self._followers = chain[1:] if beside else []
+        self._followers, self._unwritten = chain[1:] if beside else [], None
         if beside:
-            context.reducers()[0].agree()  # Later it would wait for the transfer.
+            reducers[0].agree()  # Later it would wait for the transfer.
         if beside and self._has_state:
             self._unwritten = in_place.Stamps(following.written_by_steps(handlers))
         return beside
+
+    def _own_ways(self) -> bool:
+        """Whether nothing of the user's has a part in the state's coming and going."""
+        names = ("sync", "mark_synced", "finish_sync", "give_up_sync", "_after_sync")
+        kind = type(self)
+        return self._known_ways() and all(
+            getattr(kind, name) is getattr(TorchState, name) for name in names)
 
     def _experience(self) -> dict[str, Any]:
         return {} if self._in_place.reason else {"learnt": self._in_place.learnt}
@@ -250,12 +273,12 @@ class TorchState(ObjectState):
         self, context: _context.Context, sources: list[int], receivers: list[int],
         header: dict[str, Any], version: int,
     ) -> None:
-        self._following = coming = following.Following(self._tree_handlers(), header, version)
+        coming = following.Following(self._tree_handlers(), header, version)
         coming.transfer = context.start_transfer(sources, receivers, coming.buffers)
         for name, value in header["objects"].items():
             setattr(self, name, value)
         coming.prepare()
-        self._version = version
+        self._following, self._version = coming, version
         self._in_place.learn_from(header.get("learnt", 0))
 
     def _confirm_followers(self) -> None:
@@ -263,25 +286,37 @@ class TorchState(ObjectState):
 
         Not if they have written to it between commit and step, as they never did before. Then they
         send it once more. Nothing is written over yet, should somebody die here.
+
+        Raises:
+            HorovodInternalError: a member died meanwhile.
         """
         if not self._followers:
             return
         context = _context.current()
         unwritten, self._unwritten = self._unwritten, None
-        unlike = unwritten is not None and not unwritten.hold()
+        unlike = unwritten is not None and self._written_since(unwritten)
         rows = context.gather_ints([int(unlike)], "state of followers")
         followers, self._followers = self._followers, []
         if not any(row[0] for row in rows):
             return
-        _log.warning(
+        message = (
             "tensors were written between commit() and optimizer.step() while state was sent "
             "beside the training; it is sent again"
         )
+        _log.warning("%s", message)
+        if context.synced_epoch != self._followed_in:  # The step was finished in another view.
+            raise HorovodInternalError(message)
         source = min(set(range(context.size)) - set(followers))
         if context.rank == source:
-            self._send(context, [source], followers, False)
+            kinds = (ModelHandler, OptimizerHandler)
+            names = [n for n, h in self._tree_handlers().items() if isinstance(h, kinds)]
+            self._send_trees(context, source, followers, names)
         elif context.rank in followers:
-            self._receive(context, [source], followers, False)
+            self._receive_trees(context, source, followers)
+
+    def _written_since(self, stamps: in_place.Stamps) -> bool:
+        now = following.written_by_steps(self._tree_handlers())
+        return not stamps.hold() or frozenset(id(tensor) for tensor in now) != stamps.ids
 
     def mark_synced(self) -> None:
         if self._following is None:
@@ -347,6 +382,7 @@ class TorchState(ObjectState):
         for sampler in self._samplers():
             sampler.reset()
             sampler.follow(self._followers)
+        self._followed_in = _context.current().synced_epoch
         self._habits.entered(_context.current().user_operations)
 
     def _samplers(self) -> list[ElasticSampler]:
@@ -391,4 +427,5 @@ class _Watch:
         """The optimizer is about to load another state."""
         state = self._state()
         if state is not None:
+            state.finish_sync()
             state._make_whole()
