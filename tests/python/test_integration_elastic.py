@@ -26,9 +26,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
-    reduction, in backward, or before the commit; with "hang" it waits there for ever. If
-    ``in_epoch`` names a later one, in its first step. With ``in_place`` commits are held in the
-    live tensors from the second on.
+    reduction, in backward, or before the commit; with "hang" it waits there for ever. In a later
+    ``in_epoch``: in its first step. With ``in_place`` commits are soon held in the live tensors.
     """
     import torch
 
@@ -37,20 +36,18 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     _hold_in_place(in_place)
     hvd.init()
     torch.manual_seed(3)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 2))
-    adam = torch.optim.Adam(model.parameters(), lr=0.01)
-    optimizer = hvd.DistributedOptimizer(adam, compression=_compression(compress))
+    model = _model(hidden)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
-        epoch=0, step=0, joiners_follow=True,
+        epoch=0, step=0, stepped_in=0, joiners_follow=True,
     )
     data = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6).sin()
     journal = Journal(folder, f"worker-{os.getpid()}")
 
     def die(place: str) -> None:
-        here = hvd.epoch() == in_epoch and (in_epoch > 1 or state.step == 5)
-        if hvd.rank() == victim and here:
+        if (hvd.rank(), hvd.epoch()) == (victim, in_epoch) and (in_epoch > 1 or state.step == 5):
             if place == where:
                 if where == "backward":  # the others stand in the same step
                     _await_shares(folder, state.step, hvd.size())
@@ -60,30 +57,30 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
-    def enough() -> bool:
-        return hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"] and state.epoch >= 2
+    def enough() -> bool:  # and a step was made in this view
+        view = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
+        return view and state.stepped_in == hvd.epoch() and state.epoch >= 2
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
         while True:  # also when called again in the middle of a data epoch: first its rest
             for indices in hvd.elastic.batches(state.sampler, BATCH):
                 group_epoch, step = hvd.epoch(), state.step
-                journal.write(kind="share", data_epoch=state.epoch, step=step, rank=hvd.rank(),
-                              group_epoch=group_epoch,
+                at = {"data_epoch": state.epoch, "step": step, "group_epoch": group_epoch}
+                journal.write(kind="share", rank=hvd.rank(), **at,
                               counted=list(indices) if indices.counted else [])
                 die("before")
                 optimizer.zero_grad()
                 model(data[indices]).pow(2).mean().backward()
                 optimizer.step()
                 die("after")
-                state.step += 1
+                state.step, state.stepped_in = step + 1, group_epoch
                 version = state.version
                 try:
                     state.commit()
                 finally:
                     if state.version > version:
-                        journal.write(kind="commit", data_epoch=state.epoch, step=step,
-                                      group_epoch=group_epoch, lost_ranks=indices.lost_ranks)
+                        journal.write(kind="commit", **at, lost_ranks=indices.lost_ranks)
                 if hvd.rank() == 0:
                     troupe.report({"step": step, "size": hvd.size()})
             state.epoch += 1
@@ -94,6 +91,14 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     loop(state)
     assert not in_place or not state._in_place.reason
     return {"step": state.step, "epoch": state.epoch, "hash": _digest(model)}
+
+
+def _model(hidden: int) -> Any:
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 2)
+    )
 
 
 def _digest(model: Any) -> str:
@@ -250,11 +255,14 @@ def test_a_large_state_follows_a_joiner(
     check(tmp_path, results, len(results))
     sent = {e["epoch"]: e["state_bytes"] for e in handle.epochs()}
     assert victim >= 0 or sent[2] > 20e6
-    shares = [r for r in read_journals(str(tmp_path))
-              if r["kind"] == "share" and r["group_epoch"] == 2]
-    step = min(r["step"] for r in shares)
-    counted = {r["rank"]: len(r["counted"]) for r in shares if r["step"] == step}
-    assert counted == {0: BATCH, 1: BATCH, 2: BATCH, 3: 0}
+    shares = [r for r in read_journals(str(tmp_path)) if r["kind"] == "share"]
+    step = min(r["step"] for r in shares if r["group_epoch"] == 2)
+    counted = {r["rank"]: len(r["counted"]) for r in shares
+               if (r["step"], r["group_epoch"]) == (step, 2)}
+    # If a data epoch had just ended, what comes next might not have been a step: then all wait.
+    (before,) = {r["data_epoch"] for r in shares if r["step"] == step - 1}
+    (now,) = {r["data_epoch"] for r in shares if (r["step"], r["group_epoch"]) == (step, 2)}
+    assert counted == {0: BATCH, 1: BATCH, 2: BATCH, 3: 0 if now == before else BATCH}
 
 
 def test_drain_by_rank(executor: troupe.Executor, tmp_path: Path) -> None:
