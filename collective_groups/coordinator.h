@@ -19,8 +19,8 @@
 // GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.
 // GM-11 collectives that do not match fail on every member, with the same reason.
 // GM-12 while no member is heard none is put aside before silent_lease, and when one is heard again
-// the others are given the time that nobody was: the last holders of the state are not given up
-// because the coordinator was cut off.
+// the others are given the time that nobody was, up to silent_lease after their own last word: the
+// last holders of the state are not given up because the coordinator was cut off.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 

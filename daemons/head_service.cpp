@@ -131,6 +131,8 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   process.address = hello.address;
   TakeCounts(process, hello.counts);
   if (process.started == Time{}) process.started = Now();
+  // One that this head knows as that member may be on its way out: a drained one settles yet.
+  const bool stranger = !hello.member.empty() && process.member != hello.member;
   if (!hello.job.empty() && process.job.empty()) {  // We started after it was assigned.
     process.job = hello.job;
     process.member = hello.member;
@@ -144,7 +146,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
     return;
   }
   const bool other = worker != nullptr && hello.member != worker->member().ToString();
-  if (!hello.member.empty() && (worker == nullptr || other)) {
+  if (stranger && (worker == nullptr || other)) {
     process.member = hello.member;  // No spare.
     return Kill(hello.process, SIGKILL, "it was put aside before the head restarted");
   }

@@ -120,7 +120,7 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!aside.ok() || aside->incarnation != incarnation_) return;
     if (!aside->replaced) return StartOver(aside->newest, aside->reason);
     LogError(aside->reason, "; this one ends. Each node needs a --name of its own");
-    stop_requested_.store(true);
+    replaced_.store(true);
   }
 }
 

@@ -50,7 +50,7 @@ class NodeService {
   // Tells the head that the node leaves, then ends all workers. Blocks up to `grace`.
   void Stop(Duration grace);
   // Set when another node has taken this one's name.
-  [[nodiscard]] bool stop_requested() const { return stop_requested_; }
+  [[nodiscard]] bool replaced() const { return replaced_; }
   // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
   void Notice(const std::string& reason, Duration left);
 
@@ -91,7 +91,7 @@ class NodeService {
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Worker> workers_;
-  std::atomic<bool> stop_requested_{false};
+  std::atomic<bool> replaced_{false};
   bool leaving_ = false;
   std::string notice_;
   Time notice_until_ = Time::Never();

@@ -174,12 +174,12 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
 Time NodeTable::next_wake() const {
   Time wake = Time::Never();
   for (const auto& [id, node] : nodes_) {
-    Duration limit = node.state == NodeState::kAlive     ? options_.suspect_after
-                     : node.state == NodeState::kSuspect ? options_.dead_after
-                                                         : options_.forget_after;
+    const Duration limit = node.state == NodeState::kAlive     ? options_.suspect_after
+                           : node.state == NodeState::kSuspect ? options_.dead_after
+                                                               : options_.forget_after;
     const bool spared = node.state == NodeState::kSuspect && now_ - node.last_heard >= limit;
-    if (spared) limit = options_.all_dead_after;
-    wake = std::min(wake, node.last_heard + limit);
+    wake =
+        std::min(wake, spared ? node.last_said + options_.all_dead_after : node.last_heard + limit);
   }
   return wake;
 }

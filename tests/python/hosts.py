@@ -32,6 +32,7 @@ class Hosts:
         self._network = network.Network(count)
         self.address = f"{self._network.gateway}:7077"
         self.key_file = folder / "key"
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}  # The newest of each host.
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Hosts:
@@ -63,8 +64,9 @@ class Hosts:
                 str(self.key_file), "--name", f"host{index}", "--data-address",
                 self._network.address(index), "--cpus", str(self.cpus)]
         named = f'hostname host{index} && exec "$@"'
-        self._start(f"node{index}", ["ip", "netns", "exec", self._network.space(index),
-                                     "unshare", "--uts", "sh", "-c", named, "sh", *node])
+        self.nodes[index] = self._start(
+            f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
+                             "sh", "-c", named, "sh", *node])
 
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""
@@ -80,10 +82,11 @@ class Hosts:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def _start(self, name: str, command: list[str]) -> None:
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log,
-                                                    stdin=subprocess.DEVNULL))
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
 
     def __exit__(self, *unused: object) -> None:
         for process in reversed(self._processes):

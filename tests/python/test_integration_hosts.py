@@ -103,6 +103,19 @@ def test_a_head_that_is_cut_off_costs_nothing(hosts: Hosts, tmp_path: Path) -> N
         assert [epoch["size"] for epoch in handle.epochs()] == [4]
 
 
+def test_of_two_nodes_of_one_name_the_later_one_stays(hosts: Hosts, tmp_path: Path) -> None:
+    earlier = hosts.nodes[1]
+    hosts.start_node(1)
+    assert earlier.wait(30) == 1
+    assert "Each node needs a --name of its own" in hosts.log("node1")
+    with hosts.executor(4, strategy="spread", cpus_per_worker=hosts.cpus / 2) as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 1, "sizes": [4]}), {"victim": -1}
+        )
+        check(tmp_path, handle.result(120), 4)
+        assert alive(executor) == {"host0", "host1"}
+
+
 def alive(executor: troupe.Executor) -> set[str]:
     return {node["host"] for node in executor.cluster()["nodes"] if node["alive"]}
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <mutex>
 
 #include "runtime/wire.h"
 
@@ -14,30 +15,6 @@ using groups::MemberState;
 constexpr Duration kBeat = milliseconds(100);
 
 }  // namespace
-
-void ScriptedTransport::Post(std::function<void()> fn) {
-  std::lock_guard lock(mu_);
-  posted_.push_back(std::move(fn));
-}
-
-bool ScriptedTransport::RunPosted() {
-  std::deque<std::function<void()>> posted;
-  {
-    std::lock_guard lock(mu_);
-    posted.swap(posted_);
-  }
-  for (const auto& fn : posted) fn();
-  return !posted.empty();
-}
-
-bool ScriptedTransport::RunTimer(Time until) {
-  const Time due = timers_.NextDue();
-  const Time next = std::max(clock_->Now(), std::min(due, until));
-  clock_->Advance(next - clock_->Now());
-  if (due > until) return false;
-  timers_.RunDue(next);
-  return true;
-}
 
 HeadRig::HeadRig(HeadOptions options) : transport_(&clock_), store_(&clock_), options_(options) {
   Restart();
@@ -143,26 +120,26 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
 }
 
 void HeadRig::Greet(size_t worker) {
-  WorkerHello hello;
-  hello.process = process(worker);
-  hello.node = "n";
-  hello.pid = 100;
-  hello.host = "h";
+  WorkerHello hello = FirstWords(worker);
   hello.job = "j";
   hello.member = "w" + std::to_string(worker) + "#1";
-  greeted_[hello.process] = true;
   Say(kFrameWorkerHello, hello.process, hello);
 }
 
 void HeadRig::GreetSpare(size_t worker) {
+  WorkerHello hello = FirstWords(worker);
+  hello.preloaded = true;
+  Say(kFrameWorkerHello, hello.process, hello);
+}
+
+WorkerHello HeadRig::FirstWords(size_t worker) {
   WorkerHello hello;
   hello.process = process(worker);
   hello.node = "n";
   hello.pid = 100;
   hello.host = "h";
-  hello.preloaded = true;
   greeted_[hello.process] = true;
-  Say(kFrameWorkerHello, hello.process, hello);
+  return hello;
 }
 
 void HeadRig::Vanish(size_t worker) {

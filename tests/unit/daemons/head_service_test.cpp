@@ -134,6 +134,22 @@ TEST_F(HeadDrain, ReachesAWorkerThatTheGroupDoesNotKnowYet) {
   EXPECT_TRUE(Told(2, groups::CommandKind::kExpel));
 }
 
+// Its number may have a successor by the time it has settled what it still had to.
+TEST_F(HeadDrain, WhoHasLeftMaySettleInPeace) {
+  Start(true);
+  Drain(1, seconds(30));
+  WorkerResult left = Returned(rig_, 1);
+  left.payload.clear();
+  rig_.Say(kFrameWorkerResult, rig_.process(1), left);
+  ASSERT_EQ(rig_.told().back(), "w1#1 drained");
+  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", "resize", 2, "", 0});
+  rig_.Pass(milliseconds(200));
+  ASSERT_EQ(rig_.started(), 3U);
+  rig_.Greet(1);
+  rig_.Pass(milliseconds(500));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+}
+
 class HeadRunning : public ::testing::Test {
  protected:
   // Two workers in epoch 1, and a spare if asked for.

@@ -78,10 +78,8 @@ class Habits:
 class Following:
     """A joiner's state whose tensors are still on their way."""
 
-    def __init__(
-        self, handlers: dict[str, TreeHandler], header: dict[str, Any], version: int
-    ) -> None:
-        self.version = version
+    def __init__(self, handlers: dict[str, TreeHandler], header: dict[str, Any]) -> None:
+        self.version: int = header["version"]
         self.objects: dict[str, Any] = copy.deepcopy(header["objects"])  # As the commit has them.
         self.transfer: Any = None
         self._trees = [

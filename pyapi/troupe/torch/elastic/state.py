@@ -317,7 +317,7 @@ class ObjectState(State):
                 item.load()
         except Exception as error:
             raise TroupeError(f"{where} does not fit this state: {error}; {advice}") from error
-        self._take_over(header, commit.version)
+        self._take_over({**header, "version": commit.version})
 
     def _check_fit(self, header: dict[str, Any]) -> None:
         """Raises ValueError if a commit is of another program."""
@@ -372,11 +372,8 @@ class ObjectState(State):
         trees, tensors = self._saved_tensors() if beside else self._live_tensors()
         if context.rank == sources[0]:
             objects = {name: getattr(self, name) for name in self._names}
-            header = cloudpickle.dumps({"trees": trees, "objects": objects, **self._experience()})
-            data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-            lead = torch.tensor([data.numel(), self._version])
-            _transfer(context, sources[:1], receivers, [lead])
-            _transfer(context, sources[:1], receivers, [data])
+            header = {"trees": trees, "objects": objects, "version": self._version}
+            _send_object(context, sources[0], receivers, {**header, **self._experience()})
         if beside:
             self._sending = context.start_transfer(sources, receivers, tensors)
         else:
@@ -395,12 +392,7 @@ class ObjectState(State):
     def _receive(
         self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
     ) -> None:
-        lead = torch.zeros(2, dtype=torch.int64)
-        _transfer(context, sources[:1], receivers, [lead])
-        length, version = (int(v) for v in lead.tolist())
-        data = torch.empty(length, dtype=torch.uint8)
-        _transfer(context, sources[:1], receivers, [data])
-        header = pickle.loads(data.numpy().tobytes())
+        header = _receive_object(context, sources[0], receivers)
         handlers = self._tree_handlers()
         if sorted(header["trees"]) != sorted(handlers) or sorted(header["objects"]) != sorted(
             self._names
@@ -411,17 +403,17 @@ class ObjectState(State):
                 f"{sorted(handlers) + sorted(self._names)}; all must run the same code"
             )
         if beside:
-            self._follow(context, sources, receivers, header, version)
+            self._follow(context, sources, receivers, header)
             return
         incoming = self._incoming(header)
         _transfer(context, sources, receivers, [w for i in incoming for w in i.works])
         for item in incoming:
             item.load()
-        self._take_over(header, version)
+        self._take_over(header)
 
     def _follow(
         self, context: _context.Context, sources: list[int], receivers: list[int],
-        header: dict[str, Any], version: int,
+        header: dict[str, Any],
     ) -> None:
         """Begins to receive the tensors of a state whose plain values are here."""
         raise NotImplementedError("_follow")
@@ -431,19 +423,13 @@ class ObjectState(State):
         """Sends live trees alone, to members that have all else of the state."""
         handlers = self._tree_handlers()
         parts = {name: flatten(handlers[name].live_tree()) for name in sorted(names)}
-        header = cloudpickle.dumps({name: skeleton for name, (skeleton, _) in parts.items()})
-        data = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        _transfer(context, [source], receivers, [torch.tensor([data.numel()])])
-        _transfer(context, [source], receivers, [data])
+        trees = {name: skeleton for name, (skeleton, _) in parts.items()}
+        _send_object(context, source, receivers, {"trees": trees})
         _transfer(context, [source], receivers,
                   [staging(t) for _, tensors in parts.values() for t in tensors])
 
     def _receive_trees(self, context: _context.Context, source: int, receivers: list[int]) -> None:
-        length = torch.zeros(1, dtype=torch.int64)
-        _transfer(context, [source], receivers, [length])
-        data = torch.empty(int(length), dtype=torch.uint8)
-        _transfer(context, [source], receivers, [data])
-        incoming = self._incoming({"trees": pickle.loads(data.numpy().tobytes())})
+        incoming = self._incoming(_receive_object(context, source, receivers))
         _transfer(context, [source], receivers, [w for i in incoming for w in i.works])
         for item in incoming:
             item.load()
@@ -452,15 +438,15 @@ class ObjectState(State):
         handlers = self._tree_handlers()
         return [_Incoming(handlers[name], tree) for name, tree in sorted(header["trees"].items())]
 
-    def _take_over(self, header: dict[str, Any], version: int) -> None:
+    def _take_over(self, header: dict[str, Any]) -> None:
         """Plain values and version of a state whose trees are loaded; saves it."""
         for name, value in header["objects"].items():
             setattr(self, name, value)
-        self._version = version
+        self._version = header["version"]
         self.save()
         self._has_state = True
         with _native.collective_errors("sync"):
-            _context.current().group.set_version(version)
+            _context.current().group.set_version(self._version)
 
 
 class _Incoming:
@@ -493,3 +479,17 @@ def _transfer(context: _context.Context, sources: list[int], receivers: list[int
     if any(t.numel() for t in tensors):
         pending = context.start_transfer(sources, receivers, tensors)
         context.finish_transfer(pending, context.runtime.elastic_timeout_s)
+
+
+def _send_object(context: _context.Context, source: int, receivers: list[int], value: Any) -> None:
+    data = torch.frombuffer(bytearray(cloudpickle.dumps(value)), dtype=torch.uint8)
+    _transfer(context, [source], receivers, [torch.tensor([data.numel()])])
+    _transfer(context, [source], receivers, [data])
+
+
+def _receive_object(context: _context.Context, source: int, receivers: list[int]) -> Any:
+    length = torch.zeros(1, dtype=torch.int64)
+    _transfer(context, [source], receivers, [length])
+    data = torch.empty(int(length), dtype=torch.uint8)
+    _transfer(context, [source], receivers, [data])
+    return pickle.loads(data.numpy().tobytes())

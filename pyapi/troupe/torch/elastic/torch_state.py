@@ -6,6 +6,7 @@ commit has left in place is copied before anything but the optimizer's step writ
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 import zlib
@@ -210,10 +211,9 @@ class TorchState(ObjectState):
 
     def settle(self) -> None:
         self._followers, self._unwritten = [], None
-        try:
-            self._make_whole()
-        except HorovodInternalError:  # Who was to receive the state is dead.
-            self._make_whole()
+        with contextlib.suppress(HorovodInternalError):  # Who was to receive the state is dead.
+            self._finish_sending()
+        self._make_whole()
         super().settle()
 
     # -- joining --------------------------------------------------------------------------------
@@ -252,9 +252,9 @@ class TorchState(ObjectState):
     def _experience(self) -> dict[str, Any]:
         return {} if self._in_place.reason else {"learnt": self._in_place.learnt}
 
-    def _take_over(self, header: dict[str, Any], version: int) -> None:
+    def _take_over(self, header: dict[str, Any]) -> None:
         self._in_place.learn_from(header.get("learnt", 0))
-        super()._take_over(header, version)
+        super()._take_over(header)
 
     def _send(
         self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
@@ -271,14 +271,14 @@ class TorchState(ObjectState):
 
     def _follow(
         self, context: _context.Context, sources: list[int], receivers: list[int],
-        header: dict[str, Any], version: int,
+        header: dict[str, Any],
     ) -> None:
-        coming = following.Following(self._tree_handlers(), header, version)
+        coming = following.Following(self._tree_handlers(), header)
         coming.transfer = context.start_transfer(sources, receivers, coming.buffers)
         for name, value in header["objects"].items():
             setattr(self, name, value)
         coming.prepare()
-        self._following, self._version = coming, version
+        self._following, self._version = coming, coming.version
         self._in_place.learn_from(header.get("learnt", 0))
 
     def _confirm_followers(self) -> None:
