@@ -380,12 +380,15 @@ void Coordinator::ReconsiderProgress() {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
-    if (r.state == MemberState::kFinished) {
+    const bool begun = at_once_ && phase_ == GroupPhase::kLinking && r.epoch == next_.epoch;
+    if (r.state == MemberState::kFinished && !begun) {
       NoteCause(EpochCause::kFinish, m.id.ToString() + " finished");
       if (!EndIfFinished()) Propose(m.id.ToString() + " finished", false, Survivors());
       return;
     }
     if (r.epoch == next_.epoch && r.broken) broken = true;
+    if (begun && (r.state == MemberState::kReady || r.state == MemberState::kLeaving))
+      broken = true;  // It has gone already, and has come out again.
     // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by
     // abort instead.
     if (next_planned_ && phase_ == GroupPhase::kPreparing && r.state == MemberState::kActive &&

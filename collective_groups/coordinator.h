@@ -11,8 +11,9 @@
 //
 // Thread: owner only. Never blocks, reads no clock, logs nothing; same inputs give same outputs.
 // Owns: the group's membership. Durable part: EpochRecord.
-// Invariants: GM-1 epochs only grow. GM-2 at most one member list per epoch. GM-3 no Activate of an
-// epoch before all its members were prepared (and linked). GM-5 after the last fault all live
+// Invariants: GM-1 epochs only grow. GM-2 at most one member list per epoch. GM-3 nobody is active in
+// an epoch before all its members were prepared, nor before all were linked if links had to be made;
+// where there are none to make they go with Install. GM-5 after the last fault all live
 // members reach one active epoch.
 // GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first
 // message leaves.
@@ -257,6 +258,7 @@ class Coordinator {
   void PersistEnd();
   void ExpelDrainedOutside();
   void BeginPreparing();
+  void KeepCleanLinks();
   void BeginLinking();
   void BeginActive();
   void BeginPlanning(const std::string& reason);
@@ -319,6 +321,7 @@ class Coordinator {
   bool next_planned_ = false;
   bool interrupted_ = false;  // The current epoch was aborted: its links are not trusted.
   std::set<Link> links_;      // Links that are up and clean.
+  bool at_once_ = false;      // kLinking: there was nothing to link, so members are active already.
   uint64_t next_seniority_ = 1;
   uint64_t next_arrival_ = 1;
   Epoch last_epoch_ = 0;  // Highest epoch number ever proposed.

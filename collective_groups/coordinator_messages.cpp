@@ -113,8 +113,8 @@ void Coordinator::SendPrepare(const MemberId& to) {
   for (const ViewMember& m : next_.members) {
     if (m.id == to) continue;
     const auto other = peers_.find(m.id);
-    const bool up = !interrupted_ && (links_.contains(MakeLink(*me.slot, m.slot)) ||
-                                      (other != peers_.end() && IsPrelinked(me, other->second)));
+    const bool ahead = !interrupted_ && other != peers_.end() && IsPrelinked(me, other->second);
+    const bool up = ahead || links_.contains(MakeLink(*me.slot, m.slot));
     if (up) continue;
     command.relink.push_back(m.slot);
     command.memories.push_back(m.memory);
@@ -126,6 +126,7 @@ void Coordinator::SendInstall(const MemberId& to) {
   Command command;
   command.kind = CommandKind::kInstall;
   command.epoch = next_.epoch;
+  command.at_once = at_once_;
   command.view = next_;
   const uint32_t slot = *peers_.at(to).slot;
   command.slot = slot;
@@ -307,7 +308,8 @@ std::vector<MemberId> Coordinator::MissingFrom(MemberState wanted) const {
     const bool there =
         it != peers_.end() && it->second.report.epoch == next_.epoch &&
         (it->second.report.state == wanted || it->second.report.state == MemberState::kLinked ||
-         it->second.report.state == MemberState::kActive);
+         it->second.report.state == MemberState::kActive ||
+         it->second.report.state == MemberState::kFinished);
     if (!there) missing.push_back(m.id);
   }
   return missing;

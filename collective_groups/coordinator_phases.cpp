@@ -56,13 +56,26 @@ void Coordinator::Persist() {
 void Coordinator::BeginPreparing() {
   phase_ = GroupPhase::kPreparing;
   phase_deadline_ = now_ + options_.prepare_timeout;
-  if (interrupted_) links_.clear();
+  if (interrupted_) KeepCleanLinks();
   for (const ViewMember& m : next_.members) SendPrepare(m.id);
   if (next_planned_) {
     for (const ViewMember& m : current_.members) {
       if (!InNext(m.id) && peers_.contains(m.id)) SendLeave(m.id);
     }
   }
+}
+
+// A link that may have carried half an operation is made anew. Memory is not: what is in it belongs
+// to the epoch that is stamped on it.
+void Coordinator::KeepCleanLinks() {
+  std::map<uint32_t, std::string> memories;  // By slot, of those that were there and stay.
+  for (const ViewMember& m : current_.members) {
+    if (InNext(m.id)) memories[m.slot] = m.memory;
+  }
+  std::erase_if(links_, [&](const Link& link) {
+    const std::string& memory = memories[link.first];
+    return memory.empty() || memory != memories[link.second];
+  });
 }
 
 void Coordinator::BeginLinking() {
@@ -73,6 +86,9 @@ void Coordinator::BeginLinking() {
     m.version = r.version;
     m.has_state = r.has_state;
   }
+  at_once_ = std::all_of(next_.members.begin(), next_.members.end(), [&](const ViewMember& m) {
+    return peers_.at(m.id).report.offers.empty();
+  });
   for (const ViewMember& m : next_.members) SendInstall(m.id);
   ReleaseDrained();
 }
@@ -96,7 +112,9 @@ void Coordinator::BeginActive() {
   for (auto& [id, peer] : peers_) {
     if (!InCurrent(id)) peer.prelink_attempt = 0;  // Its links must match the new members.
   }
-  for (const ViewMember& m : current_.members) SendActivate(m.id);
+  for (const ViewMember& m : current_.members) {
+    if (peers_.at(m.id).report.state == MemberState::kLinked) SendActivate(m.id);
+  }
   out_.actions.emplace_back(EpochActivated{
       current_, cause_kind_, old_size,
       cause_at_ == Time::Never() ? Duration::zero() : now_ - cause_at_, next_planned_});

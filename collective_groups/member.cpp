@@ -51,7 +51,7 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
       broken_ = true;
       problem_ = e->problem;
       if (left_at_ == Time::Never()) left_at_ = now_;
-      out_.emplace_back(AbortEpoch{epoch_});
+      Abort();
       if (waiting_) StopAtBoundary();
       SendNow();
     }
@@ -62,8 +62,10 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
       epoch_ = e->epoch;
       offers_ = e->offers;
       linking_ = false;
-      broken_ = !e->problem.empty();
-      problem_ = e->problem;
+      // Who plans takes the links of the epoch before for clean.
+      const bool spoilt = aborted_ && prepare_->planned;
+      problem_ = e->problem.empty() && spoilt ? "the epoch before was cut short" : e->problem;
+      broken_ = !problem_.empty();
       SendNow();
     }
   } else if (const auto* e = std::get_if<EpochLinked>(&event)) {
@@ -71,7 +73,7 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
       broken_ = !e->problem.empty();
       problem_ = e->problem;
       if (!broken_) state_ = MemberState::kLinked;
-      SendNow();
+      broken_ || !at_once_ ? SendNow() : Activate();
     }
   } else if (const auto* e = std::get_if<PrelinkOffered>(&event)) {
     const auto it = prelinks_.find(e->slot);
@@ -121,7 +123,7 @@ void Member::OnUserReady(const UserReady& e) {
   if (state_ ==
       MemberState::kActive) {  // The user's code gave the epoch up on its own: free the others too.
     if (left_at_ == Time::Never()) left_at_ = now_;
-    out_.emplace_back(AbortEpoch{epoch_});
+    Abort();
   }
   parked_ = true;
   if (state_ == MemberState::kIdle || state_ == MemberState::kActive ||
@@ -206,16 +208,21 @@ void Member::OnInstall(const Command& command) {
   if (command.epoch != epoch_) return;
   if (state_ == MemberState::kPrepared && !linking_) {
     linking_ = true;
+    at_once_ = command.at_once;
     view_ = command.view;
     out_.emplace_back(LinkEpoch{command.view, command.offers});
-  } else if (state_ == MemberState::kLinked) {
+  } else if (state_ == MemberState::kLinked || state_ == MemberState::kActive) {
     SendNow();
   }
 }
 
 void Member::OnActivate(const Command& command) {
-  if (command.epoch != epoch_ || state_ != MemberState::kLinked || broken_) return;
+  if (command.epoch == epoch_ && state_ == MemberState::kLinked && !broken_) Activate();
+}
+
+void Member::Activate() {
   state_ = MemberState::kActive;
+  aborted_ = false;
   eager_ = false;
   recent_.clear();
   parked_ = false;
@@ -283,7 +290,7 @@ void Member::OnHalt(const Command& command) {
   if (state_ == MemberState::kActive) {
     LeaveAtOnce();
   } else if (state_ == MemberState::kPrepared || state_ == MemberState::kLinked) {
-    if (state_ == MemberState::kLinked) out_.emplace_back(AbortEpoch{epoch_});
+    if (state_ == MemberState::kLinked) Abort();
     state_ = MemberState::kReady;
     SendNow();
   }
@@ -342,7 +349,7 @@ void Member::OnFail(Epoch epoch, const std::string& reason) {
   if (state_ != MemberState::kActive || epoch != epoch_) return;
   if (failed_ != epoch_) {
     failed_ = epoch_;
-    broken_ = true;
+    broken_ = aborted_ = true;
     problem_ = reason;
     if (left_at_ == Time::Never()) left_at_ = now_;
     out_.emplace_back(FailOperations{epoch_, reason});
@@ -363,7 +370,7 @@ void Member::OnBuildFirst() {
 void Member::OnExpel(const Command& command) {
   if (expelled_) return;
   expelled_ = true;
-  if (state_ == MemberState::kActive) out_.emplace_back(AbortEpoch{epoch_});
+  if (state_ == MemberState::kActive) Abort();
   if (waiting_) AnswerBoundary(true);
   out_.emplace_back(Expelled{command.expel, command.reason});
 }
@@ -383,10 +390,15 @@ void Member::OnTick() {
 // Leaves the active epoch by abort; the user's thread comes out through its failing collective.
 void Member::LeaveAtOnce() {
   if (left_at_ == Time::Never()) left_at_ = now_;
-  out_.emplace_back(AbortEpoch{epoch_});
+  Abort();
   state_ = MemberState::kLeaving;
   if (waiting_) AnswerBoundary(true);
   SendNow();
+}
+
+void Member::Abort() {
+  aborted_ = true;
+  out_.emplace_back(AbortEpoch{epoch_});
 }
 
 void Member::StopAtBoundary() {
@@ -430,7 +442,8 @@ void Member::SendNow() {
   r.plan = plan_;
   r.plan_accepted = plan_accepted_;
   r.pause_us = static_cast<uint64_t>(std::chrono::duration_cast<microseconds>(pause_).count());
-  if (state_ == MemberState::kPrepared) r.offers = offers_;
+  // Until all are linked: somebody's Install may have been lost.
+  if (state_ == MemberState::kPrepared || state_ == MemberState::kLinked) r.offers = offers_;
   for (const auto& [slot, link] : prelinks_) {
     if (!link.mine.empty()) r.prelinks.push_back({slot, link.attempt, link.mine});
     if (link.linked) r.linked.push_back({slot, link.attempt, ""});

@@ -1,7 +1,7 @@
 // Member: one incarnation's side of the group protocol. A pure state machine.
 //
 //   Idle --user ready--> Ready --Prepare--> Prepared --Install, linked--> Linked
-//   Linked --Activate--> Active
+//   Linked --Activate, or at once if nobody had to link--> Active
 //   Active --Prepare at once, broken link, Halt--> Leaving --user ready--> Ready or Prepared
 //   Active --planned: boundary reached-----------> Leaving --user ready--> Prepared
 //
@@ -9,8 +9,8 @@
 // Prepared, Linked). Prepared means that it is out of every older epoch, so a member's version
 // cannot change behind the view's back.
 // Thread: owner only. Never blocks, reads no clock; same inputs give same outputs.
-// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Activate of the epoch it
-// is Linked in), GM-4 (an epoch it left is aborted before anything of a later one starts), GM-11
+// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Install or Activate of
+// the epoch it is Linked in), GM-4 (an epoch it left is aborted before anything of a later one starts), GM-11
 // (an epoch that failed by a verdict is not left before its operations have failed).
 // Limits: MemberOptions.
 #pragma once
@@ -175,6 +175,8 @@ class Member {
   void OnCommand(const Command& command);
   void OnInstall(const Command& command);
   void OnActivate(const Command& command);
+  void Activate();
+  void Abort();
   void OnPlan(const Command& command);
   void OnPrepare(const Command& command);
   void OnHalt(const Command& command);
@@ -215,6 +217,8 @@ class Member {
   std::optional<Command> prepare_;  // Newest epoch we were told to prepare for.
   Epoch offering_ = 0;              // Offers for this epoch are being made.
   bool linking_ = false;
+  bool at_once_ = false;  // Active as soon as it is linked.
+  bool aborted_ = false;  // The epoch was cut short here: its links may hold half an operation.
   std::vector<LinkOffer> offers_;
   std::map<uint32_t, PrelinkState> prelinks_;
   Progress progress_;

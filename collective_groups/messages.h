@@ -54,7 +54,7 @@ struct Report {
   uint64_t plan = 0;      // The last plan seen, and whether its boundary is still ahead.
   bool plan_accepted = false;
   uint64_t pause_us = 0;          // kActive: how long the user's thread stood still for this epoch.
-  std::vector<LinkOffer> offers;  // kPrepared: for the peers to be re-linked.
+  std::vector<LinkOffer> offers;  // kPrepared, kLinked: for the peers to be re-linked.
   std::vector<LinkOffer> prelinks;  // Offers for joiners (and by joiners) made ahead of the epoch.
   std::vector<LinkOffer> linked;    // Ahead-of-time links that are up (slot and attempt).
   Progress progress;                // kActive.
@@ -73,7 +73,7 @@ enum class CommandKind : uint8_t {
   kPlan = 1,
   // `epoch` comes with these members: leave the old one, at `boundary` if planned, else at once.
   kPrepare = 2,
-  // Everybody is prepared: connect `offers`, then report kLinked.
+  // Everybody is prepared: connect `offers`, then report kLinked, or go if `at_once`.
   kInstall = 3,
   // Everybody is linked: go.
   kActivate = 4,
@@ -106,9 +106,10 @@ struct Command {
   uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. k(Cancel)Prelink: which attempt.
   uint64_t boundary = 0;
   bool planned = false;
-  View view;                          // kPrepare: without versions; kInstall: complete.
-  uint32_t slot = 0;                  // The receiver's own slot.
-  std::vector<uint32_t> relink;       // Slots. kPrepare: to link afresh. k*Prelink: to offer to.
+  bool at_once = false;          // kInstall: nobody has anything to link, so nobody is waited for.
+  View view;                     // kPrepare: without versions; kInstall: complete.
+  uint32_t slot = 0;             // The receiver's own slot.
+  std::vector<uint32_t> relink;  // Slots. kPrepare: to link afresh. k*Prelink: to offer to.
   std::vector<std::string> memories;  // Of the members that `relink` names.
   std::vector<LinkOffer> offers;      // kInstall, kPrelink: made by the peers for the receiver.
   ExpelKind expel = ExpelKind::kNone;
@@ -120,8 +121,8 @@ struct Command {
 
   template <class A>
   void Fields(A& a) {
-    a(kind, epoch, plan, boundary, planned, view, slot, relink, memories, offers, expel, reason,
-      progress, failed, verdict);
+    a(kind, epoch, plan, boundary, planned, at_once, view, slot, relink, memories, offers, expel,
+      reason, progress, failed, verdict);
   }
 };
 

@@ -27,7 +27,17 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
   job.epoch_pending = false;
   Emit(job,
        EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
-  for (JobEvent& event : std::exchange(job.noted, {})) Emit(job, std::move(event));
+  EmitNoted(job, job.view.epoch);
+}
+
+void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
+  for (auto& [epoch, event] : std::exchange(job.noted, {})) {
+    if (epoch > newest) {
+      job.noted.emplace_back(epoch, std::move(event));
+    } else {
+      Emit(job, std::move(event));
+    }
+  }
 }
 
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.

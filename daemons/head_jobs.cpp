@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <sstream>
 
 #include "collective_groups/messages.h"
@@ -473,6 +474,7 @@ void HeadService::FinishIfDone(Job& job) {
 void HeadService::End(Job& job, const std::string& state, const std::string& reason,
                       const WorkerStatus& worker, const std::string& payload) {
   if (job.epoch_pending) EmitEpoch(job, job.took);
+  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   job.state = state;
   job.reason = reason;
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);

@@ -236,8 +236,10 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
     metrics::Add(metrics::Id::kSamplesReturned, static_cast<double>(recovered->samples_returned));
   }
   JobEvent event = NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note);
-  if (job->epoch_pending) {
-    job->noted.push_back(std::move(event));
+  // Members may go before the head has heard that all of them do.
+  const bool ahead = job->view.epoch > 0 && note.epoch > job->view.epoch;
+  if (job->epoch_pending || ahead) {
+    job->noted.emplace_back(note.epoch, std::move(event));
   } else {
     Emit(*job, std::move(event));
   }

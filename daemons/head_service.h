@@ -100,6 +100,7 @@ class HeadService {
   void End(Job& job, const std::string& state, const std::string& reason,
            const WorkerStatus& worker = {}, const std::string& payload = "");
   void EmitEpoch(Job& job, Duration pause);
+  void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
   void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);
   void EmitLast(Job& job);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collective_groups/coordinator.h"
@@ -82,8 +83,8 @@ struct Job {
   int old_size = 0;
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.
-  std::vector<JobEvent>
-      noted;  // Told by members meanwhile; an epoch comes before what is told in it.
+  // Told by members of an epoch that comes before it, and is not told yet; with its number.
+  std::vector<std::pair<groups::Epoch, JobEvent>> noted;
   Duration took{};
   std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
   Time last_event_by = Time::Never();

@@ -100,9 +100,12 @@ SharedGroup::Seen SharedGroup::Reached(uint64_t word, uint64_t count,
   return Seen::kYes;
 }
 
-// Of the other side of a ring; nothing yet if it has not entered this epoch.
-uint64_t SharedGroup::CountOf(uint64_t word) const {
-  return (word & ~kCountMask) == epoch_bits_ ? word & kCountMask : 0;
+// Of the other side of a ring; nothing yet if it has not entered this epoch, and nothing any more if
+// it has gone on to a later one.
+uint64_t SharedGroup::CountOf(uint64_t word) {
+  if ((word & ~kCountMask) == epoch_bits_) return word & kCountMask;
+  left_behind_ = left_behind_ || Reached(word, 0, std::nullopt) == Seen::kNever;
+  return 0;
 }
 
 Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* what) {
@@ -373,6 +376,7 @@ Status SharedGroup::Wait(Ticket ticket) {
   return WaitUntil(
       [&] {
         MoveMessages();
+        if (left_behind_) return Seen::kNever;
         return open_.contains(ticket) ? Seen::kNotYet : Seen::kYes;
       },
       "message");
@@ -401,6 +405,7 @@ bool SharedGroup::MoveOut(size_t peer, Line& line) {
   const uint64_t before = line.written;
   const uint64_t consumed =
       CountOf(theirs.header().consumed[me_].value.load(std::memory_order_acquire));
+  if (left_behind_) return false;
   while (!line.sending.empty()) {
     Message& message = line.sending.front();
     const uint64_t room = kRingBytes - (line.written - consumed);
@@ -430,8 +435,9 @@ bool SharedGroup::MoveIn(size_t peer, Line& line) {
   SharedSegment& theirs = *peers_[peer].segment;
   const char* ring = theirs.ring(me_);
   const uint64_t before = line.consumed;
-  const uint64_t written =
-      CountOf(theirs.header().written[me_].value.load(std::memory_order_acquire));
+  const SharedWord& word = theirs.header().written[me_];
+  const uint64_t written = CountOf(word.value.load(std::memory_order_acquire));
+  if (left_behind_) return false;
   while (!line.receiving.empty()) {
     Message& message = line.receiving.front();
     const uint64_t there = written - line.consumed;
@@ -448,6 +454,9 @@ bool SharedGroup::MoveIn(size_t peer, Line& line) {
     }
     const uint64_t piece = std::min(there, message.bytes - message.done);
     CopyOut(ring, line.consumed, message.data + message.done, piece);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    CountOf(word.value.load());  // Or the peer may have written over it meanwhile.
+    if (left_behind_) return false;
     line.consumed += piece;
     message.done += piece;
     if (message.done < message.bytes) break;

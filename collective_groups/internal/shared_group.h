@@ -114,7 +114,7 @@ class SharedGroup final : public Channel {
                     bool earlier = false);
   [[nodiscard]] Seen Reached(uint64_t word, uint64_t count,
                              std::optional<uint16_t> signature) const;
-  [[nodiscard]] uint64_t CountOf(uint64_t word) const;
+  uint64_t CountOf(uint64_t word);
   Status WaitUntil(const std::function<Seen()>& check, const char* what);
   [[nodiscard]] uint64_t Stamp(uint64_t count) const { return epoch_bits_ | count; }
 
@@ -133,6 +133,7 @@ class SharedGroup final : public Channel {
   // Owned by the collective lane.
   std::vector<Line> lines_;
   std::set<Ticket> open_;
+  bool left_behind_ = false;  // A peer is in a later epoch: nothing in its rings is for this one.
   Ticket next_ticket_ = 1;
 };
 

@@ -68,6 +68,11 @@ class Hosts:
             f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
                              "sh", "-c", named, "sh", *node])
 
+    @property
+    def spaces(self) -> list[str]:
+        """The network namespaces of the hosts."""
+        return [self._network.space(index) for index in range(self.count)]
+
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""
         self._network.cut(index)

@@ -20,6 +20,7 @@ enum class Sabotage {
   kForgetRecord,      // GM-1/GM-2: a restarted coordinator starts from an older record.
   kDifferentMembers,  // GM-2: one member is told another list.
   kActivateEarly,     // GM-3: unprepared members are reported as prepared.
+  kTrustLinks,        // GM-3: what links are cut short in is taken for memory.
   kMixEpochs,         // GM-4: collectives match across epochs.
   kNoRepeats,         // GM-5: nothing is repeated after loss.
   kIgnoreMinimum,     // GM-6: the coordinator does not know the minimum.

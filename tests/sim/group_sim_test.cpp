@@ -96,9 +96,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, Mutants,
     testing::Values(
         std::pair(Sabotage::kForgetRecord, "GM-1"), std::pair(Sabotage::kDifferentMembers, "GM-2"),
-        std::pair(Sabotage::kActivateEarly, "GM-3"), std::pair(Sabotage::kMixEpochs, "GM-4"),
-        std::pair(Sabotage::kNoRepeats, "GM-5"), std::pair(Sabotage::kIgnoreMinimum, "GM-6"),
-        std::pair(Sabotage::kSendBeforeStore, "GM-7"),
+        std::pair(Sabotage::kActivateEarly, "GM-3"), std::pair(Sabotage::kTrustLinks, "GM-3"),
+        std::pair(Sabotage::kMixEpochs, "GM-4"), std::pair(Sabotage::kNoRepeats, "GM-5"),
+        std::pair(Sabotage::kIgnoreMinimum, "GM-6"), std::pair(Sabotage::kSendBeforeStore, "GM-7"),
         std::pair(Sabotage::kNoStateTransfer, "GM-8"), std::pair(Sabotage::kOldestIsSource, "GM-8"),
         std::pair(Sabotage::kCommitOnAbort, "GM-9"), std::pair(Sabotage::kForgetLedger, "GM-9"),
         std::pair(Sabotage::kHideProgress, "GM-10"), std::pair(Sabotage::kSwapProgress, "GM-10"),

@@ -21,6 +21,7 @@ void World::CheckActivated(const SimMember& member, const View& view) {
   for (const ViewMember& m : view.members) {
     if (!prepared_.contains({m.id, view.epoch}))
       Fail("GM-3: active before " + m.id.ToString() + " was prepared");
+    if (!member.LinkedTo(m.id)) Fail("GM-3: active without a clean link to " + m.id.ToString());
   }
   if (static_cast<int>(view.members.size()) < options_.min_members && !any_finished_) {
     Fail("GM-6: active below the minimum");

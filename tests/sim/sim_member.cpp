@@ -12,13 +12,21 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL;
 }
 
+// On hosts of their own memory, on one host, or on hosts without.
+std::string MemoryOf(uint64_t seed, const MemberId& id) {
+  if (seed % 3 == 0) return "";
+  return seed % 3 == 1 ? "memory" : "memory " + std::to_string(id.incarnation % 2);
+}
+
 }  // namespace
 
 SimMember::SimMember(World* world, const MemberId& id, bool carries)
     : world_(world),
       id_(id),
       transport_(world->network_.MakeTransport(id.ToString())),
-      core_(MemberOptions{id, "host" + std::to_string(id.incarnation % 2), ""}, world->Now()),
+      core_(MemberOptions{id, "host" + std::to_string(id.incarnation % 2),
+                          MemoryOf(world->options_.seed, id)},
+            world->Now()),
       carries_(carries) {
   state_.hash = id.incarnation;  // Until it is told, everybody has another model.
   transport_->SetHandler(
@@ -104,6 +112,7 @@ void SimMember::Handle(const MemberAction& action) {
   if (const auto* a = std::get_if<SendReport>(&action)) {
     (void)transport_->Send(kHead, wire::Encode(kReportFrame, a->report));
   } else if (std::holds_alternative<AbortEpoch>(action)) {
+    SpoilLinks();
     UnwindSoon();
   } else if (const auto* a = std::get_if<FailOperations>(&action)) {
     world_->CheckVerdict(a->epoch);
@@ -111,19 +120,22 @@ void SimMember::Handle(const MemberAction& action) {
     UnwindSoon();
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
     OffersMade made{a->epoch, {}, ""};
-    for (const LinkPeer& peer : a->peers)
-      made.offers.push_back({peer.slot, 0, "at " + id_.ToString()});
+    for (const LinkPeer& peer : a->peers) made.offers.push_back({peer.slot, 0, Address(id_)});
     Later(world_->Between(microseconds(50), microseconds(500)), [this, made] { Feed(made); });
   } else if (const auto* a = std::get_if<LinkEpoch>(&action)) {
-    Later(world_->Between(microseconds(100), milliseconds(1)), [this, epoch = a->view.epoch] {
-      Feed(EpochLinked{epoch, ""});
+    Later(world_->Between(microseconds(100), milliseconds(1)), [this, a = *a] {
+      for (const LinkOffer& offer : a.offers) links_.insert(offer.address);
+      Feed(EpochLinked{a.view.epoch, ""});
     });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
     Later(microseconds(200), [this, a = *a] {
-      Feed(PrelinkOffered{a.peer.slot, a.attempt, "ahead"});
+      Feed(PrelinkOffered{a.peer.slot, a.attempt, Address(id_)});
     });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
-    Later(microseconds(300), [this, a = *a] { Feed(PrelinkDone{a.slot, a.attempt, true}); });
+    Later(microseconds(300), [this, a = *a] {
+      links_.insert(a.address);
+      Feed(PrelinkDone{a.slot, a.attempt, true});
+    });
   } else if (const auto* a = std::get_if<Activated>(&action)) {
     world_->CheckActivated(*this, a->view);
     last_activated_ = a->view.epoch;
@@ -142,6 +154,23 @@ void SimMember::Handle(const MemberAction& action) {
     in_epoch_ = false;
     world_->LeaveSteps(id_, epoch_);
   }
+}
+
+// What is cut short leaves half a message on a link, but not in memory.
+void SimMember::SpoilLinks() {
+  const std::string mine = MemoryOf(world_->options_.seed, id_);
+  std::erase_if(links_, [&](const std::string& peer) {
+    const bool memory = !mine.empty() && peer.ends_with("@" + mine);
+    return !memory || world_->Sabotaged(Sabotage::kTrustLinks);
+  });
+}
+
+std::string SimMember::Address(const MemberId& id) const {
+  return id.ToString() + "@" + MemoryOf(world_->options_.seed, id);
+}
+
+bool SimMember::LinkedTo(const MemberId& id) const {
+  return id == id_ || links_.contains(Address(id));
 }
 
 // ---- the training loop ----

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class SimMember {
   [[nodiscard]] Epoch last_activated() const { return last_activated_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
   [[nodiscard]] bool carries() const { return carries_ && last_activated_ == 0; }
+  [[nodiscard]] bool LinkedTo(
+      const MemberId& id) const;  // By a link that nothing was cut short on.
   [[nodiscard]] const SimState& state() const { return state_; }
   void TakeState(SimState state);
   void Synced();
@@ -52,6 +55,8 @@ class SimMember {
   void StartEpoch(const View& view);
   void NextStep();
   void EnterStep();
+  void SpoilLinks();
+  [[nodiscard]] std::string Address(const MemberId& id) const;
   void UnwindSoon();
   void Unwind();
 
@@ -66,6 +71,7 @@ class SimMember {
   bool expelled_ = false;
   bool carries_ = false;
   std::deque<std::function<void()>> held_;  // Work that arrived while stopped.
+  std::set<std::string> links_;             // To whom this member is linked.
   // The training loop.
   bool in_epoch_ = false;  // The user's thread is inside an epoch.
   Epoch epoch_ = 0;

@@ -67,6 +67,91 @@ TEST_F(CoordinatorTest, ADeathIsStoredBeforeAnyCommand) {
   EXPECT_THAT(Names(core_->view()), ElementsAre("w0", "w2"));
 }
 
+// Members of one memory: after a death nothing has to be linked, so nobody waits for the others to
+// have begun the epoch.
+class OneMemory : public CoordinatorTest {
+ protected:
+  void Form(int members) {
+    for (int n = 0; n < members; ++n) Of(n).memory = "m";
+    FormActive(1, members);
+  }
+  // Its epoch is stored, and members 0 and 2 of three are prepared.
+  void LoseMember1() {
+    Feed(MemberDied{Id(1), "killed"});
+    Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  }
+};
+
+TEST_F(OneMemory, AfterADeathNothingIsLinkedAndMembersGoAtOnce) {
+  Form(3);
+  LoseMember1();
+  EXPECT_THAT(CommandTo(0, CommandKind::kPrepare).relink, IsEmpty());
+  Say(0, MemberState::kPrepared, 2);
+  EXPECT_THAT(To(CommandKind::kInstall), IsEmpty());  // GM-3
+  Say(2, MemberState::kPrepared, 2);
+  EXPECT_TRUE(CommandTo(0, CommandKind::kInstall).at_once);
+  EXPECT_TRUE(CommandTo(2, CommandKind::kInstall).at_once);
+  Say(2, MemberState::kActive, 2);
+  EXPECT_THAT(All<EpochActivated>(), IsEmpty());
+  Say(0, MemberState::kActive, 2);
+  EXPECT_EQ(All<EpochActivated>().size(), 1U);
+  EXPECT_THAT(To(CommandKind::kActivate), IsEmpty());
+}
+
+TEST_F(OneMemory, LinksBetweenHostsAreMadeAnewAfterADeath) {
+  Of(2).memory = "m";
+  Of(0).memory = "m";
+  FormActive(1, 4);
+  LoseMember1();
+  EXPECT_THAT(CommandTo(0, CommandKind::kPrepare).relink, ElementsAre(3));
+  EXPECT_THAT(CommandTo(3, CommandKind::kPrepare).relink, ElementsAre(0, 2));
+  for (const int n : {0, 2}) {
+    Of(n).offers = {{3, 0, "to 3"}};
+    Say(n, MemberState::kPrepared, 2);
+  }
+  Of(3).offers = {{0, 0, "to 0"}, {2, 0, "to 2"}};
+  Say(3, MemberState::kPrepared, 2);
+  EXPECT_FALSE(CommandTo(0, CommandKind::kInstall).at_once);
+}
+
+// It was about to join when a member died: nobody has seen its memory in an active epoch.
+TEST_F(OneMemory, ANewcomerIsLinkedTo) {
+  Form(3);
+  Of(3).memory = "m";
+  Ready(3);
+  now_ = now_ + options_.prelink_timeout / 2;
+  for (int n = 0; n < 3; ++n) Say(n);
+  now_ = now_ + options_.prelink_timeout / 2;
+  Ready(3);
+  AnswerPlan(3, CommandTo(0, CommandKind::kPlan), true);
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  LoseMember1();
+  EXPECT_THAT(CommandTo(0, CommandKind::kPrepare).relink, ElementsAre(3));
+  EXPECT_THAT(CommandTo(3, CommandKind::kPrepare).relink, ElementsAre(0, 2));
+}
+
+TEST_F(OneMemory, WhoHasFinishedAlreadyIsNotDead) {
+  Form(3);
+  LoseMember1();
+  for (const int n : {0, 2}) Say(n, MemberState::kPrepared, 2);
+  Say(2, MemberState::kFinished, 2);
+  EXPECT_EQ(core_->phase(), GroupPhase::kLinking);
+  Say(0, MemberState::kActive, 2);
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
+  EXPECT_EQ(core_->view().epoch, 2U);
+}
+
+TEST_F(OneMemory, WhoHasComeOutAgainIsNotWaitedFor) {
+  Form(3);
+  LoseMember1();
+  for (const int n : {0, 2}) Say(n, MemberState::kPrepared, 2);
+  Say(2, MemberState::kActive, 2);
+  Say(2, MemberState::kReady, 2);  // What it trained gave the epoch up.
+  now_ = now_ + options_.error_grace;
+  Feed(Tick{});
+  EXPECT_EQ(Persisted().record.view.epoch, 3U);
+}
+
 TEST_F(CoordinatorTest, ASecondDeathWhileStoringAsksForAnotherEpoch) {
   FormActive(1, 3);
   Feed(MemberDied{Id(2), "killed"});

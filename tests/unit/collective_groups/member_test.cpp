@@ -55,6 +55,67 @@ class MemberTest : public ::testing::Test {
   std::vector<MemberAction> last_;
 };
 
+TEST_F(MemberTest, GoesAtOnceWhereNobodyHasToLink) {
+  Feed(UserReady{1, true});
+  Tell(CommandKind::kPrepare, 1);
+  Feed(OffersMade{1, {}, ""});
+  Command install;
+  install.kind = CommandKind::kInstall;
+  install.epoch = 1;
+  install.at_once = true;
+  Feed(CommandReceived{install});
+  EXPECT_EQ(Count<Activated>(), 0);  // It still has to begin the epoch.
+  Feed(EpochLinked{1, ""});
+  EXPECT_EQ(Count<Activated>(), 1);
+  EXPECT_EQ(Count<SendReport>(), 1);
+  Feed(CommandReceived{install});  // Nobody has heard of it yet.
+  EXPECT_EQ(Count<Activated>(), 0);
+  EXPECT_EQ(Count<SendReport>(), 1);
+  EXPECT_EQ(core_->state(), MemberState::kActive);
+}
+
+// Somebody's Install may have been lost, and is made from these.
+TEST_F(MemberTest, OffersAreToldUntilAllAreLinked) {
+  Feed(UserReady{1, true});
+  Tell(CommandKind::kPrepare, 1);
+  Feed(OffersMade{1, {{4, 0, "here"}}, ""});
+  Tell(CommandKind::kInstall, 1);
+  Feed(EpochLinked{1, ""});
+  EXPECT_EQ(std::get<SendReport>(last_.back()).report.offers.size(), 1U);
+  Tell(CommandKind::kActivate, 1);
+  EXPECT_THAT(std::get<SendReport>(last_.back()).report.offers, ::testing::IsEmpty());
+}
+
+TEST_F(MemberTest, WhoCannotBeginAnEpochDoesNotGo) {
+  Feed(UserReady{1, true});
+  Tell(CommandKind::kPrepare, 1);
+  Feed(OffersMade{1, {}, ""});
+  Command install;
+  install.kind = CommandKind::kInstall;
+  install.epoch = 1;
+  install.at_once = true;
+  Feed(CommandReceived{install});
+  Feed(EpochLinked{1, "refused"});
+  EXPECT_EQ(Count<Activated>(), 0);
+  EXPECT_EQ(core_->state(), MemberState::kPrepared);
+}
+
+// What was to follow at a boundary would go on over the links of the epoch that broke before it.
+TEST_F(MemberTest, TellsWhoPlansThatTheEpochWasCutShort) {
+  Enter(1);
+  Tell(CommandKind::kPlan, 1, 1, 9);
+  Feed(CommunicatorBroke{1, "reset"});
+  Feed(UserReady{1, true});
+  Tell(CommandKind::kPrepare, 2, 1);
+  Feed(OffersMade{2, {}, ""});
+  const Report& planned = std::get<SendReport>(last_.back()).report;
+  EXPECT_EQ(planned.state, MemberState::kPrepared);
+  EXPECT_TRUE(planned.broken);
+  Tell(CommandKind::kPrepare, 3);
+  Feed(OffersMade{3, {}, ""});
+  EXPECT_FALSE(std::get<SendReport>(last_.back()).report.broken);
+}
+
 TEST_F(MemberTest, LeavesAtOnceForANewerEpochAndNeverForAnOlder) {  // GM-1, GM-4
   Enter(3);
   Tell(CommandKind::kPrepare, 2);
