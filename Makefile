@@ -3,12 +3,13 @@
 #   make test          every test, C++ and Python
 #   make check         format, lint, types, include directions, limits
 #   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
+#   make horovod       builds Horovod, which bench-training_recovery then runs beside Troupe
 #   PRESET=dev make test    another preset of CMakePresets.json (dev: sanitizers)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PRESET ?= release
 
-.PHONY: help install-deps build demo test check format bench clean distclean
+.PHONY: help install-deps build demo test check format horovod bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -32,6 +33,9 @@ check: build
 
 format: install-deps
 	@scripts/format.sh
+
+horovod: install-deps
+	@scripts/build_horovod.sh
 
 bench: build
 	@scripts/bench.sh

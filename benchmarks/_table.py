@@ -68,6 +68,9 @@ def recovery_rows() -> list[Row]:
                         {"bench": "troupe_kill_to_next_step", "model": model},
                         {"bench": "torchelastic_kill_to_next_step", "model": model},
                         "<= 20 ms + a step"))
+        rows.append(Row(f"the same beside elastic Horovod, {title}",
+                        {"bench": "troupe_kill_to_next_step", "model": model},
+                        {"bench": "horovod_kill_to_next_step", "model": model}))
     return rows
 
 
@@ -165,6 +168,16 @@ def gradient_rows() -> list[Row]:
     return rows
 
 
+def overlap_rows() -> list[Row]:
+    """Reduction behind the backward pass, over links of a given rate."""
+    rows = [Row("backward and reduction, 96 MB, 2 hosts, 8 Gbit/s; reference: DDP with bucket views",
+                {"bench": "overlap", "way": "overlapped"}, {"bench": "overlap", "way": "ddp"})]
+    rows.append(Row("of that reduction hidden behind backward; reference: DDP",
+                    {"bench": "overlap_hidden", "way": "overlapped"},
+                    {"bench": "overlap_hidden", "way": "ddp"}))
+    return rows
+
+
 ROWS = [
     *recovery_rows(),
     *all_reduce_rows(),
@@ -175,6 +188,7 @@ ROWS = [
     Row("commit(), 204 MB, durable; reference: torch.save", {"bench": "commit_durable"},
         {"bench": "torch_save"}),
     *gradient_rows(),
+    *overlap_rows(),
     Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
@@ -250,6 +264,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
         commands.append(program("all-reduce", "--members", n))
     commands.append(script("between_hosts", "--program", program("all-reduce")[0]))
     commands.append(script("gradients"))
+    commands.append(script("overlap"))
     commands.append(program("actor-calls"))
     commands.append(program("reductions"))
     return commands

@@ -1,7 +1,8 @@
-"""The training that the recovery benchmark kills: the same model on Troupe and on torchelastic.
+"""The training that the recovery benchmark kills: the same model on Troupe and on its peers.
 
 Every rank appends a line of JSON to a file of its own for each step it has completed, so that what
-a killed rank had done is known to the last step. Run as a script it is torchelastic's trainee.
+a killed rank had done is known to the last step. Run as a script it is the trainee of torchelastic
+or Horovod: ``_trainee.py KIND FOLDER MODEL``.
 """
 
 from __future__ import annotations
@@ -147,5 +148,32 @@ def train_on_torchelastic(folder: str, model_name: str) -> None:
             os.replace(path + ".new", path)
 
 
+def train_on_horovod(folder: str, model_name: str) -> None:
+    """The body of a worker of elastic Horovod, which commits as often as torchelastic saves."""
+    import horovod.torch as hvd
+    import torch
+
+    log = Log(folder)
+    hvd.init()
+    model, loss_of = make_model(model_name)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+        named_parameters=model.named_parameters())
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        while True:
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            state.step += 1
+            log.step(state.step, hvd.rank(), hvd.size())
+            if state.step % SNAPSHOT_EVERY == 0:
+                state.commit()
+
+    loop(hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0))
+
+
 if __name__ == "__main__":
-    train_on_torchelastic(sys.argv[1], sys.argv[2])
+    kind, *arguments = sys.argv[1:]
+    {"torchelastic": train_on_torchelastic, "horovod": train_on_horovod}[kind](*arguments)

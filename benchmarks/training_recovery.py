@@ -1,10 +1,10 @@
-"""Kill to the next completed training step, PyTorch: Troupe beside torchelastic in one run.
+"""Kill to the next completed training step, PyTorch: Troupe beside its peers in one run.
 
 A random worker is killed with SIGKILL in mid-training. The figure is the time until the slowest
 rank has completed its first step after that: on Troupe the survivors go on (and a replacement
-joins later), torchelastic restarts all workers from the last snapshot. "lost" are steps that a
-surviving rank had completed and that were done again. One JSON line a figure; times in
-milliseconds.
+joins later), torchelastic restarts all workers from the last snapshot, and so does elastic Horovod
+without the dead one. "lost" are steps that a surviving rank had completed and that were done again.
+Horovod takes part if ``make horovod`` has built it. One JSON line a figure; times in milliseconds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ import _trainee
 
 TRAINEE = Path(_trainee.__file__)
 LIMIT_S = 60.0
+HOROVOD = TRAINEE.resolve().parent.parent / ".third_party" / "horovod" / "bin"
+# Horovod gives up the host of a dead worker, so each gets one: spellings of this machine.
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "127.1", "127.0.1")
 Event = dict[str, Any]
 
 
@@ -135,7 +138,7 @@ def bench_torchelastic(size: int, kills: int, model: str, interval: Optional[flo
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         with open(os.path.join(folder, "agent.out"), "wb") as output:
-            agent = subprocess.Popen([*command, str(TRAINEE), folder, model], env=env,
+            agent = subprocess.Popen([*command, str(TRAINEE), "torchelastic", folder, model], env=env,
                                      stdout=output, stderr=output, start_new_session=True)
         try:
             times, lost = [], 0
@@ -161,12 +164,69 @@ def bench_torchelastic(size: int, kills: int, model: str, interval: Optional[flo
                     monitor_interval_s=interval,
                     step_ms=round(median_step_ms(_trainee.read_log(folder), size), 2))
         finally:
-            agent.send_signal(signal.SIGTERM)
+            end(agent)
+
+
+def end(agent: subprocess.Popen[bytes]) -> None:
+    """Lets a launcher end its workers; it leads their process group."""
+    agent.send_signal(signal.SIGTERM)
+    try:
+        agent.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(agent.pid, signal.SIGKILL)
+        agent.wait()
+
+
+def bench_horovod(size: int, kills: int, model: str) -> None:
+    """The same on elastic Horovod, started anew for each kill."""
+    times, lost, step_ms = [], 0, float("nan")
+    hung = 0
+    for _ in range(kills):
+        with tempfile.TemporaryDirectory() as folder:
+            found = Path(folder, "hosts.sh")
+            hosts = "".join(f"echo {host}:1\n" for host in LOCAL_HOSTS[:size])
+            found.write_text(f"#!/bin/sh\n{hosts}")
+            found.chmod(0o755)
+            command = ["setpriv", "--pdeathsig", "TERM", str(HOROVOD / "horovodrun"), "--gloo",
+                       "--network-interface", "lo", "-np", str(size), "--min-np", "1", "--max-np",
+                       str(size), "--host-discovery-script", str(found), "--disable-cache",
+                       str(HOROVOD / "python3"), str(TRAINEE), "horovod", folder, model]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+            env["PATH"] = f"{HOROVOD}:{env['PATH']}"
+            with open(os.path.join(folder, "launcher.out"), "wb") as output:
+                launcher = subprocess.Popen(command, env=env, stdout=output, stderr=output,
+                                            start_new_session=True)
             try:
-                agent.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(agent.pid, signal.SIGKILL)
-                agent.wait()
+                if not wait_ranks(folder, size):
+                    raise RuntimeError(Path(folder, "launcher.out").read_text()[:6000])
+                settle()
+                pids = {e["rank"]: e["pid"] for e in _trainee.read_log(folder)}
+                victim = pids[random.randrange(size)]
+                killed = time.monotonic()
+                os.kill(victim, signal.SIGKILL)
+                if not wait_ranks(folder, size - 1, killed):
+                    hung += 1
+                    continue
+                events = _trainee.read_log(folder)
+                ms, again = after_kill(events, killed, victim, size)
+                times.append(ms)
+                lost += again
+                step_ms = median_step_ms(events, size)
+            finally:
+                end(launcher)
+                for event in _trainee.read_log(folder):
+                    end_worker(event["pid"])
+    summary("horovod_kill_to_next_step", times, n=size, model=model, steps_lost=lost,
+            never_recovered=hung, step_ms=round(step_ms, 2))
+
+
+def end_worker(pid: int) -> None:
+    """Ends a worker that its launcher has left behind."""
+    try:
+        if str(TRAINEE).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
 
 
 def main() -> int:
@@ -186,6 +246,11 @@ def main() -> int:
         if not options.no_reference:
             for interval in (0.1, None):
                 bench_torchelastic(options.workers, options.reference_kills, model, interval)
+            if (HOROVOD / "horovodrun").exists():
+                bench_horovod(min(options.workers, len(LOCAL_HOSTS)), options.reference_kills, model)
+            else:
+                print("training_recovery: no Horovod beside it; make horovod builds it",
+                      file=sys.stderr)
     return 0
 
 
