@@ -173,6 +173,7 @@ std::string Coordinator::FindMismatch() const {
     if (peer.waits && sure && peer.report.progress.signature != 0) add(rank, peer.report.progress);
   }
   for (const auto& [rank, peer] : here) {
+    if (peer->report.state != MemberState::kActive) continue;  // It tells of the epoch before.
     for (const Progress& past : peer->report.recent) {
       const bool known = past.signature != 0 && !past.partial && !past.joined;
       if (known && sides.contains(past.sequence)) add(rank, past);

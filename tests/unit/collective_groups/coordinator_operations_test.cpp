@@ -134,6 +134,16 @@ TEST_F(OperationsTest, WhoHasGoneOnIsComparedByWhatItWasIn) {
   EXPECT_THAT(fail.reason, HasSubstr("number 4 of epoch 1"));
 }
 
+TEST_F(OperationsTest, WhoHasNotBegunTheEpochTellsOfTheOneBefore) {
+  FormActive(1, 2);
+  Of(1).recent = {{4, 11, "of the epoch before"}};
+  Of(1).blocked = true;
+  Say(1, MemberState::kLinked, 1);
+  In(0, 4, 22);
+  Say(0);
+  EXPECT_THAT(To(CommandKind::kFail), IsEmpty());
+}
+
 TEST_F(OperationsTest, WhoHasGoneOnFromTheSameIsNotAMismatch) {
   FormActive(1, 3);
   Of(0).recent = {{3, 22, "barrier"}, {4, 11, "broadcast"}};
