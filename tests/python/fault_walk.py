@@ -86,9 +86,11 @@ class Faults:
         self.inside = False  # Whether the main thread is where a Striker is to hit it.
 
     def arrive(self, step: int) -> None:
-        """This rank is about to begin the step, and so is whoever a fault is to hit it in."""
+        """On record: this rank is about to begin a step in which there will be a fault."""
         if self.plan.faulty(step):
-            self._arrival(step, hvd.rank()).touch()
+            draft = self.folder / f"draft-{os.getpid()}"
+            draft.write_text(str(time.monotonic()))
+            draft.rename(self._arrival(step, hvd.rank()))
 
     def _arrival(self, step: int, rank: int) -> Path:
         return self.folder / f"arrived-{hvd.epoch()}-{step}-{rank}"

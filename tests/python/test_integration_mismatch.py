@@ -113,7 +113,7 @@ def test_a_mismatch_is_told_to_every_rank_and_the_group_goes_on(
     executor: troupe.Executor, odd: int, known: bool
 ) -> None:
     handle = executor.submit(run_cases, (odd, known))
-    results = handle.result(60)
+    results = handle.result(120)
     assert len(results) == 4
     for result in results:
         assert [case for case, _, _ in result["told"]] == CASES
