@@ -146,7 +146,8 @@ std::string Coordinator::AssistJoined() {
   return "";
 }
 
-// Members that are in the same collective of the epoch but call it differently.
+// Members that are in the same collective of the epoch but call it differently. Who takes part
+// without waiting for all, like the root of a broadcast, may have gone on: it says what it was in.
 std::string Coordinator::FindMismatch() const {
   struct Side {
     uint64_t signature = 0;
@@ -154,21 +155,29 @@ std::string Coordinator::FindMismatch() const {
     std::string operation;
   };
   std::map<uint64_t, std::vector<Side>> sides;  // By sequence number.
-  for (size_t rank = 0; rank < current_.members.size(); ++rank) {
-    const auto it = peers_.find(current_.members[rank].id);
-    if (it == peers_.end()) continue;
-    const Peer& peer = it->second;
-    const Progress& progress = peer.report.progress;
-    const bool sure =
-        peer.at_reports >= 2 || peer.at_until - peer.at_since >= options_.mismatch_grace;
-    if (!peer.waits || peer.at_epoch != current_.epoch || !sure || progress.signature == 0) {
-      continue;
-    }
-    std::vector<Side>& at = sides[peer.at];
+  const auto add = [&](size_t rank, const Progress& progress) {
+    std::vector<Side>& at = sides[progress.sequence];
     auto side = std::find_if(at.begin(), at.end(),
                              [&](const Side& s) { return s.signature == progress.signature; });
     if (side == at.end()) side = at.insert(at.end(), {progress.signature, {}, progress.operation});
     side->ranks.push_back(static_cast<int>(rank));
+  };
+  std::vector<std::pair<size_t, const Peer*>> here;
+  for (size_t rank = 0; rank < current_.members.size(); ++rank) {
+    const auto it = peers_.find(current_.members[rank].id);
+    if (it == peers_.end() || it->second.at_epoch != current_.epoch) continue;
+    const Peer& peer = it->second;
+    here.emplace_back(rank, &peer);
+    const bool sure =
+        peer.at_reports >= 2 || peer.at_until - peer.at_since >= options_.mismatch_grace;
+    if (peer.waits && sure && peer.report.progress.signature != 0) add(rank, peer.report.progress);
+  }
+  for (const auto& [rank, peer] : here) {
+    if (peer->report.state != MemberState::kActive) continue;  // It tells of the epoch before.
+    for (const Progress& past : peer->report.recent) {
+      const bool known = past.signature != 0 && !past.partial && !past.joined;
+      if (known && sides.contains(past.sequence)) add(rank, past);
+    }
   }
   for (const auto& [sequence, at] : sides) {
     if (at.size() < 2) continue;

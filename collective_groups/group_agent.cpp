@@ -13,6 +13,11 @@ namespace troupe::groups {
 namespace {
 
 constexpr Duration kTickInterval = milliseconds(20);
+// Members leave one after the other when a verdict arrives. Whose links close before it has heard
+// must not take that for a death, but wait for a word; before they have stood there for some time
+// there is no verdict.
+constexpr Duration kVerdictPossible = milliseconds(100);
+constexpr Duration kVerdictWait = seconds(1);
 
 Error ExpelError(ExpelKind kind, const std::string& reason) {
   switch (kind) {
@@ -291,7 +296,7 @@ GroupAgent::Handle GroupAgent::Submit(const char* what, const Call& call, size_t
 void GroupAgent::Run(Pending& pending) {
   std::unique_lock lock(mu_);
   const bool current = in_epoch_ && active_.view.epoch == pending.epoch && !stopped_;
-  const Time begin = trace::On() ? clock_.Now() : Time{};
+  const Time begin = clock_.Now();
   Result<uint64_t> result =
       Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
   if (current) {
@@ -304,23 +309,30 @@ void GroupAgent::Run(Pending& pending) {
     FeedLocked(OperationEnded{pending.epoch, pending.progress.sequence});
     if (trace::On()) TraceCollective(pending, begin);
   }
-  pending.done = true;
-  pending.body = nullptr;
   if (result.ok()) {
     pending.value = *result;
   } else {
-    pending.status = EndedEarly(pending.epoch, result.error());
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kPeerGone || code == ErrorCode::kCorrupt) {
       FeedLocked(CommunicatorBroke{pending.epoch, result.error().message});
     }
+    if (code == ErrorCode::kPeerGone && clock_.Now() - begin >= kVerdictPossible) {
+      changed_.wait_for(lock, kVerdictWait, [&] {
+        return stopped_ || failed_epoch_ == pending.epoch || core_.state() != MemberState::kActive;
+      });
+    }
+    pending.status = EndedEarly(pending.epoch, result.error());
   }
+  pending.done = true;
+  pending.body = nullptr;
   changed_.notify_all();
 }
 
-// An operation that was aborted by a verdict fails for good. Runs under mu_.
+// An operation that was ended by a verdict, on this member or on a peer, fails for good. Runs under
+// mu_.
 Error GroupAgent::EndedEarly(Epoch epoch, Error error) const {
-  if (error.code != ErrorCode::kEpochChanged || failed_epoch_ != epoch) return error;
+  const bool ended = error.code == ErrorCode::kEpochChanged || error.code == ErrorCode::kPeerGone;
+  if (!ended || failed_epoch_ != epoch) return error;
   return {ErrorCode::kMismatch, fail_reason_};
 }
 

@@ -450,7 +450,7 @@ void Member::SendNow() {
   }
   r.progress = progress_;
   r.blocked = blocked_;
-  if (eager_) r.recent = recent_;
+  if (eager_ || blocked_) r.recent = recent_;
   out_.emplace_back(SendReport{std::move(r)});
 }
 

@@ -59,7 +59,7 @@ struct Report {
   std::vector<LinkOffer> linked;    // Ahead-of-time links that are up (slot and attempt).
   Progress progress;                // kActive.
   bool blocked = false;             // The collective of `progress` still runs.
-  std::vector<Progress> recent;     // While somebody has joined: the last ones before `progress`.
+  std::vector<Progress> recent;     // If blocked or somebody has joined: the last ones before.
 
   template <class A>
   void Fields(A& a) {

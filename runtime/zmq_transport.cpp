@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <fstream>
@@ -519,16 +520,24 @@ Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path) {
   if (::access(path.c_str(), F_OK) == 0) return LoadCurveKeys(path);
   Result<CurveKeys> keys = GenerateCurveKeys();
   if (!keys.ok()) return keys;
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  // Under its name it appears whole: others wait for the file to be there, and read it at once.
+  std::string draft = path + ".XXXXXX";
+  const int fd = ::mkostemp(draft.data(), O_CLOEXEC);  // Mode 0600.
   if (fd < 0)
     return Error{ErrorCode::kUnavailable,
                  "cannot create key file " + path + ": " + std::strerror(errno)};
   const std::string text = keys->public_key + "\n" + keys->secret_key + "\n";
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(fd);
+  const int linked = written ? ::link(draft.c_str(), path.c_str()) : -1;
+  const int problem = errno;
+  ::unlink(draft.c_str());
   if (!written)
     return Error{ErrorCode::kResourceExhausted, "cannot write key file " + path + ": disk full?"};
-  return keys;
+  if (linked == 0) return keys;
+  if (problem == EEXIST) return LoadCurveKeys(path);  // Somebody was quicker.
+  return Error{ErrorCode::kUnavailable,
+               "cannot create key file " + path + ": " + std::strerror(problem)};
 }
 
 }  // namespace troupe

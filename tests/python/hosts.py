@@ -80,6 +80,16 @@ class Hosts:
     def mend(self, index: int) -> None:
         self._network.mend(index)
 
+    def impair(self, index: int, **how: float) -> None:
+        """See :meth:`network.Network.impair`."""
+        self._network.impair(index, **how)
+
+    def losses(self, index: int) -> tuple[int, int]:
+        return self._network.losses(index)
+
+    def repair(self, index: int) -> None:
+        self._network.repair(index)
+
     def executor(self, *arguments: Any, **options: Any) -> troupe.Executor:
         return troupe.Executor(*arguments, address=self.address, key_file=str(self.key_file),
                                progress="off", **options)

@@ -12,7 +12,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-_NAME = re.compile(r"tr(\d+)(b|[hv]\d+|p)$")
+import lossy_link
+
+_NAME = re.compile(r"tr(\d+)(b|[hvmio]\d+|p)$")
 
 
 def missing() -> str:
@@ -57,6 +59,7 @@ class Network:
         self.gateway = f"{self.subnet}.1"
         self.prefix = f"tr{os.getpid()}h"
         self._tag = f"tr{os.getpid()}"
+        self._links: dict[int, lossy_link.LossyLink] = {}
 
     def space(self, index: int) -> str:
         """The name of a host's namespace."""
@@ -73,6 +76,46 @@ class Network:
     def mend(self, index: int) -> None:
         """The host is back."""
         ip("link", "set", f"{self._tag}v{index}", "up")
+
+    def impair(
+        self, index: int, delay_ms: float = 0.0, jitter_ms: float = 0.0, loss: float = 0.0
+    ) -> None:
+        """What the host sends and hears comes late, each way, or with a probability not at all.
+
+        Its connections live on. Only with a host that has been impaired does a process stand in
+        the way; :meth:`repair` gives it its plain cable back.
+        """
+        if index not in self._links:
+            self._links[index] = self._insert(index)
+        self._links[index].shape(delay_ms, jitter_ms, loss)
+
+    def losses(self, index: int) -> tuple[int, int]:
+        """Frames of an impaired host that have passed, and that were lost."""
+        return self._links[index].counts()
+
+    def repair(self, index: int) -> None:
+        """The end of :meth:`impair`; a frame that is on its way is lost."""
+        link = self._links.pop(index, None)
+        if link is not None:
+            ip("link", "set", f"{self._tag}v{index}", "master", f"{self._tag}b")
+            link.close()
+            ip("link", "del", f"{self._tag}m{index}")
+
+    def _insert(self, index: int) -> lossy_link.LossyLink:
+        """Cable, bridge of its own, link, bridge of all."""
+        middle, inner, outer = (f"{self._tag}{kind}{index}" for kind in "mio")
+        link = lossy_link.LossyLink(inner, outer, seed=index)
+        try:
+            ip("link", "add", middle, "type", "bridge")
+            for device, bridge in ((inner, middle), (outer, f"{self._tag}b"),
+                                   (f"{self._tag}v{index}", middle)):
+                ip("link", "set", device, "master", bridge)
+                ip("link", "set", device, "up")
+            ip("link", "set", middle, "up")
+        except BaseException:
+            link.close()
+            raise
+        return link
 
     def __enter__(self) -> Network:
         sweep()
@@ -96,6 +139,12 @@ class Network:
         return self
 
     def __exit__(self, *unused: object) -> None:
+        for index, link in self._links.items():
+            link.close()
+            subprocess.run(["ip", "link", "del", f"{self._tag}m{index}"], capture_output=True)
+        self._links.clear()
         for index in range(self.count):
             subprocess.run(["ip", "netns", "del", self.space(index)], capture_output=True)
+            # A connection that was never closed properly keeps the namespace alive for minutes.
+            subprocess.run(["ip", "link", "del", f"{self._tag}v{index}"], capture_output=True)
         subprocess.run(["ip", "link", "del", f"{self._tag}b"], capture_output=True)

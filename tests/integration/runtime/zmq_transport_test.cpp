@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <zmq.hpp>
@@ -408,6 +411,26 @@ TEST(CurveKeysTest, AreCreatedOncePrivateAndReadBack) {
   ::chmod(path.c_str(), 0600);
   std::ofstream(path) << "short\nkeys\n";
   EXPECT_EQ(LoadCurveKeys(path).error().code, ErrorCode::kCorrupt);
+}
+
+TEST(CurveKeysTest, WhoSeesTheFileSeesAllOfItAndEverybodyHasTheSame) {
+  for (int round = 0; round < 50; ++round) {
+    const tests::TempDir dir;
+    const std::string path = dir.path() + "/key";
+    std::vector<std::future<std::string>> makers;
+    for (int n = 0; n < 4; ++n) {
+      makers.push_back(std::async(std::launch::async, [&path, n] {
+        if (n > 0) return LoadOrCreateCurveKeys(path).value().secret_key;
+        while (::access(path.c_str(), F_OK) != 0) std::this_thread::yield();
+        return LoadCurveKeys(path).value().secret_key;
+      }));
+    }
+    std::set<std::string> keys;
+    for (auto& maker : makers) keys.insert(maker.get());
+    EXPECT_EQ(keys.size(), 1U);
+    const std::filesystem::directory_iterator files(dir.path());
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1);  // No draft is left.
+  }
 }
 
 // ---- the loop ----

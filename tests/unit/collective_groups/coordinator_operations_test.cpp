@@ -117,6 +117,44 @@ TEST_F(OperationsTest, UnknownSignaturesAndOtherCollectivesAreNotCompared) {
   EXPECT_THAT(failed_, IsEmpty());
 }
 
+// A root sends and goes on, and so do those that agree with it.
+TEST_F(OperationsTest, WhoHasGoneOnIsComparedByWhatItWasIn) {
+  FormActive(1, 3);
+  for (const int n : {0, 1}) {
+    Of(n).recent = {{3, 22, "barrier"}, {4, 11, "broadcast root 0"}};
+    In(n, 5, 33, "barrier");
+  }
+  In(2, 4, 22, "broadcast root 1");
+  EXPECT_THAT(To(CommandKind::kFail), IsEmpty());  // It may have been about to end.
+  Say(2);
+  EXPECT_THAT(To(CommandKind::kFail), ElementsAre("w0", "w1", "w2"));
+  const Command fail = CommandTo(2, CommandKind::kFail);
+  EXPECT_THAT(fail.reason, HasSubstr("rank 2 broadcast root 1"));
+  EXPECT_THAT(fail.reason, HasSubstr("ranks 0, 1 broadcast root 0"));
+  EXPECT_THAT(fail.reason, HasSubstr("number 4 of epoch 1"));
+}
+
+TEST_F(OperationsTest, WhoHasNotBegunTheEpochTellsOfTheOneBefore) {
+  FormActive(1, 2);
+  Of(1).recent = {{4, 11, "of the epoch before"}};
+  Of(1).blocked = true;
+  Say(1, MemberState::kLinked, 1);
+  In(0, 4, 22);
+  Say(0);
+  EXPECT_THAT(To(CommandKind::kFail), IsEmpty());
+}
+
+TEST_F(OperationsTest, WhoHasGoneOnFromTheSameIsNotAMismatch) {
+  FormActive(1, 3);
+  Of(0).recent = {{3, 22, "barrier"}, {4, 11, "broadcast"}};
+  Of(1).recent = {{3, 0, "unknown"}, {4, 0, "unknown"}, {4, 55, "state transfer", true}};
+  In(0, 5, 33);
+  In(1, 5, 33);
+  In(2, 4, 11, "broadcast");
+  for (int round = 0; round < 3; ++round) Later(milliseconds(500), 3);
+  EXPECT_THAT(failed_, IsEmpty());
+}
+
 TEST_F(OperationsTest, WhoKeepsTheOthersWaitingIsToldAndToldAgainAndPutAside) {
   FormActive(1, 3);
   Out(2, 6);

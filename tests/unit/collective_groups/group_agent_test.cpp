@@ -53,7 +53,8 @@ class BlockingCommunicator final : public Communicator {
     std::unique_lock lock(mu_);
     inside_ = true;
     changed_.notify_all();
-    changed_.wait_for(lock, seconds(10), [&] { return aborted_ > 0; });
+    changed_.wait_for(lock, seconds(10), [&] { return aborted_ > 0 || broken_; });
+    if (broken_) return Error{ErrorCode::kPeerGone, "connection closed"};
     return Error{ErrorCode::kEpochChanged, "the epoch was aborted"};
   }
   Status ReduceScatter(const Operation&, const void*, void*, std::span<const size_t>,
@@ -75,6 +76,11 @@ class BlockingCommunicator final : public Communicator {
     return uint64_t{0};
   }
 
+  void Break() {
+    std::lock_guard lock(mu_);
+    broken_ = true;
+    changed_.notify_all();
+  }
   bool WaitInside() {
     std::unique_lock lock(mu_);
     return changed_.wait_for(lock, seconds(10), [&] { return inside_; });
@@ -90,6 +96,7 @@ class BlockingCommunicator final : public Communicator {
   std::condition_variable changed_;
   bool inside_ = false;
   bool linking_ = false;
+  bool broken_ = false;
   int cancelled_ = -1;
   Epoch aborted_ = 0;
 };
@@ -175,6 +182,38 @@ TEST_F(GroupAgentTest, AnEpochThatChangesIsNoVerdict) {
   const Result<uint64_t> result = agent_.Wait(running, seconds(10));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kEpochChanged);
+}
+
+// A peer that has heard the verdict first closes its links.
+TEST_F(GroupAgentTest, ALinkThatClosesBeforeTheVerdictIsHeardIsNoDeath) {  // GM-11
+  Enter(1);
+  float value = 1;
+  const auto running =
+      agent_.AllReduce({}, {{&value, sizeof value}}, {{&value, sizeof value}}, OneFloat());
+  ASSERT_TRUE(communicator_->WaitInside());
+  std::this_thread::sleep_for(milliseconds(100));  // As long as a verdict takes at least.
+  communicator_->Break();
+  {
+    std::unique_lock lock(mu_);
+    ASSERT_TRUE(told_.wait_for(lock, seconds(10), [&] { return newest_.broken; }));
+  }
+  EXPECT_FALSE(agent_.Poll(running));
+  Tell(CommandKind::kFail, 1);
+  const Result<uint64_t> result = agent_.Wait(running, seconds(10));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kMismatch);
+}
+
+TEST_F(GroupAgentTest, ALinkThatClosesEarlyIsADeathAtOnce) {
+  Enter(1);
+  float value = 1;
+  const auto running =
+      agent_.AllReduce({}, {{&value, sizeof value}}, {{&value, sizeof value}}, OneFloat());
+  ASSERT_TRUE(communicator_->WaitInside());
+  communicator_->Break();
+  const Result<uint64_t> result = agent_.Wait(running, seconds(10));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kPeerGone);
 }
 
 TEST_F(GroupAgentTest, ATransferHasNoPlaceInTheSequence) {

@@ -244,6 +244,22 @@ TEST_F(MemberTest, OperationsAreToldWithTheBeatAndASlowOneOnceBeforeIt) {
   EXPECT_EQ(report.progress.sequence, 1U);  // How far it has come.
 }
 
+TEST_F(MemberTest, WhoIsBlockedTellsWhatItWasInBefore) {
+  Enter(1);
+  Feed(OperationBegan{1, {1, 7, "broadcast"}});
+  Feed(OperationEnded{1, 1});
+  now_ = now_ + options_.beat;
+  Feed(MemberTick{});
+  EXPECT_TRUE(std::get<SendReport>(last_.back()).report.recent.empty());
+  Feed(OperationBegan{1, {2, 8, "barrier"}});
+  now_ = now_ + options_.slow_operation;
+  Feed(MemberTick{});
+  const Report& report = std::get<SendReport>(last_.back()).report;
+  ASSERT_EQ(report.recent.size(), 1U);
+  EXPECT_EQ(report.recent[0].sequence, 1U);
+  EXPECT_EQ(report.recent[0].signature, 7U);
+}
+
 TEST_F(MemberTest, ProgressCountsFromTheEpoch) {
   Enter(1);
   Feed(OperationBegan{1, {5, 7, "barrier"}});
