@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -64,6 +65,12 @@ class GradientReducer {
   Result<uint64_t> Finish();
   // Waits out what is in flight and forgets it.
   void Abandon();
+
+  // ---- for ElasticState ----
+  // Called by Finish when all buckets are on their way, with the samples of Begin; Finish fails
+  // with its error. Forgotten with its owner.
+  using BeforeAverages = std::function<Status(uint64_t counted)>;
+  void SetBeforeAverages(std::weak_ptr<const BeforeAverages> call);
 
  private:
   struct Impl;
