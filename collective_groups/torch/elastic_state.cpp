@@ -83,7 +83,7 @@ struct ElasticState::Impl {
     bool beside = false;  // The training; plain values are applied.
   };
   bool joiners_follow = false;
-  std::shared_ptr<const GradientReducer::BeforeAverages> before_averages;
+  std::shared_ptr<const GradientReducer::Watch> watch;
   Duration limit{};
   std::optional<StateTransfer::Handle> sending;  // Of `saved`.
   std::optional<Following> following;
@@ -101,7 +101,8 @@ struct ElasticState::Impl {
   Result<bool> Receive(StateTransfer& transfer);
   Status FinishSending();
   Status FinishFollowing();
-  Status OnAverages(uint64_t counted);
+  Status OnBegin(uint64_t counted);
+  Status BeforeAverages();
 };
 
 // Into the memory of the commit before where the shapes are the same, which is always but for an
@@ -295,21 +296,24 @@ Status ElasticState::Impl::FinishFollowing() {
   return received.error();
 }
 
-// In Finish of a reducer, whose buckets wait behind the transfer.
-Status ElasticState::Impl::OnAverages(uint64_t counted) {
-  if (following) {
-    if (counted > 0)
-      return Error{ErrorCode::kInvalidArgument,
-                   "a follower's gradients are not those of the group's model: give Begin the "
-                   "samples that the sampler's batch counts, which are 0"};
-    return FinishFollowing();
-  }
-  const bool hold = unwritten.Hold();
-  unwritten.Clear();
-  if (hold) return Status::Ok();
+// What a follower computes may not count, and what it lacks may not be written to.
+Status ElasticState::Impl::OnBegin(uint64_t counted) {
+  if (following && counted > 0)
+    return Error{ErrorCode::kInvalidArgument,
+                 "a follower's gradients are not those of the group's model: give Begin the "
+                 "samples that the sampler's batch counts, which are 0"};
+  if (unwritten.Hold()) return Status::Ok();
   return Error{ErrorCode::kInvalidArgument,
                "parameters or optimizer state were written between Commit and Finish, and a joiner "
                "that follows lacks that; do not call SetJoinersFollow in this program"};
+}
+
+// The buckets wait behind the transfer.
+Status ElasticState::Impl::BeforeAverages() {
+  if (following) return FinishFollowing();
+  Status s = OnBegin(0);
+  unwritten.Clear();
+  return s;
 }
 
 ElasticState::ElasticState(GroupAgent* group) : impl_(std::make_unique<Impl>()) {
@@ -346,10 +350,11 @@ void ElasticState::SetSampler(ElasticSampler* sampler) { impl_->sampler = sample
 void ElasticState::SetJoinersFollow(GradientReducer* reducer) {
   Impl& s = *impl_;
   s.joiners_follow = true;
-  if (!s.before_averages)
-    s.before_averages = std::make_shared<const GradientReducer::BeforeAverages>(
-        [&s](uint64_t counted) { return s.OnAverages(counted); });
-  reducer->SetBeforeAverages(s.before_averages);
+  if (!s.watch)
+    s.watch = std::make_shared<const GradientReducer::Watch>(
+        GradientReducer::Watch{[&s](uint64_t counted) { return s.OnBegin(counted); },
+                               [&s] { return s.BeforeAverages(); }});
+  reducer->SetWatch(s.watch);
 }
 
 int64_t& ElasticState::Integer(const std::string& name) { return impl_->integers[name]; }

@@ -97,7 +97,7 @@ struct GradientReducer::Impl {
   at::Tensor one;  // Of the last bucket's type: what the count is scaled from.
   bool begun = false;
   uint64_t counted = 0;
-  std::weak_ptr<const BeforeAverages> before_averages;
+  std::weak_ptr<const Watch> watch;
   std::optional<Error> failure;
 
   void Plan();
@@ -259,8 +259,8 @@ Status GradientReducer::Impl::WaitAll() {
     if (!bucket.launched) Launch(bucket);
   }
   if (failure) return *failure;
-  if (const auto call = before_averages.lock()) {
-    if (Status s = (*call)(counted); !s.ok()) return s;
+  if (const auto present = watch.lock()) {
+    if (Status s = present->before_averages(); !s.ok()) return s;
   }
   for (Bucket& bucket : buckets) {
     const Result<uint64_t> done = group->Wait(*bucket.handle, options.limit);
@@ -315,10 +315,13 @@ void GradientReducer::Begin(uint64_t counted) {
   Abandon();
   impl_->begun = true;
   impl_->counted = counted;
+  if (const auto watch = impl_->watch.lock()) {
+    if (Status s = watch->on_begin(counted); !s.ok()) impl_->failure = s.error();
+  }
 }
 
-void GradientReducer::SetBeforeAverages(std::weak_ptr<const BeforeAverages> call) {
-  impl_->before_averages = std::move(call);
+void GradientReducer::SetWatch(std::weak_ptr<const Watch> watch) {
+  impl_->watch = std::move(watch);
 }
 
 Result<uint64_t> GradientReducer::Finish() {

@@ -67,10 +67,13 @@ class GradientReducer {
   void Abandon();
 
   // ---- for ElasticState ----
-  // Called by Finish when all buckets are on their way, with the samples of Begin; Finish fails
-  // with its error. Forgotten with its owner.
-  using BeforeAverages = std::function<Status(uint64_t counted)>;
-  void SetBeforeAverages(std::weak_ptr<const BeforeAverages> call);
+  struct Watch {
+    // In Begin. After an error nothing is sent; it is that of Finish.
+    std::function<Status(uint64_t counted)> on_begin;
+    // In Finish, when all buckets are on their way; its error is that of Finish.
+    std::function<Status()> before_averages;
+  };
+  void SetWatch(std::weak_ptr<const Watch> watch);  // Forgotten with its owner.
 
  private:
   struct Impl;

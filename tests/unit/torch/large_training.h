@@ -1,4 +1,4 @@
-// A training whose state is large enough to be sent beside it: one parameter that is mostly there,
+// A training whose state is large enough to be sent beside it: ballast, a few parameters with
 // momentum, and books of how often each sample was counted.
 #pragma once
 
@@ -18,16 +18,17 @@ namespace troupe::elastic {
 
 struct LargeModel : torch::nn::Module {
   explicit LargeModel(int64_t elements)
-      : weights(register_parameter("weights", torch::rand({elements}))),
+      : weights(register_parameter("weights", torch::rand({4096}))),
+        ballast(register_buffer("ballast", torch::rand({elements}))),
         passes(register_buffer("passes", torch::zeros({1}))) {}
   // Another loss for each sample.
   at::Tensor Loss(const at::Tensor& samples) {
     passes.add_(1);  // A running statistic: differs from rank to rank.
-    const at::Tensor some = weights.narrow(0, 0, 4096);
     const at::Tensor wanted = samples.to(torch::kFloat).add(1).mean();
-    return (some - wanted).pow(2).mean() + (weights - 0.5).pow(2).mean();
+    return (weights - wanted).pow(2).mean() + ballast.narrow(0, 0, 4096).mul(weights).sum();
   }
   at::Tensor weights;
+  at::Tensor ballast;
   at::Tensor passes;
 };
 
@@ -40,7 +41,7 @@ struct SampleBooks : torch::nn::Module {
 class LargeTraining {
  public:
   static constexpr uint64_t kSamples = 96;         // 4 per rank and step.
-  static constexpr int64_t kElements = 2'200'000;  // As much again for momentum: 16.8 MiB.
+  static constexpr int64_t kElements = 4'400'000;  // Of ballast: 16.8 MiB.
 
   LargeTraining(groups::GroupAgent* group, uint64_t seed, int64_t elements = kElements,
                 bool joiners_follow = true, uint64_t samples = kSamples)
@@ -95,7 +96,8 @@ class LargeTraining {
 
   // What all members have alike at the end, in short.
   std::string Summary() {
-    const at::Tensor bits = model.weights.detach().view(torch::kInt).to(torch::kLong);
+    const at::Tensor all = torch::cat({model.weights.detach(), model.ballast});
+    const at::Tensor bits = all.view(torch::kInt).to(torch::kLong);
     const at::Tensor place = torch::arange(bits.numel()).add(1);
     return "steps=" + std::to_string(state.Integer("steps")) +
            " missing=" + std::to_string((1 - books.counts).clamp_min(0).sum().item<int64_t>()) +

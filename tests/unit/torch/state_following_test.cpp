@@ -18,12 +18,16 @@ struct Trainer {
       : peer(all.Add(host)), training(&peer.agent, seed, elements, joiners_follow) {}
   void Start() {
     peer.thread = std::thread([this] {
-      const Result<Ending> ending = training.Run();
+      const Result<Ending> ending = RunElastic(peer.agent, training.state, [this] {
+        const bool over = ends_at_join && peer.agent.Current().view.epoch > 1;
+        return over ? Status::Ok() : training.TrainOn();
+      });
       outcome = ending.ok() ? Status::Ok() : Status(ending.error());
     });
   }
   Peer& peer;
   LargeTraining training;
+  bool ends_at_join = false;
   Status outcome;
   std::vector<Batch> after_join;  // Its batches from the epoch of the join on.
 };
@@ -221,6 +225,18 @@ TEST_F(Following, IfAllWhoHoldTheStateDieTheJoinerBeginsAnew) {
   EXPECT_TRUE(all.WaitFor("begins anew"));
 }
 
+TEST_F(Following, AJoinerHasTheTensorsAlsoIfTrainingEndsWithoutAStep) {
+  Begin();
+  Trainer& joiner = AddJoiner();
+  for (auto& trainer : trainers) trainer->ends_at_join = true;
+  joiner.Start();
+  Enter({0, 1, 2});
+  all.Join();
+  EXPECT_TRUE(joiner.outcome.ok());
+  EXPECT_TRUE(joiner.training.state.has_state());
+  EXPECT_EQ(joiner.training.Summary(), trainers[0]->training.Summary());
+}
+
 // ---- when all wait ----
 
 TEST_F(Following, ASmallStateIsSentBeforeTheStep) {
@@ -253,13 +269,25 @@ TEST_F(Following, AJoinerThatWasNotAskedSaysSo) {
 
 // ---- promises ----
 
-TEST_F(Following, AWriteBetweenCommitAndFinishIsNamed) {
+class FollowingWrite : public Following, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(FollowingWrite, IsNamed) {
   Begin();
   AddJoiner().Start();
-  on_step = [&](Trainer& trainer) {
-    torch::NoGradGuard no_grad;
-    if (trainer.peer.slot == 1 && all.epoch() == 2) trainer.training.model.weights.mul_(0.5);
-    return Status::Ok();
+  on_step = [&](Trainer& trainer) -> Status {
+    LargeTraining& t = trainer.training;
+    if (trainer.peer.slot != 1 || all.epoch() != 2) return Status::Ok();
+    if (GetParam()) {
+      t.reducer->Begin(4);
+      t.model.Loss(torch::zeros({1})).backward();
+    }
+    {
+      torch::NoGradGuard no_grad;
+      t.model.weights.mul_(0.5);
+    }
+    if (!GetParam()) return Status::Ok();
+    const Result<uint64_t> samples = t.reducer->Finish();
+    return samples.ok() ? Status::Ok() : Status(samples.error());
   };
   Enter({0, 1, 2});
   trainers[1]->peer.thread.join();
@@ -270,6 +298,9 @@ TEST_F(Following, AWriteBetweenCommitAndFinishIsNamed) {
   Enter({0, 2});
   ExpectEqualEnds({0, 2});
 }
+INSTANTIATE_TEST_SUITE_P(To, FollowingWrite, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "ParametersAfterBegin" : "ParametersBeforeBegin";
+});
 
 TEST_F(Following, AFollowerMayNotCountSamples) {
   Begin();
@@ -304,17 +335,14 @@ TEST(FollowingSource, CommitsWhenNobodyReceivesTheCommitBeforeAnyMore) {
   ASSERT_TRUE(training.state.Sync(source.agent().Current(), seconds(10)).ok());
   mailbox.clear();
   ASSERT_TRUE(training.Step().ok());
-  const at::Tensor sent = training.model.weights.detach().clone();
+  const at::Tensor sent = training.model.ballast.clone();
   source.peer().before_large = [&] {  // A commit that does not wait is done long before.
     const auto early = committed.get_future().wait_for(std::chrono::milliseconds(200));
     EXPECT_EQ(early, std::future_status::timeout);
   };
   source.Enter(2, {1, -1});
   ASSERT_TRUE(training.state.Sync(source.agent().Current(), seconds(10)).ok());
-  {
-    torch::NoGradGuard no_grad;
-    training.model.weights.zero_();
-  }
+  training.model.ballast.zero_();
   ASSERT_TRUE(training.state.Commit().ok());
   committed.set_value();
   const auto it = std::find_if(mailbox.begin(), mailbox.end(), [&](const std::string& bytes) {
@@ -401,15 +429,14 @@ class Sources : public Following {
     const LargeModel& first = trainers.front()->training.model;
     const LargeModel& last = trainers.back()->training.model;
     EXPECT_TRUE(torch::equal(first.weights.detach(), last.weights.detach()));
+    EXPECT_TRUE(torch::equal(first.ballast, last.ballast));
     EXPECT_TRUE(torch::equal(first.passes, last.passes));
     return senders;
   }
-  static constexpr int64_t kWithoutMomentum = 2 * LargeTraining::kElements;
 };
 
 TEST_F(Sources, OneHolderPerHostSendsAPart) {
-  const auto senders = SendersOf(
-      {"a", "a", "b", "b", "c", "d"}, [](size_t, LargeTraining&) {}, kWithoutMomentum);
+  const auto senders = SendersOf({"a", "a", "b", "b", "c", "d"}, [](size_t, LargeTraining&) {});
   EXPECT_EQ(senders, (std::vector<int>{0, 2, 4}));
 }
 
@@ -417,7 +444,7 @@ TEST_F(Sources, WhoseBitsAreOthersSendsNothing) {
   const auto other = [](size_t i, LargeTraining& training) {
     if (i == 1) training.model.passes.add_(1);
   };
-  EXPECT_EQ(SendersOf({"a", "b", "c", "d"}, other, kWithoutMomentum), (std::vector<int>{0, 2}));
+  EXPECT_EQ(SendersOf({"a", "b", "c", "d"}, other), (std::vector<int>{0, 2}));
 }
 
 TEST_F(Sources, ASmallStateCostsNoMessageMore) {
