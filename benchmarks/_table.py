@@ -170,7 +170,7 @@ def gradient_rows() -> list[Row]:
 
 def overlap_rows() -> list[Row]:
     """Reduction behind the backward pass, over links of a given rate."""
-    rows = [Row("backward and reduction, 96 MB, 2 hosts, 8 Gbit/s; reference: DDP with bucket views",
+    rows = [Row("backward and reduction, 96 MB, 2 hosts, 8 Gbit/s; reference: DDP, bucket views",
                 {"bench": "overlap", "way": "overlapped"}, {"bench": "overlap", "way": "ddp"})]
     rows.append(Row("of that reduction hidden behind backward; reference: DDP",
                     {"bench": "overlap_hidden", "way": "overlapped"},

@@ -138,8 +138,9 @@ def bench_torchelastic(size: int, kills: int, model: str, interval: Optional[flo
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         with open(os.path.join(folder, "agent.out"), "wb") as output:
-            agent = subprocess.Popen([*command, str(TRAINEE), "torchelastic", folder, model], env=env,
-                                     stdout=output, stderr=output, start_new_session=True)
+            command += [str(TRAINEE), "torchelastic", folder, model]
+            agent = subprocess.Popen(command, env=env, stdout=output, stderr=output,
+                                     start_new_session=True)
         try:
             times, lost = [], 0
             for generation in range(kills):
@@ -247,7 +248,8 @@ def main() -> int:
             for interval in (0.1, None):
                 bench_torchelastic(options.workers, options.reference_kills, model, interval)
             if (HOROVOD / "horovodrun").exists():
-                bench_horovod(min(options.workers, len(LOCAL_HOSTS)), options.reference_kills, model)
+                slots = min(options.workers, len(LOCAL_HOSTS))
+                bench_horovod(slots, options.reference_kills, model)
             else:
                 print("training_recovery: no Horovod beside it; make horovod builds it",
                       file=sys.stderr)

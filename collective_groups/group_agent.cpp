@@ -352,13 +352,14 @@ Result<uint64_t> GroupAgent::Wait(Handle handle, Duration limit) {
   if (it == operations_.end())
     return Error{ErrorCode::kNotFound, "unknown handle, or one that was waited for before"};
   const std::shared_ptr<Pending> operation = it->second;
-  if (!changed_.wait_for(lock, limit, [&] { return operation->done || stopped_; })) {
+  // Also of an agent that stops: until the lane has left the operation its memory is in use.
+  if (!changed_.wait_for(lock, limit, [&] { return operation->done; })) {
     return Error{ErrorCode::kDeadlineExceeded, "the operation is still running"};
   }
   operations_.erase(handle);
-  if (!operation->done) return Error{ErrorCode::kCancelled, "the group agent stopped"};
-  if (!operation->status.ok()) return operation->status.error();
-  return operation->value;
+  if (operation->status.ok()) return operation->value;
+  if (stopped_) return Error{ErrorCode::kCancelled, "the group agent stopped"};
+  return operation->status.error();
 }
 
 bool GroupAgent::Poll(Handle handle) const {

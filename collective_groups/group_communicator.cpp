@@ -94,6 +94,20 @@ struct EpochState {
   }
 };
 
+// The first that all receivers share memory with, so that nothing goes over the network; else the
+// first.
+size_t NearestSource(const View& view, std::span<const int> sources,
+                     std::span<const int> receivers) {
+  const auto memory = [&](int rank) -> const std::string& { return view.members[rank].memory; };
+  const auto near = [&](int source) {
+    return !memory(source).empty() &&
+           std::all_of(receivers.begin(), receivers.end(),
+                       [&](int receiver) { return memory(receiver) == memory(source); });
+  };
+  const auto it = std::find_if(sources.begin(), sources.end(), near);
+  return it == sources.end() ? 0 : static_cast<size_t>(it - sources.begin());
+}
+
 double PostscaleOf(const ReduceArguments& arguments, const Team& team) {
   return arguments.average ? arguments.postscale / team.size() : arguments.postscale;
 }
@@ -277,8 +291,8 @@ class GroupCommunicator final : public Communicator {
     Status status = Run(operation, [&](EpochState& epoch, TeamState& team, uint64_t) {
       --team.sequence;  // Taken by Run.
       // With both kinds of links under one stream a wait for one could hold up the other.
-      if (team.layout.way == Way::kLevels)
-        sources = sources.first(std::min<size_t>(1, sources.size()));
+      if (team.layout.way == Way::kLevels && !sources.empty())
+        sources = sources.subspan(NearestSource(epoch.view, sources, receivers), 1);
       Algorithms algorithms(epoch.channel.get(), &team.team, OperationKey(kTeamsMax - 1, 0, 0),
                             &epoch.workspace);
       Result<uint64_t> result = algorithms.Transfer(sources, receivers, buffers);

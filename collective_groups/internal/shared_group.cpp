@@ -100,8 +100,8 @@ SharedGroup::Seen SharedGroup::Reached(uint64_t word, uint64_t count,
   return Seen::kYes;
 }
 
-// Of the other side of a ring; nothing yet if it has not entered this epoch, and nothing any more if
-// it has gone on to a later one.
+// Of the other side of a ring; nothing yet if it has not entered this epoch, and nothing any more
+// if it has gone on to a later one.
 uint64_t SharedGroup::CountOf(uint64_t word) {
   if ((word & ~kCountMask) == epoch_bits_) return word & kCountMask;
   left_behind_ = left_behind_ || Reached(word, 0, std::nullopt) == Seen::kNever;

@@ -13,6 +13,7 @@ Status RunView(groups::GroupAgent& group, ElasticState& state, const groups::Act
                const std::function<Status()>& train, const LoopOptions& options) {
   if (Status s = state.Sync(active, options.sync_limit); !s.ok()) return s;
   if (Status s = train(); !s.ok()) return s;
+  if (Status s = state.FinishSync(); !s.ok()) return s;
   // Nobody leaves with the newest state while a peer has to redo the last step.
   groups::GroupAgent::Call call;
   call.text = "end of RunElastic";

@@ -1,5 +1,6 @@
 #include "collective_groups/torch/elastic_sampler.h"
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 
@@ -29,17 +30,27 @@ void ElasticSampler::Permute() {
   for (size_t i = order_.size() - 1; i > 0; --i) std::swap(order_[i], order_[random() % (i + 1)]);
 }
 
-Result<Batch> ElasticSampler::Next() {
+// How many samples each rank takes of the next step.
+std::vector<uint64_t> ElasticSampler::NextSizes() const {
   const uint64_t left = ledger_.remaining();
-  if (left == 0) {
+  const auto takers = static_cast<uint64_t>(std::count(takes_.begin(), takes_.end(), true));
+  const bool full = left / takers >= batch_size_;
+  std::vector<uint64_t> sizes(takes_.size(), 0);
+  uint64_t place = 0;
+  for (size_t rank = 0; rank < takes_.size(); ++rank) {
+    if (!takes_[rank]) continue;
+    sizes[rank] = full ? batch_size_ : left / takers + (place < left % takers ? 1 : 0);
+    ++place;
+  }
+  return sizes;
+}
+
+Result<Batch> ElasticSampler::Next() {
+  if (ledger_.remaining() == 0) {
     return Error{ErrorCode::kInvalidArgument,
                  "data epoch " + std::to_string(data_epoch()) + " is exhausted; call BeginEpoch"};
   }
-  std::vector<uint64_t> sizes(size_, batch_size_);
-  if (left / size_ < batch_size_) {
-    for (uint64_t rank = 0; rank < size_; ++rank)
-      sizes[rank] = left / size_ + (rank < left % size_ ? 1 : 0);
-  }
+  const std::vector<uint64_t> sizes = NextSizes();
   const auto shares = ledger_.Lease(ledger_.next_step(), sizes);
   if (!shares.ok()) return shares.error();
   leased_ = true;
@@ -53,18 +64,24 @@ Result<Batch> ElasticSampler::Next() {
   for (const auto& [begin, end] : (*shares)[rank_]) {
     batch.indices.insert(batch.indices.end(), at(begin), at(end));
   }
-  if (batch.indices.empty()) batch.indices.push_back(order_.front());
+  if (batch.counted == 0) {
+    const uint64_t ghosts = takes_[rank_] ? 1 : std::min<uint64_t>(2, order_.size());
+    batch.indices.assign(order_.begin(), at(ghosts));
+  }
   return batch;
 }
 
-void ElasticSampler::Enter(int rank, int size) {
+void ElasticSampler::Enter(int rank, int size, const std::vector<int>& followers) {
   rank_ = static_cast<uint64_t>(rank);
-  size_ = static_cast<uint64_t>(size);
+  takes_.assign(static_cast<size_t>(size), true);
+  for (const int follower : followers) takes_.at(static_cast<size_t>(follower)) = false;
+  TROUPE_ASSERT(followers.size() < takes_.size(), "somebody must have a share of a step");
   ledger_.Void(ledger_.next_step());
   leased_ = false;
 }
 
 Status ElasticSampler::Commit() {
+  takes_.assign(takes_.size(), true);
   if (!leased_) return Status::Ok();
   leased_ = false;
   return ledger_.Commit(ledger_.next_step());

@@ -97,6 +97,7 @@ struct GradientReducer::Impl {
   at::Tensor one;  // Of the last bucket's type: what the count is scaled from.
   bool begun = false;
   uint64_t counted = 0;
+  std::weak_ptr<const Watch> watch;
   std::optional<Error> failure;
 
   void Plan();
@@ -258,6 +259,9 @@ Status GradientReducer::Impl::WaitAll() {
     if (!bucket.launched) Launch(bucket);
   }
   if (failure) return *failure;
+  if (const auto present = watch.lock()) {
+    if (Status s = present->before_averages(); !s.ok()) return s;
+  }
   for (Bucket& bucket : buckets) {
     const Result<uint64_t> done = group->Wait(*bucket.handle, options.limit);
     // Past the limit it may still run; Abandon waits on.
@@ -311,6 +315,13 @@ void GradientReducer::Begin(uint64_t counted) {
   Abandon();
   impl_->begun = true;
   impl_->counted = counted;
+  if (const auto watch = impl_->watch.lock()) {
+    if (Status s = watch->on_begin(counted); !s.ok()) impl_->failure = s.error();
+  }
+}
+
+void GradientReducer::SetWatch(std::weak_ptr<const Watch> watch) {
+  impl_->watch = std::move(watch);
 }
 
 Result<uint64_t> GradientReducer::Finish() {

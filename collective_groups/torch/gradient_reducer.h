@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -64,6 +65,15 @@ class GradientReducer {
   Result<uint64_t> Finish();
   // Waits out what is in flight and forgets it.
   void Abandon();
+
+  // ---- for ElasticState ----
+  struct Watch {
+    // In Begin. After an error nothing is sent; it is that of Finish.
+    std::function<Status(uint64_t counted)> on_begin;
+    // In Finish, when all buckets are on their way; its error is that of Finish.
+    std::function<Status()> before_averages;
+  };
+  void SetWatch(std::weak_ptr<const Watch> watch);  // Forgotten with its owner.
 
  private:
   struct Impl;

@@ -19,6 +19,7 @@
 
 #include "collective_groups/ledger.h"
 #include "daemons/worker_client.h"
+#include "tests/support/forwarding_communicator.h"
 
 namespace {
 
@@ -61,44 +62,19 @@ class Faults {
 };
 
 // Passes everything on, dying where told.
-class FaultyCommunicator final : public Communicator {
+class FaultyCommunicator final : public ForwardingCommunicator {
  public:
   FaultyCommunicator(std::unique_ptr<Communicator> inner, const Faults* faults)
-      : inner_(std::move(inner)), faults_(faults) {}
-  const std::string& memory() const override { return inner_->memory(); }
+      : ForwardingCommunicator(std::move(inner)), faults_(faults) {}
   Result<std::string> Offer(uint32_t my_slot, uint32_t peer_slot,
                             const std::string& peer_memory) override {
     faults_->Reach("in_offer");
-    return inner_->Offer(my_slot, peer_slot, peer_memory);
+    return ForwardingCommunicator::Offer(my_slot, peer_slot, peer_memory);
   }
   Status Link(uint32_t slot, const std::string& address) override {
     faults_->Reach("in_link");
-    return inner_->Link(slot, address);
+    return ForwardingCommunicator::Link(slot, address);
   }
-  void CancelLink(uint32_t slot) override { inner_->CancelLink(slot); }
-  void CancelLinks() override { inner_->CancelLinks(); }
-  Status Begin(const View& view, int rank, std::vector<Team> teams) override {
-    return inner_->Begin(view, rank, std::move(teams));
-  }
-  void Abort(Epoch epoch) override { inner_->Abort(epoch); }
-  Status AddTeam(Team team) override { return inner_->AddTeam(std::move(team)); }
-  Team team(uint32_t id) const override { return inner_->team(id); }
-  Status AllReduce(const Operation& operation, std::span<const ConstBuffer> in,
-                   std::span<const MutableBuffer> out, const ReduceArguments& arguments) override {
-    return inner_->AllReduce(operation, in, out, arguments);
-  }
-  Status ReduceScatter(const Operation& operation, const void* in, void* out,
-                       std::span<const size_t> counts, const ReduceArguments& arguments) override {
-    return inner_->ReduceScatter(operation, in, out, counts, arguments);
-  }
-  Status Broadcast(const Operation& operation, void* data, size_t bytes, int root) override {
-    return inner_->Broadcast(operation, data, bytes, root);
-  }
-  Status Exchange(const Operation& operation, std::span<const OutgoingBlock> outgoing,
-                  std::span<const IncomingBlock> incoming) override {
-    return inner_->Exchange(operation, outgoing, incoming);
-  }
-  Status Barrier(const Operation& operation) override { return inner_->Barrier(operation); }
   Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
                             std::span<const MutableBuffer> buffers) override {
     if (faults_->Armed("in_sync")) {
@@ -107,11 +83,10 @@ class FaultyCommunicator final : public Communicator {
         ::raise(SIGKILL);
       }).detach();
     }
-    return inner_->Transfer(sources, receivers, buffers);
+    return ForwardingCommunicator::Transfer(sources, receivers, buffers);
   }
 
  private:
-  const std::unique_ptr<Communicator> inner_;
   const Faults* const faults_;
 };
 

@@ -156,10 +156,13 @@ Status CheckOptimizer(optim::Optimizer& optimizer, const std::string& name,
                                          std::to_string(parameters)};
 }
 
-size_t WriteOptimizer(optim::Optimizer& optimizer, const OptimizerState& state,
-                      std::span<const at::Tensor> tensors) {
+void WriteRates(optim::Optimizer& optimizer, const OptimizerState& state) {
   for (size_t i = 0; i < state.rates.size(); ++i)
     optimizer.param_groups()[i].options().set_lr(state.rates[i]);
+}
+
+size_t WriteOptimizer(optim::Optimizer& optimizer, const OptimizerState& state,
+                      std::span<const at::Tensor> tensors) {
   size_t taken = 0;
   (void)WithKind(optimizer, [&](const char*, auto* type) {
     using State = std::remove_pointer_t<decltype(type)>;

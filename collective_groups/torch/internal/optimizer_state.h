@@ -28,7 +28,9 @@ namespace troupe::elastic::internal {
 // Whether `state` is of the same kind of optimizer over as many parameters.
 [[nodiscard]] Status CheckOptimizer(torch::optim::Optimizer& optimizer, const std::string& name,
                                     const OptimizerState& state);
-// Makes the optimizer's state equal; returns how many of `tensors` it took. Checked before.
+// Makes learning rates equal. Checked before.
+void WriteRates(torch::optim::Optimizer& optimizer, const OptimizerState& state);
+// Makes what is kept per parameter equal; returns how many of `tensors` it took. Checked before.
 size_t WriteOptimizer(torch::optim::Optimizer& optimizer, const OptimizerState& state,
                       std::span<const at::Tensor> tensors);
 

@@ -208,6 +208,23 @@ TEST_P(CommunicatorTest, TransferReachesEveryReceiverFromAnyNumberOfSources) {
   }
 }
 
+// Ranks 1 and 3 are on one host: nothing of it goes over the network.
+TEST(TransferTest, StateComesFromASourceOnTheReceiversHost) {
+  World world(Kind::kLevels, 4);
+  const std::vector<int> sources{0, 1};
+  const std::vector<int> receivers{3};
+  const std::string state(100'000, 's');
+  world.OnAll([&](int rank, Communicator& communicator) {
+    std::string data = rank < 2 ? state : std::string(state.size(), '-');
+    const MutableBuffer buffer{data.data(), data.size()};
+    if (rank == 2) return;
+    const Result<uint64_t> sent = communicator.Transfer(sources, receivers, {&buffer, 1});
+    ASSERT_TRUE(sent.ok()) << sent.error().message;
+    EXPECT_EQ(*sent, rank == 1 ? state.size() : 0);
+    EXPECT_EQ(data, state);
+  });
+}
+
 TEST_P(CommunicatorTest, EpochsFollowOneAnotherOverTheSameLinks) {
   World world(KindOf(), Size());
   for (int epoch = 0; epoch < 20; ++epoch) {

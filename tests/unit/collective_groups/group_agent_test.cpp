@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 namespace troupe::groups {
 namespace {
 
@@ -55,6 +58,9 @@ class BlockingCommunicator final : public Communicator {
     changed_.notify_all();
     changed_.wait_for(lock, seconds(10), [&] { return aborted_ > 0 || broken_; });
     if (broken_) return Error{ErrorCode::kPeerGone, "connection closed"};
+    lock.unlock();
+    if (leaves_late) std::this_thread::sleep_for(milliseconds(20));
+    left = true;
     return Error{ErrorCode::kEpochChanged, "the epoch was aborted"};
   }
   Status ReduceScatter(const Operation&, const void*, void*, std::span<const size_t>,
@@ -81,6 +87,9 @@ class BlockingCommunicator final : public Communicator {
     broken_ = true;
     changed_.notify_all();
   }
+  std::atomic<bool> leaves_late = false;  // An aborted all-reduce takes a while to come out.
+  std::atomic<bool> left = false;
+
   bool WaitInside() {
     std::unique_lock lock(mu_);
     return changed_.wait_for(lock, seconds(10), [&] { return inside_; });
@@ -245,6 +254,22 @@ TEST_F(GroupAgentTest, ACancelledLinkAheadFreesTheLane) {
   agent_.Ready(0, false);
   ASSERT_TRUE(WaitState(MemberState::kPrepared));
   EXPECT_LT(SteadyClock().Now() - begin, seconds(5));  // Link alone would hold it for ten.
+}
+
+// Whoever waits may free the memory next.
+TEST_F(GroupAgentTest, AWaitLastsUntilTheMemoryIsFreeAlsoIfTheAgentStops) {
+  Enter(1);
+  communicator_->leaves_late = true;
+  float value = 1;
+  const auto handle =
+      agent_.AllReduce({}, {{&value, sizeof value}}, {{&value, sizeof value}}, OneFloat());
+  ASSERT_TRUE(communicator_->WaitInside());
+  std::thread stopping([&] { agent_.Stop(); });
+  const Result<uint64_t> done = agent_.Wait(handle, seconds(10));
+  EXPECT_TRUE(communicator_->left);
+  stopping.join();
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::kCancelled);
 }
 
 }  // namespace

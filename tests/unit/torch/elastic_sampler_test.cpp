@@ -58,6 +58,32 @@ TEST(ElasticSampler, GivesAGhostToARankWithoutAShare) {
   EXPECT_EQ(batch->step_size, 2U);
 }
 
+TEST(ElasticSampler, GivesFollowersNoShareUpToTheNextCommit) {  // GM-9
+  std::vector<ElasticSampler> ranks(4, ElasticSampler(50, 8, 7));
+  const auto enter = [&](const std::vector<int>& followers) {
+    for (int i = 0; i < 4; ++i) ranks[static_cast<size_t>(i)].Enter(i, 4, followers);
+  };
+  enter({1, 3});
+  ASSERT_TRUE(ranks[0].Next().ok());
+  for (int again = 0; again < 2; ++again) {  // A lease that is not committed is given back.
+    const Result<Batch> follower = ranks[1].Next();
+    ASSERT_TRUE(follower.ok());
+    EXPECT_EQ(follower->counted, 0U);
+    EXPECT_EQ(follower->indices.size(), 2U);
+    EXPECT_EQ(follower->step_size, 16U);
+  }
+  std::map<int64_t, int> counts;
+  StepAll(ranks, counts);
+  EXPECT_EQ(counts.size(), 16U);
+  StepAll(ranks, counts);
+  EXPECT_EQ(counts.size(), 48U);
+  enter({0, 1, 2});  // Two are left.
+  EXPECT_EQ(ranks[3].Next()->counted, 2U);
+  StepAll(ranks, counts);
+  EXPECT_EQ(ranks[0].remaining(), 0U);
+  for (const auto& [sample, count] : counts) EXPECT_EQ(count, 1) << sample;
+}
+
 TEST(ElasticSampler, PermutesAnewInEachDataEpochAndAlikeOnAllMembers) {
   ElasticSampler one(50, 50, 3);
   ElasticSampler other(50, 50, 3);

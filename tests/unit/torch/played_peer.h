@@ -5,7 +5,9 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collective_groups/communicator.h"
@@ -23,6 +25,7 @@ class PlayedPeer final : public Communicator {
   std::string fail_at;                   // An all-reduce whose text has this fails.
   std::vector<std::string> all_reduces;  // Texts, in order.
   std::deque<std::string>* mailbox = nullptr;
+  std::function<void()> before_large;  // Called before the first large transfer.
 
   const std::string& memory() const override { return memory_; }
   Result<std::string> Offer(uint32_t, uint32_t, const std::string&) override { return memory_; }
@@ -64,6 +67,7 @@ class PlayedPeer final : public Communicator {
   Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int>,
                             std::span<const MutableBuffer> buffers) override {
     for (const MutableBuffer& buffer : buffers) {
+      if (before_large && buffer.bytes > (size_t{1} << 20)) std::exchange(before_large, nullptr)();
       if (sources[0] == rank) {
         mailbox->emplace_back(static_cast<const char*>(buffer.data), buffer.bytes);
         continue;
