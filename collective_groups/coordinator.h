@@ -13,8 +13,8 @@
 // Owns: the group's membership. Durable part: EpochRecord.
 // Invariants: GM-1 epochs only grow. GM-2 at most one member list per epoch. GM-3 nobody is active
 // in an epoch before all its members were prepared, nor before all were linked if links had to be
-// made; where there are none to make they go with Install. GM-5 after the last fault all live members
-// reach one active epoch.
+// made; where there are none to make they go with Install. GM-5 after the last fault all live
+// members reach one active epoch.
 // GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first
 // message leaves.
 // GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.

@@ -9,9 +9,9 @@
 // Prepared, Linked). Prepared means that it is out of every older epoch, so a member's version
 // cannot change behind the view's back.
 // Thread: owner only. Never blocks, reads no clock; same inputs give same outputs.
-// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Install or Activate of the
-// epoch it is Linked in), GM-4 (an epoch it left is aborted before anything of a later one starts),
-// GM-11 (an epoch that failed by a verdict is not left before its operations have failed).
+// Invariants: GM-1 (never enters an older epoch), GM-3 (Active only after Install or Activate of
+// the epoch it is Linked in), GM-4 (an epoch it left is aborted before anything of a later one
+// starts), GM-11 (an epoch that failed by a verdict is not left before its operations have failed).
 // Limits: MemberOptions.
 #pragma once
 
