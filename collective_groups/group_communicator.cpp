@@ -19,6 +19,7 @@ namespace {
 
 constexpr char kMemoryLink = 'm';
 constexpr char kRemoteLink = 'r';
+constexpr Duration kRetireAfter = milliseconds(100);
 
 // Sends each message the way its peer is reached.
 class MixedChannel final : public Channel {
@@ -165,7 +166,7 @@ class GroupCommunicator final : public Communicator {
     for (Team& team : teams) {
       if (team.me >= 0) epoch->Add(std::move(team));
     }
-    DropLeft(Current().get(), view);
+    RetireLeft(Current().get(), view);
     std::lock_guard lock(mu_);
     epoch_ = std::move(epoch);
     return Status::Ok();
@@ -344,19 +345,30 @@ class GroupCommunicator final : public Communicator {
     return Status::Ok();
   }
 
-  // Unmaps the memory of members that have left; joiners that are linked ahead keep theirs.
-  void DropLeft(const EpochState* old, const View& view) {
+  // The memory of members that have left; joiners that are linked ahead keep theirs. To unmap it
+  // takes as long as all else that an epoch begins with, and everybody does it at the same time:
+  // an operation does so when the group has long gone on.
+  void RetireLeft(const EpochState* old, const View& view) {
     if (old == nullptr) return;
     for (const ViewMember& m : old->view.members) {
       const bool stays = std::any_of(view.members.begin(), view.members.end(),
                                      [&](const ViewMember& n) { return n.slot == m.slot; });
-      if (!stays) peers_.erase(m.slot);
+      const auto left = stays ? peers_.end() : peers_.find(m.slot);
+      if (left == peers_.end()) continue;
+      retired_.push_back(std::move(left->second));
+      retire_at_ = SteadyClock().Now() + kRetireAfter;
+      peers_.erase(left);
     }
+  }
+
+  void UnmapRetired() {
+    if (!retired_.empty() && SteadyClock().Now() >= retire_at_) retired_.clear();
   }
 
   template <class Body>
   Status Run(const Operation& operation, Body&& body) {
     std::lock_guard running(running_);
+    UnmapRetired();
     const std::shared_ptr<EpochState> epoch = Current();
     const auto over = [&] {
       return Error{ErrorCode::kEpochChanged, operation.text + ": the epoch was aborted"};
@@ -483,7 +495,10 @@ class GroupCommunicator final : public Communicator {
   const std::unique_ptr<Links> links_;
   const std::shared_ptr<SharedSegment> segment_;
   std::map<uint32_t, std::shared_ptr<SharedSegment>> peers_;  // By slot; owned by the link lane.
-  std::mutex running_;                                        // Held by the operation that runs.
+  // To be unmapped; guarded by running_, as is when.
+  std::vector<std::shared_ptr<SharedSegment>> retired_;
+  Time retire_at_{};
+  std::mutex running_;  // Held by the operation that runs.
 
   // Guarded by mu_.
   mutable std::mutex mu_;

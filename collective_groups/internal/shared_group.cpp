@@ -108,7 +108,12 @@ uint64_t SharedGroup::CountOf(uint64_t word) {
   return 0;
 }
 
-Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* what) {
+// `missed`, if given, is the member whose news `check` needs next.
+Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* what,
+                              const std::function<uint32_t()>& missed) {
+  const auto awaited = [&] {
+    return missed ? SharedSegment::NewsOf(missed()) : SharedSegment::kAnything;
+  };
   const auto finished = [&](Seen seen) { return seen != Seen::kNotYet; };
   Seen seen = check();
   for (int i = 0; !finished(seen) && i < spins_ && !dead_.load(std::memory_order_relaxed); ++i) {
@@ -120,12 +125,14 @@ Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* wh
   const Time deadline = finished(seen) ? Time::Never() : clock.Now() + kCollectiveTimeout;
   while (!finished(seen) && !dead_.load()) {
     const uint32_t bell = header.doorbell.load();
-    header.sleeping.store(1);
+    const uint32_t wanted = awaited();
+    header.sleeping.store(wanted);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     seen = check();
-    if (!finished(seen) && !dead_.load()) Mine().Sleep(bell, kSleepSlice);
-    header.sleeping.store(0);
-    seen = check();
+    const bool same = !finished(seen) && awaited() == wanted;  // Else look for the next.
+    if (same && !dead_.load()) Mine().Sleep(bell, kSleepSlice);
+    header.sleeping.store(SharedSegment::kAwake);
+    if (same) seen = check();
     if (!finished(seen) && clock.Now() >= deadline) {
       return Error{ErrorCode::kPeerGone,
                    std::string(what) + ": a member of this host made no progress in time"};
@@ -139,7 +146,7 @@ void SharedGroup::Publish(const LocalTeam& team, Words words, uint64_t count) {
   const uint64_t stamp = Stamp(count) | (uint64_t{team.signature} << 32);
   (Mine().header().*words)[team.id].value.store(stamp, std::memory_order_release);
   for (const int peer : team.peers) {
-    if (peer != static_cast<int>(me_)) peers_[peer].segment->Ring();
+    if (peer != static_cast<int>(me_)) peers_[peer].segment->Ring(static_cast<uint32_t>(me_));
   }
 }
 
@@ -157,7 +164,8 @@ Status SharedGroup::WaitForAll(const LocalTeam& team, Words words, uint64_t coun
         }
         return Seen::kYes;
       },
-      what);
+      what,
+      [&] { return static_cast<uint32_t>(team.peers[std::min(next, team.peers.size() - 1)]); });
 }
 
 // A member that was stopped for a while and put aside may have read what a later epoch wrote.
@@ -335,7 +343,7 @@ Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int roo
             return Reached(source.header().staged[team.id].value.load(std::memory_order_acquire),
                            chunk + 1, team.signature);
           },
-          "broadcast");
+          "broadcast", [&] { return static_cast<uint32_t>(team.peers[root]); });
       if (!there.ok()) return there;
       std::memcpy(at, source.stage(team.id, chunk), piece);
       Publish(team, &SharedHeader::staged, chunk + 1);
@@ -427,7 +435,7 @@ bool SharedGroup::MoveOut(size_t peer, Line& line) {
   }
   if (line.written == before) return false;
   Mine().header().written[peer].value.store(Stamp(line.written), std::memory_order_release);
-  theirs.Ring();
+  theirs.Ring(static_cast<uint32_t>(me_));
   return true;
 }
 
@@ -465,7 +473,7 @@ bool SharedGroup::MoveIn(size_t peer, Line& line) {
   }
   if (line.consumed == before) return false;
   Mine().header().consumed[peer].value.store(Stamp(line.consumed), std::memory_order_release);
-  theirs.Ring();
+  theirs.Ring(static_cast<uint32_t>(me_));
   return true;
 }
 

@@ -115,7 +115,8 @@ class SharedGroup final : public Channel {
   [[nodiscard]] Seen Reached(uint64_t word, uint64_t count,
                              std::optional<uint16_t> signature) const;
   uint64_t CountOf(uint64_t word);
-  Status WaitUntil(const std::function<Seen()>& check, const char* what);
+  Status WaitUntil(const std::function<Seen()>& check, const char* what,
+                   const std::function<uint32_t()>& missed = nullptr);
   [[nodiscard]] uint64_t Stamp(uint64_t count) const { return epoch_bits_ | count; }
 
   [[nodiscard]] size_t IndexOf(int rank) const;

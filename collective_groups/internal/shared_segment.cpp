@@ -121,9 +121,10 @@ char* SharedSegment::ring(size_t rank) const {
 
 // The fence orders what was published before it against the owner's flag: either the owner sees
 // the news before it sleeps, or its flag is seen here.
-void SharedSegment::Ring() {
+void SharedSegment::Ring(uint32_t member) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (header().sleeping.load(std::memory_order_relaxed) != 0) RingAlways();
+  const uint32_t awaited = header().sleeping.load(std::memory_order_relaxed);
+  if (awaited == kAnything || awaited == NewsOf(member)) RingAlways();
 }
 
 void SharedSegment::RingAlways() {

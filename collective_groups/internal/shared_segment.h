@@ -35,7 +35,7 @@ struct SharedHeader {
   uint64_t magic;
   uint64_t nonce;
   alignas(64) std::atomic<uint32_t> doorbell;  // Rung by peers when something they publish is new.
-  alignas(64) std::atomic<uint32_t> sleeping;  // The owner sleeps on its doorbell.
+  alignas(64) std::atomic<uint32_t> sleeping;  // On its doorbell the owner waits for this.
   SharedWord staged[kTeamsMax];                // Chunks of each team: put into the stage,
   SharedWord reduced[kTeamsMax];               // and this member's part of the result computed.
   SharedWord written[kPeersMax];               // Bytes put into the ring to each rank,
@@ -61,8 +61,15 @@ class SharedSegment {
   }
   [[nodiscard]] char* ring(size_t rank) const;
 
-  void Ring();                                  // Any process: wakes the owner if it sleeps.
-  void RingAlways();                            // The owner: a wake-up that is not lost.
+  // What an owner can wait for: nothing, for it is awake; anything; news of one member, whom all
+  // in its epoch know by the same number. Of N members that wait for all others each is woken by
+  // the next one it misses, instead of N times.
+  static constexpr uint32_t kAwake = 0;
+  static constexpr uint32_t kAnything = 1;
+  [[nodiscard]] static constexpr uint32_t NewsOf(uint32_t member) { return member + 2; }
+
+  void Ring(uint32_t member);  // Any process: wakes the owner if it waits for news of `member`.
+  void RingAlways();           // The owner: a wake-up that is not lost.
   void Sleep(uint32_t bell, Duration at_most);  // The owner: until the doorbell is not `bell`.
 
  private:

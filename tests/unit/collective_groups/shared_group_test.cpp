@@ -21,11 +21,19 @@ class SharedGroupTest : public ::testing::Test {
       segment = std::move(*made);
     }
   }
-  std::unique_ptr<SharedGroup> Enter(Epoch epoch, size_t me) const {
-    return std::make_unique<SharedGroup>(
-        epoch, std::vector<SharedGroup::Peer>{{0, segments_[0]}, {1, segments_[1]}}, me);
+  std::unique_ptr<SharedGroup> Enter(Epoch epoch, size_t me, int members = 2) const {
+    std::vector<SharedGroup::Peer> peers;
+    for (int rank = 0; rank < members; ++rank) peers.push_back({rank, segments_[rank]});
+    return std::make_unique<SharedGroup>(epoch, std::move(peers), me);
   }
-  std::shared_ptr<SharedSegment> segments_[2];
+  [[nodiscard]] bool WaitsFor(int member, uint32_t awaited) const {
+    const Time deadline = SteadyClock().Now() + seconds(10);
+    while (segments_[member]->header().sleeping.load() != awaited) {
+      if (SteadyClock().Now() >= deadline) return false;
+    }
+    return true;
+  }
+  std::shared_ptr<SharedSegment> segments_[3];
 };
 
 TEST_F(SharedGroupTest, AMessageLargerThanItsRingArrives) {
@@ -59,6 +67,27 @@ TEST_F(SharedGroupTest, WhoIsLeftBehindTakesNothingOfALaterEpoch) {
   const Status status = receiving.get();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kEpochChanged);
+}
+
+TEST_F(SharedGroupTest, WhoWaitsForAllIsWokenByTheOneItMisses) {
+  std::vector<std::future<Status>> barriers;
+  const auto arrive = [&](int me) {
+    barriers.push_back(std::async(std::launch::async, [this, me] {
+      LocalTeam team;
+      team.peers = {0, 1, 2};
+      team.me = me;
+      return Enter(1, static_cast<size_t>(me), 3)->Barrier(team);
+    }));
+  };
+  const uint32_t middle = SharedSegment::NewsOf(1);
+  arrive(0);
+  ASSERT_TRUE(WaitsFor(0, middle));
+  const uint32_t bell = segments_[0]->header().doorbell.load();
+  arrive(2);
+  ASSERT_TRUE(WaitsFor(2, middle));
+  EXPECT_EQ(segments_[0]->header().doorbell.load(), bell);
+  arrive(1);
+  for (auto& barrier : barriers) EXPECT_TRUE(barrier.get().ok());
 }
 
 TEST_F(SharedGroupTest, NothingIsSentToWhoHasGoneOn) {
