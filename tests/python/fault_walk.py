@@ -83,6 +83,7 @@ class Faults:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.folder = Path(plan.folder)
+        self._gathered: list[threading.Event] = []  # Set when all that happen together can.
         self.inside = False  # Whether the main thread is where a Striker is to hit it.
 
     def arrive(self, step: int) -> None:
@@ -108,6 +109,10 @@ class Faults:
 
     def happen(self, fault: Fault) -> None:
         """Waits for those that are to happen together with it; then it is on record, and done."""
+        self._gather(fault)
+        self._strike_now(fault)
+
+    def _gather(self, fault: Fault) -> None:
         if fault.phase == "before":  # the others have left the step before
             there = [self._arrival(fault.step, rank) for rank in range(hvd.size())]
             _wait_until(lambda: all(arrival.exists() for arrival in there))
@@ -116,6 +121,8 @@ class Faults:
         others = [self.folder / f"ready-{f.name}-{hvd.epoch()}" for f in self.plan.faults
                   if fault.together and f.together == fault.together]
         _wait_until(lambda: all(other.exists() for other in others))
+
+    def _strike_now(self, fault: Fault) -> None:
         entry = {**asdict(fault), "inside": self.inside, "epoch": hvd.epoch(),
                  "size": hvd.size(), "pid": os.getpid(), "time_s": time.monotonic()}
         try:
@@ -126,17 +133,27 @@ class Faults:
         os.write(descriptor, json.dumps(entry).encode())
         os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
 
+    def await_gathering(self) -> None:
+        """Does not run out of calls while faults of this process wait for those of others."""
+        for gathered in self._gathered:
+            gathered.wait(_GATE_S)
+        self._gathered.clear()
+
     def strike(self, fault: Fault, most_s: float) -> None:
         """Lets it happen in a moment, while the main thread is inside."""
         delay_s = random.Random(fault.name).uniform(0.0001, most_s)
-        begun = threading.Event()
+        begun, gathered = threading.Event(), threading.Event()
+        self._gathered.append(gathered)
 
         def run() -> None:
             begun.set()
             _wait_until(lambda: self.inside)
-            time.sleep(delay_s)
-            _wait_until(lambda: self.inside)
-            self.happen(fault)
+            self._gather(fault)
+            gathered.set()
+            if not fault.together:  # Else the first of them would end the epoch of the others.
+                time.sleep(delay_s)
+                _wait_until(lambda: self.inside)
+            self._strike_now(fault)
 
         threading.Thread(target=run, daemon=True).start()
         begun.wait()
@@ -234,7 +251,10 @@ def _one_step(plan: Plan, faults: Faults, call: Call) -> None:
     faults.reach("before", call.step)
     faults.inside = True
     try:
-        results = [run() for _ in range(MIDDLE_CALLS if plan.faulty(call.step, "middle") else 1)]
+        results = [run()]
+        if plan.faulty(call.step, "middle"):
+            faults.await_gathering()
+            results += [run() for _ in range(MIDDLE_CALLS - 1)]
     except HorovodInternalError:
         faults.inside = False
         faults.reach("noticed", call.step)

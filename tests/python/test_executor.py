@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,15 @@ def test_from_other_threads_at_once() -> None:
     assert results == [[0, 1]] * 4
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Started in the background by a shell, this process would ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_cancels_and_raises() -> None:
     started = threading.Event()
 
