@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,8 @@ class Script:
         self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, str(path)], env=env, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
+            # A shell that has started the tests in the background lets them ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
 
