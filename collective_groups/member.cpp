@@ -56,18 +56,7 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
       SendNow();
     }
   } else if (const auto* e = std::get_if<OffersMade>(&event)) {
-    if (prepare_ && e->epoch == prepare_->epoch && e->epoch == offering_ && parked_) {
-      offering_ = 0;
-      state_ = MemberState::kPrepared;
-      epoch_ = e->epoch;
-      offers_ = e->offers;
-      linking_ = false;
-      // Who plans takes the links of the epoch before for clean.
-      const bool spoilt = aborted_ && prepare_->planned;
-      problem_ = e->problem.empty() && spoilt ? "the epoch before was cut short" : e->problem;
-      broken_ = !problem_.empty();
-      SendNow();
-    }
+    OnOffersMade(*e);
   } else if (const auto* e = std::get_if<EpochLinked>(&event)) {
     if (state_ == MemberState::kPrepared && e->epoch == epoch_) {
       broken_ = !e->problem.empty();
@@ -135,6 +124,20 @@ void Member::OnUserReady(const UserReady& e) {
   } else {
     SendNow();
   }
+}
+
+void Member::OnOffersMade(const OffersMade& e) {
+  if (!prepare_ || e.epoch != prepare_->epoch || e.epoch != offering_ || !parked_) return;
+  offering_ = 0;
+  state_ = MemberState::kPrepared;
+  epoch_ = e.epoch;
+  offers_ = e.offers;
+  linking_ = false;
+  // Who plans takes the links of the epoch before for clean.
+  const bool spoilt = aborted_ && prepare_->planned;
+  problem_ = e.problem.empty() && spoilt ? "the epoch before was cut short" : e.problem;
+  broken_ = !problem_.empty();
+  SendNow();
 }
 
 void Member::OnUserBoundary() {

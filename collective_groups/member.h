@@ -175,6 +175,7 @@ class Member {
   void OnCommand(const Command& command);
   void OnInstall(const Command& command);
   void OnActivate(const Command& command);
+  void OnOffersMade(const OffersMade& e);
   void Activate();
   void Abort();
   void OnPlan(const Command& command);
