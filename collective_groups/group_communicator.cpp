@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -347,22 +348,25 @@ class GroupCommunicator final : public Communicator {
 
   // The memory of members that have left; joiners that are linked ahead keep theirs. To unmap it
   // takes as long as all else that an epoch begins with, and everybody does it at the same time:
-  // an operation does so when the group has long gone on.
+  // an operation or a later epoch does so, when the group has long gone on.
   void RetireLeft(const EpochState* old, const View& view) {
+    UnmapRetired();
     if (old == nullptr) return;
+    const Time due = SteadyClock().Now() + kRetireAfter;
     for (const ViewMember& m : old->view.members) {
       const bool stays = std::any_of(view.members.begin(), view.members.end(),
                                      [&](const ViewMember& n) { return n.slot == m.slot; });
       const auto left = stays ? peers_.end() : peers_.find(m.slot);
       if (left == peers_.end()) continue;
-      retired_.push_back(std::move(left->second));
-      retire_at_ = SteadyClock().Now() + kRetireAfter;
+      retired_.push_back({due, std::move(left->second)});
       peers_.erase(left);
     }
   }
 
   void UnmapRetired() {
-    if (!retired_.empty() && SteadyClock().Now() >= retire_at_) retired_.clear();
+    if (retired_.empty()) return;
+    const Time now = SteadyClock().Now();
+    while (!retired_.empty() && retired_.front().due <= now) retired_.pop_front();
   }
 
   template <class Body>
@@ -495,10 +499,12 @@ class GroupCommunicator final : public Communicator {
   const std::unique_ptr<Links> links_;
   const std::shared_ptr<SharedSegment> segment_;
   std::map<uint32_t, std::shared_ptr<SharedSegment>> peers_;  // By slot; owned by the link lane.
-  // To be unmapped; guarded by running_, as is when.
-  std::vector<std::shared_ptr<SharedSegment>> retired_;
-  Time retire_at_{};
-  std::mutex running_;  // Held by the operation that runs.
+  struct Retired {
+    Time due;  // Each has its own: in a storm of epochs there is always a younger one.
+    std::shared_ptr<SharedSegment> segment;
+  };
+  std::deque<Retired> retired_;  // To be unmapped, oldest first; guarded by running_.
+  std::mutex running_;           // Held by the operation that runs.
 
   // Guarded by mu_.
   mutable std::mutex mu_;
