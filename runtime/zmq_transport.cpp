@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -495,49 +494,6 @@ Result<CurveKeys> GenerateCurveKeys() {
                  "this libzmq was built without CURVE; install Debian's libzmq5"};
   }
   return CurveKeys{public_key, secret_key};
-}
-
-Result<CurveKeys> LoadCurveKeys(const std::string& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) {
-    return Error{ErrorCode::kNotFound,
-                 "no key file at " + path + "; copy it from the head's machine"};
-  }
-  if ((info.st_mode & 077) != 0) {
-    return Error{ErrorCode::kPermissionDenied,
-                 "key file " + path + " is readable by others; run: chmod 600 " + path};
-  }
-  std::ifstream in(path);
-  CurveKeys keys;
-  if (!(in >> keys.public_key >> keys.secret_key) || keys.public_key.size() != 40 ||
-      keys.secret_key.size() != 40) {
-    return Error{ErrorCode::kCorrupt, "key file " + path + " does not hold two 40-character keys"};
-  }
-  return keys;
-}
-
-Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path) {
-  if (::access(path.c_str(), F_OK) == 0) return LoadCurveKeys(path);
-  Result<CurveKeys> keys = GenerateCurveKeys();
-  if (!keys.ok()) return keys;
-  // Under its name it appears whole: others wait for the file to be there, and read it at once.
-  std::string draft = path + ".XXXXXX";
-  const int fd = ::mkostemp(draft.data(), O_CLOEXEC);  // Mode 0600.
-  if (fd < 0)
-    return Error{ErrorCode::kUnavailable,
-                 "cannot create key file " + path + ": " + std::strerror(errno)};
-  const std::string text = keys->public_key + "\n" + keys->secret_key + "\n";
-  const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  ::close(fd);
-  const int linked = written ? ::link(draft.c_str(), path.c_str()) : -1;
-  const int problem = errno;
-  ::unlink(draft.c_str());
-  if (!written)
-    return Error{ErrorCode::kResourceExhausted, "cannot write key file " + path + ": disk full?"};
-  if (linked == 0) return keys;
-  if (problem == EEXIST) return LoadCurveKeys(path);  // Somebody was quicker.
-  return Error{ErrorCode::kUnavailable,
-               "cannot create key file " + path + ": " + std::strerror(problem)};
 }
 
 }  // namespace troupe

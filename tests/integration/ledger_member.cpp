@@ -20,6 +20,7 @@
 #include "collective_groups/ledger.h"
 #include "daemons/worker_client.h"
 #include "tests/support/forwarding_communicator.h"
+#include "tests/support/worker_process.h"
 
 namespace {
 
@@ -181,26 +182,16 @@ std::string Summary(const State& state) {
 
 int main() {
   Faults faults;
-  auto client = daemons::WorkerClient::FromEnvironment(
-      [&](const std::string& address) -> Result<std::unique_ptr<Communicator>> {
-        const char* share = std::getenv("TROUPE_SHARED_MEMORY");
-        const bool alone = share != nullptr && std::string(share) == "0";
-        auto made = MakeCommunicator({{address}, alone ? "" : "ledger"});
-        if (!made.ok()) return made.error();
-        return std::unique_ptr<Communicator>(
-            std::make_unique<FaultyCommunicator>(std::move(*made), &faults));
-      });
+  auto client = testing::ConnectWorker("ledger", [&faults](std::unique_ptr<Communicator> made) {
+    return std::make_unique<FaultyCommunicator>(std::move(made), &faults);
+  });
   if (!client.ok()) {
     std::cerr << client.error().ToString() << std::endl;
     return 1;
   }
   daemons::WorkerClient& worker = **client;
-  std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {
-    if (worker.released()) return 0;
-    assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
-  }
+  const std::optional<Assignment> assignment = testing::AwaitJob(worker);
+  if (!assignment) return 0;
   size_t samples = 512;
   size_t per_rank = 2;
   int pace_us = 500;

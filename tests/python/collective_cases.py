@@ -1,4 +1,4 @@
-"""Random collectives and what NumPy says their results are; runs inside workers.
+"""Random collectives and what NumPy says their results are, and such that differ; inside workers.
 
 Every rank makes the inputs of all ranks from the seed, so it knows the right answer by itself.
 """
@@ -174,3 +174,23 @@ def run_cases(seed: int, count: int) -> tuple[int, int]:
             getattr(Case(seed * 1000 + number, chosen), kind)()
             done += 1
     return hvd.rank(), done
+
+
+def disagree(case: str, odd: bool) -> None:
+    """One of two ranks that do not call the same: the odd one, or one of the others."""
+    if case == "shape":
+        hvd.allreduce(torch.ones(300 if odd else 400))
+    elif case == "dtype":
+        hvd.allreduce(torch.ones(3, dtype=torch.float64 if odd else torch.float32))
+    elif case == "op":
+        hvd.allreduce(torch.ones(3), op=hvd.Min if odd else hvd.Max)
+    elif case == "root":
+        hvd.broadcast(torch.ones(3), 1 if odd else 0)
+    elif case == "scale":
+        hvd.allreduce(torch.ones(3), prescale_factor=2.0 if odd else 1.0)
+    elif case == "name":
+        hvd.allreduce(torch.ones(3), name="b" if odd else "a")
+    elif odd:
+        hvd.allgather(torch.ones(3))
+    else:
+        hvd.broadcast(torch.ones(3), 0)

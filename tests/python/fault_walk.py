@@ -109,22 +109,28 @@ class Faults:
 
     def happen(self, fault: Fault) -> None:
         """Waits for those that are to happen together with it; then it is on record, and done."""
-        self._gather(fault)
-        self._strike_now(fault)
+        self._strike_now(fault, self._gather(fault))
 
-    def _gather(self, fault: Fault) -> None:
+    def _gather(self, fault: Fault) -> dict[str, Any]:
+        """Where this rank is, once all are ready whose faults happen together.
+
+        Taken before it says that it is ready: the first of them ends the epoch of the others.
+        """
         if fault.phase == "before":  # the others have left the step before
             there = [self._arrival(fault.step, rank) for rank in range(hvd.size())]
             _wait_until(lambda: all(arrival.exists() for arrival in there))
-        ready = self.folder / f"ready-{fault.name}-{hvd.epoch()}"
-        ready.touch()
-        others = [self.folder / f"ready-{f.name}-{hvd.epoch()}" for f in self.plan.faults
+        place = self._place()
+        (self.folder / f"ready-{fault.name}-{place['epoch']}").touch()
+        others = [self.folder / f"ready-{f.name}-{place['epoch']}" for f in self.plan.faults
                   if fault.together and f.together == fault.together]
         _wait_until(lambda: all(other.exists() for other in others))
+        return place
 
-    def _strike_now(self, fault: Fault) -> None:
-        entry = {**asdict(fault), "inside": self.inside, "epoch": hvd.epoch(),
-                 "size": hvd.size(), "pid": os.getpid(), "time_s": time.monotonic()}
+    def _place(self) -> dict[str, Any]:
+        return {"inside": self.inside, "epoch": hvd.epoch(), "size": hvd.size()}
+
+    def _strike_now(self, fault: Fault, place: dict[str, Any]) -> None:
+        entry = {**asdict(fault), **place, "pid": os.getpid(), "time_s": time.monotonic()}
         try:
             path = self.folder / f"fault-{fault.name}"
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -148,12 +154,13 @@ class Faults:
         def run() -> None:
             begun.set()
             _wait_until(lambda: self.inside)
-            self._gather(fault)
+            place = self._gather(fault)
             gathered.set()
-            if not fault.together:  # Else the first of them would end the epoch of the others.
+            if not fault.together:
                 time.sleep(delay_s)
                 _wait_until(lambda: self.inside)
-            self._strike_now(fault)
+                place = self._place()
+            self._strike_now(fault, place)
 
         threading.Thread(target=run, daemon=True).start()
         begun.wait()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("memory", ["memory", "links"])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("size", range(1, 9))
 def test_collectives_match_numpy(size: int, memory: str) -> None:
     env = {"TROUPE_SHARED_MEMORY": "0"} if memory == "links" else {}
     count = 8 * len(KINDS)

@@ -13,6 +13,7 @@ import pytest
 import troupe
 from troupe._cluster import find_bin_dir
 
+from collective_cases import disagree
 from hosts import Hosts, missing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -28,29 +29,6 @@ SIDES = {
     "name": ('allreduce "b" float32[3] average', 'allreduce "a" float32[3] average'),
 }
 CASES = list(SIDES)
-
-
-def disagree(case: str, odd: bool) -> None:
-    import torch
-
-    import troupe.torch as hvd
-
-    if case == "shape":
-        hvd.allreduce(torch.ones(300 if odd else 400))
-    elif case == "dtype":
-        hvd.allreduce(torch.ones(3, dtype=torch.float64 if odd else torch.float32))
-    elif case == "op":
-        hvd.allreduce(torch.ones(3), op=hvd.Min if odd else hvd.Max)
-    elif case == "root":
-        hvd.broadcast(torch.ones(3), 1 if odd else 0)
-    elif case == "scale":
-        hvd.allreduce(torch.ones(3), prescale_factor=2.0 if odd else 1.0)
-    elif case == "name":
-        hvd.allreduce(torch.ones(3), name="b" if odd else "a")
-    elif odd:
-        hvd.allgather(torch.ones(3))
-    else:
-        hvd.broadcast(torch.ones(3), 0)
 
 
 def run_cases(odd: int, known: bool) -> dict[str, Any]:

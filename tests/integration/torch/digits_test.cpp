@@ -31,7 +31,8 @@ TEST_P(TorchDigits, AKilledWorkerIsReplacedAndNoSampleIsLostOrDoubled) {
   options.spares = 1;
   options.share_memory = GetParam();
   options.argv = {bin};
-  options.payload = "20\n" + finish_file + "\n" TROUPE_EXAMPLE_DATA "/digits.bin";
+  // After 50 data epochs it has converged, to 0.97-0.98; after 20 to anything from 0.945 to 0.985.
+  options.payload = "50\n" + finish_file + "\n" TROUPE_EXAMPLE_DATA "/digits.bin";
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(3, seconds(60)));
   // In the middle of training: some data epochs are done, and it does not end before it is told.
@@ -47,7 +48,7 @@ TEST_P(TorchDigits, AKilledWorkerIsReplacedAndNoSampleIsLostOrDoubled) {
   const std::string& summary = cluster.results().front();
   for (const std::string& other : cluster.results()) EXPECT_EQ(other, summary);
   EXPECT_GT(Value(summary, "accuracy"), 0.95) << summary;
-  EXPECT_GE(Value(summary, "epochs"), 20) << summary;
+  EXPECT_GE(Value(summary, "epochs"), 50) << summary;
   EXPECT_NE(summary.find("missing=0 doubled=0"), std::string::npos) << summary;
 }
 

@@ -14,6 +14,7 @@
 #include "collective_groups/view.h"
 #include "daemons/worker_client.h"
 #include "tests/support/forwarding_communicator.h"
+#include "tests/support/worker_process.h"
 #include "tests/unit/torch/large_training.h"
 
 namespace {
@@ -84,26 +85,16 @@ Result<std::string> Train(daemons::WorkerClient& worker, const std::string& go_o
 }  // namespace
 
 int main() {
-  auto client = daemons::WorkerClient::FromEnvironment(
-      [&](const std::string& address) -> Result<std::unique_ptr<Communicator>> {
-        const char* share = std::getenv("TROUPE_SHARED_MEMORY");
-        const bool alone = share != nullptr && std::string(share) == "0";
-        auto made = MakeCommunicator({{address}, alone ? "" : "follow"});
-        if (!made.ok()) return made.error();
-        return std::unique_ptr<Communicator>(
-            std::make_unique<MortalCommunicator>(std::move(*made)));
-      });
+  auto client = testing::ConnectWorker("follow", [](std::unique_ptr<Communicator> made) {
+    return std::make_unique<MortalCommunicator>(std::move(made));
+  });
   if (!client.ok()) {
     std::cerr << client.error().ToString() << std::endl;
     return 1;
   }
   daemons::WorkerClient& worker = **client;
-  std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {
-    if (worker.released()) return 0;
-    assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
-  }
+  const std::optional<Assignment> assignment = testing::AwaitJob(worker);
+  if (!assignment) return 0;
   const Result<std::string> summary = Train(worker, assignment->payload);
   worker.Finish(summary.ok(), summary.ok() ? *summary : summary.error().ToString(), seconds(30));
   if (!summary.ok()) std::cerr << summary.error().ToString() << std::endl;

@@ -48,6 +48,18 @@ class MemberTest : public ::testing::Test {
     Tell(CommandKind::kActivate, epoch);
     EXPECT_EQ(Count<Activated>(), 1);
   }
+  // Up to the Install of epoch 1, in which nobody has to link.
+  Command InstallAtOnce() {
+    Feed(UserReady{1, true});
+    Tell(CommandKind::kPrepare, 1);
+    Feed(OffersMade{1, {}, ""});
+    Command install;
+    install.kind = CommandKind::kInstall;
+    install.epoch = 1;
+    install.at_once = true;
+    Feed(CommandReceived{install});
+    return install;
+  }
 
   Time now_{1'000'000'000};
   MemberOptions options_{{"w", 1}, "h", ""};
@@ -56,14 +68,7 @@ class MemberTest : public ::testing::Test {
 };
 
 TEST_F(MemberTest, GoesAtOnceWhereNobodyHasToLink) {
-  Feed(UserReady{1, true});
-  Tell(CommandKind::kPrepare, 1);
-  Feed(OffersMade{1, {}, ""});
-  Command install;
-  install.kind = CommandKind::kInstall;
-  install.epoch = 1;
-  install.at_once = true;
-  Feed(CommandReceived{install});
+  const Command install = InstallAtOnce();
   EXPECT_EQ(Count<Activated>(), 0);  // It still has to begin the epoch.
   Feed(EpochLinked{1, ""});
   EXPECT_EQ(Count<Activated>(), 1);
@@ -87,14 +92,7 @@ TEST_F(MemberTest, OffersAreToldUntilAllAreLinked) {
 }
 
 TEST_F(MemberTest, WhoCannotBeginAnEpochDoesNotGo) {
-  Feed(UserReady{1, true});
-  Tell(CommandKind::kPrepare, 1);
-  Feed(OffersMade{1, {}, ""});
-  Command install;
-  install.kind = CommandKind::kInstall;
-  install.epoch = 1;
-  install.at_once = true;
-  Feed(CommandReceived{install});
+  InstallAtOnce();
   Feed(EpochLinked{1, "refused"});
   EXPECT_EQ(Count<Activated>(), 0);
   EXPECT_EQ(core_->state(), MemberState::kPrepared);

@@ -23,6 +23,16 @@ WorkerResult Returned(const HeadRig& rig, size_t worker) {
   return {rig.process(worker), "j", "w" + std::to_string(worker) + "#1", true, 0, "value"};
 }
 
+// Worker 0 tells of state in the epoch.
+void NoteState(HeadRig& rig, groups::Epoch epoch) {
+  WorkerNote note;
+  note.process = rig.process(0);
+  note.kind = "state";
+  note.epoch = epoch;
+  note.bytes = 8;
+  rig.Say(kFrameWorkerNote, note.process, note);
+}
+
 // The pause of an epoch is known when its last member has told it; a member may be done by then.
 TEST(HeadEvents, AnEpochComesBeforeTheEndOfItsMembers) {
   HeadRig rig;
@@ -45,15 +55,35 @@ TEST(HeadEvents, AnEpochComesBeforeWhatIsNotedInIt) {
   rig.Greet(1);
   rig.FormGroup(2);
   rig.Report(0, MemberState::kActive, 1);
-  WorkerNote note;
-  note.process = rig.process(0);
-  note.kind = "state";
-  note.epoch = 1;
-  note.bytes = 8;
-  rig.Say(kFrameWorkerNote, note.process, note);
+  NoteState(rig, 1);
   rig.Report(1, MemberState::kActive, 1);
   rig.Pass(seconds(1));
   EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "state 8"));
+}
+
+// Members that have nothing to link go before the head knows that all of them do.
+TEST(HeadEvents, AnEpochComesBeforeWhatIsNotedAheadOfIt) {
+  HeadRig rig;
+  rig.JoinNode();
+  rig.Submit(2);
+  rig.Greet(0);
+  rig.Greet(1);
+  rig.FormGroup(2);
+  for (const size_t i : {0, 1}) rig.Report(i, MemberState::kActive, 1);
+  rig.Say(kFrameWorkerExited, "node-n",
+          WorkerExited{rig.process(1), false, "its process ended", 0, {}});
+  rig.Report(0, MemberState::kReady, 1);
+  rig.Report(0, MemberState::kPrepared, 2);
+  NoteState(rig, 2);
+  EXPECT_THAT(rig.told(), Not(Contains("state 8")));
+  rig.Report(0, MemberState::kLinked, 2);
+  rig.Report(0, MemberState::kActive, 2);
+  rig.Pass(seconds(1));
+  std::vector<std::string> of_epochs;
+  for (const std::string& told : rig.told()) {
+    if (told == "state 8" || told.rfind("epoch", 0) == 0) of_epochs.push_back(told);
+  }
+  EXPECT_THAT(of_epochs, ElementsAre("epoch 1", "epoch 2", "state 8"));
 }
 
 class HeadDrain : public ::testing::Test {

@@ -1,5 +1,6 @@
 // State that is sent to joiners while the members train.
 #include <future>
+#include <optional>
 
 #include "collective_groups/torch/internal/state_transfer.h"
 #include "tests/unit/torch/large_training.h"
@@ -323,18 +324,29 @@ TEST_F(Following, AFollowerMayNotCountSamples) {
   ExpectEqualEnds({0, 1});
 }
 
+// A member that has trained one step beside one that is played, and not committed it.
+struct TrainedSource {
+  TrainedSource() {
+    source.peer().mailbox = &mailbox;
+    source.peer().peer_samples = 4;
+    source.Enter(1);
+    training.emplace(&source.agent(), 1);
+    EXPECT_TRUE(training->state.Sync(source.agent().Current(), seconds(10)).ok());
+    mailbox.clear();
+    EXPECT_TRUE(training->Step().ok());
+  }
+
+  std::deque<std::string> mailbox;  // What it sends.
+  OneMember source{0};
+  std::optional<LargeTraining> training;
+};
+
 // What is being sent is the last commit; the next one must not be written over it.
 TEST(FollowingSource, CommitsWhenNobodyReceivesTheCommitBeforeAnyMore) {
-  std::deque<std::string> mailbox;
   std::promise<void> committed;
-  OneMember source(0);
-  source.peer().mailbox = &mailbox;
-  source.peer().peer_samples = 4;
-  source.Enter(1);
-  LargeTraining training(&source.agent(), 1);
-  ASSERT_TRUE(training.state.Sync(source.agent().Current(), seconds(10)).ok());
-  mailbox.clear();
-  ASSERT_TRUE(training.Step().ok());
+  TrainedSource trained;
+  OneMember& source = trained.source;
+  LargeTraining& training = *trained.training;
   const at::Tensor sent = training.model.ballast.clone();
   source.peer().before_large = [&] {  // A commit that does not wait is done long before.
     const auto early = committed.get_future().wait_for(std::chrono::milliseconds(200));
@@ -345,24 +357,19 @@ TEST(FollowingSource, CommitsWhenNobodyReceivesTheCommitBeforeAnyMore) {
   training.model.ballast.zero_();
   ASSERT_TRUE(training.state.Commit().ok());
   committed.set_value();
-  const auto it = std::find_if(mailbox.begin(), mailbox.end(), [&](const std::string& bytes) {
-    return bytes.size() == LargeTraining::kElements * sizeof(float);
-  });
-  ASSERT_NE(it, mailbox.end());
+  const auto it =
+      std::find_if(trained.mailbox.begin(), trained.mailbox.end(), [&](const std::string& bytes) {
+        return bytes.size() == LargeTraining::kElements * sizeof(float);
+      });
+  ASSERT_NE(it, trained.mailbox.end());
   EXPECT_EQ(std::memcmp(it->data(), sent.data_ptr(), it->size()), 0);
 }
 
 // What the source says first, of one member that trains and another of the given version.
 uint64_t SaysBesideTraining(int receivers_version, bool at_end_of_data) {
-  std::deque<std::string> mailbox;
-  OneMember source(0);
-  source.peer().mailbox = &mailbox;
-  source.peer().peer_samples = 4;
-  source.Enter(1);
-  LargeTraining training(&source.agent(), 1);
-  EXPECT_TRUE(training.state.Sync(source.agent().Current(), seconds(10)).ok());
-  mailbox.clear();
-  EXPECT_TRUE(training.Step().ok());
+  TrainedSource trained;
+  OneMember& source = trained.source;
+  LargeTraining& training = *trained.training;
   while (at_end_of_data && training.sampler.remaining() > 0) {
     EXPECT_TRUE(training.sampler.Next().ok());
     EXPECT_TRUE(training.sampler.Commit().ok());
@@ -372,8 +379,8 @@ uint64_t SaysBesideTraining(int receivers_version, bool at_end_of_data) {
   EXPECT_TRUE(training.state.Sync(source.agent().Current(), seconds(10)).ok());
   EXPECT_TRUE(training.state.Restore().ok());
   internal::Lead lead;
-  EXPECT_EQ(mailbox.front().size(), sizeof lead);
-  std::memcpy(&lead, mailbox.front().data(), sizeof lead);
+  EXPECT_EQ(trained.mailbox.front().size(), sizeof lead);
+  std::memcpy(&lead, trained.mailbox.front().data(), sizeof lead);
   EXPECT_EQ(lead.version, 2U);
   return lead.beside_training;
 }
