@@ -226,7 +226,8 @@ void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::stri
   }
   if (known) peers_.erase(it);
   if (finished_.contains(id)) return;
-  const bool matters = known && (InCurrent(id) || InNext(id));
+  const bool awaited = phase_ == GroupPhase::kRecovering && RankOf(stored_->view, id) >= 0;
+  const bool matters = awaited || (known && (InCurrent(id) || InNext(id)));
   if (!matters) return;
   NoteCause(cause, reason);
   switch (phase_) {
@@ -339,12 +340,14 @@ bool Coordinator::AwaitUnwinding() {
 
 void Coordinator::ReconsiderRecovering() {
   const View& view = stored_->view;
-  size_t heard = 0;
+  size_t unheard = 0;
   size_t active = 0;
   for (const ViewMember& m : view.members) {
     const auto it = peers_.find(m.id);
-    if (it == peers_.end()) continue;
-    ++heard;
+    if (it == peers_.end()) {
+      if (!gone_.contains(m.id)) ++unheard;  // Who is known to be dead will not be heard.
+      continue;
+    }
     if (it->second.report.state == MemberState::kFinished) ++active;
     if (it->second.report.state == MemberState::kActive && it->second.report.epoch == view.epoch)
       ++active;
@@ -361,9 +364,8 @@ void Coordinator::ReconsiderRecovering() {
     out_.reason = "coordinator restarted; epoch " + std::to_string(view.epoch) + " goes on";
     return;
   }
-  waiting_for_ =
-      std::to_string(view.members.size() - heard) + " members to be heard after the restart";
-  if (heard < view.members.size() && now_ < phase_deadline_) return;
+  waiting_for_ = std::to_string(unheard) + " members to be heard after the restart";
+  if (unheard > 0 && now_ < phase_deadline_) return;
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;
   NoteCause(EpochCause::kRestart, "coordinator restarted in mid-change");

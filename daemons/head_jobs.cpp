@@ -206,6 +206,7 @@ void HeadService::StartWorkerOn(Job& job, const std::string& node) {
   if (worker.process.empty()) worker.process = LaunchProcess(job, node);
   Process& process = processes_[worker.process];
   process.member = worker.member().ToString();
+  process.ours = true;
   process.counted = cluster_.Reserve(node, job.need).ok();
   std::erase_if(job.record.workers,
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
@@ -403,10 +404,13 @@ void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& re
     worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
   }
   if (worker.status() == WorkerState::kDraining) return;
-  // A report may overtake the hello: who is known to the group is a member and leaves like one.
+  // A report may overtake the hello: who is known to the group is a member and leaves like one. So
+  // may be who was started before this head, heard or not.
+  const auto process = processes_.find(worker.process);
+  const bool ours = process != processes_.end() && process->second.ours;
   const groups::Coordinator* group = groups_.Find(job.spec.job);
   const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
-  const bool started = worker.status() == WorkerState::kRunning ||
+  const bool started = worker.status() == WorkerState::kRunning || !ours ||
                        std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
                          return r.id == worker.member();
                        });

@@ -51,6 +51,7 @@ class HeadService {
     bool preloaded = false;
     bool exited = false;
     bool counted = false;  // Its resources are booked.
+    bool ours = false;     // It is this head that made it a member.
     Time started{};
     uint64_t order = 0;            // The last answer to its node before it was ordered.
     Time gone_by = Time::Never();  // It is to have ended by then.

@@ -10,7 +10,7 @@ import troupe
 
 from collective_cases import KINDS, run_cases
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("memory", ["memory", "links"])

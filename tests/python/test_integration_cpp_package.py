@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / os.environ.get("PRESET", "release")
 
-pytestmark = [pytest.mark.integration, pytest.mark.venv_only]  # once is enough: no torch in it
+pytestmark = [pytest.mark.integration, pytest.mark.once]
 
 
 def run(*command: str, **more: str) -> str:

@@ -26,7 +26,7 @@ from fault_walk import Fault, Plan, beginning, digest, walk
 from hosts import Hosts, missing
 from processes import MARK, assert_nothing_left
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
 
 LEASE_S = 1.0
 BOUND_S = 1.0  # From a death to the next epoch with all its members in it; usually 0.02.

@@ -16,7 +16,7 @@ from collective_cases import KINDS, run_cases
 from hosts import Hosts, missing
 from test_integration_elastic import check, train
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

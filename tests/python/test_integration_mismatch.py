@@ -16,7 +16,7 @@ from troupe._cluster import find_bin_dir
 from collective_cases import disagree
 from hosts import Hosts, missing
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
 # What the odd rank calls, and what the others call.
 SIDES = {

@@ -15,7 +15,7 @@ import pytest
 from conftest import EXAMPLES, PYAPI
 from processes import MARK, assert_nothing_left, marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
 
 class Up:

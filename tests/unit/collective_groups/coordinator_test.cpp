@@ -338,6 +338,18 @@ TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
   EXPECT_EQ(All<FenceMember>()[0].id, Id(1));
 }
 
+// The others may stand in a collective with it.
+TEST_F(CoordinatorTest, ARestartDoesNotWaitForWhoIsKnownToBeDead) {
+  const View view = FormActive(1, 2);
+  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
+  Feed(MemberDied{Id(0), "its process ended"});
+  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
+  Say(1);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w1"));
+  EXPECT_EQ(request.record.view.epoch, view.epoch + 1);  // GM-1
+}
+
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});

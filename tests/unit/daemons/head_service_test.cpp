@@ -236,6 +236,27 @@ TEST_F(HeadRestart, ASpareStaysTheSpareOfItsJob) {
   EXPECT_EQ(rig_.started(), 3U);  // Nothing new: the spare takes over.
 }
 
+// The record may still say that they are starting.
+TEST_F(HeadRestart, WhoIsNotHeardYetIsNotEndedByAShrink) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  JobCommand resize;
+  resize.request = 2;
+  resize.job = "j";
+  resize.kind = "resize";
+  resize.workers = 1;
+  rig_.Say(kFrameJobCommand, "d", resize);
+  EXPECT_EQ(rig_.reply_code(), 0);
+  Active();
+  rig_.Pass(seconds(1));
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+  const auto drained = [](const groups::Command& command) {
+    return command.kind == groups::CommandKind::kPlan;
+  };
+  EXPECT_TRUE(std::ranges::any_of(rig_.commands(1), drained));
+}
+
 // Longer than the leases of members, nodes and drivers.
 TEST_F(HeadRestart, ItsOwnStopIsNobodysSilence) {
   Start(0);
