@@ -27,12 +27,15 @@ def main() -> int:
     parser.add_argument("--members", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
     parser.add_argument("--seconds", type=float, default=0.5, help="per way and size")
+    parser.add_argument("--gbits", type=float, help="what each host's link carries; else no limit")
     options = parser.parse_args()
     if reason := network.missing():
         print(f"between_hosts: nothing measured: {reason}", file=sys.stderr)
         return 0
     for members in options.members:
         with network.Network(members) as net:
+            for host in range(members if options.gbits else 0):
+                network.limit_rate(net.space(host), options.gbits)
             command = [options.program, "--members", str(members), "--seconds",
                        str(options.seconds), "--sizes", ",".join(map(str, options.sizes)),
                        "--namespaces", net.prefix, "--subnet", net.subnet]

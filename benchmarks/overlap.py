@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 import hosts  # noqa: E402  (the tests' virtual hosts)
+import network  # noqa: E402
 
 Step = Callable[[], None]
 WIDTH = 1024
@@ -97,14 +97,6 @@ def worker(folder: str, layers: int, batch: int, rounds: int) -> dict[str, list[
     return times
 
 
-def limit_links(spaces: list[str], gbits: float) -> None:
-    """What a host sends passes a token bucket."""
-    for space in spaces:
-        subprocess.run(
-            ["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf",
-             "rate", f"{gbits}gbit", "burst", "1mb", "latency", "50ms"], check=True)
-
-
 def report(times: dict[str, list[float]], shape: dict[str, Any]) -> None:
     """Prints the figures."""
     p50 = {name: statistics.median(steps) for name, steps in times.items()}
@@ -137,7 +129,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, hosts.Hosts(
         Path(folder), Path(find_bin_dir()), count=2, cpus=1
     ) as made:
-        limit_links(made.spaces, options.gbits)
+        for space in made.spaces:
+            network.limit_rate(space, options.gbits)
         with made.executor(2, 2, workers=2, strategy="spread") as executor:
             times = executor.run(
                 worker, (folder, options.layers, options.batch, options.rounds))[0]

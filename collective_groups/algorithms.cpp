@@ -30,8 +30,8 @@ Status Algorithms::ReduceScatter(const void* in, void* out, std::span<const size
     std::memmove(out, in, counts[0] * width);
     return Status::Ok();
   }
-  const size_t segment = kSegmentBytes / width;
-  const size_t largest = *std::max_element(counts.begin(), counts.end());
+  const size_t largest = std::max<size_t>(1, *std::max_element(counts.begin(), counts.end()));
+  const size_t segment = std::min(largest, kSegmentBytes / width);
   const size_t segments = (largest + segment - 1) / segment;
   const size_t total = (static_cast<size_t>(n) - 1) * segments;
   const auto piece = [&](int block, size_t index) {

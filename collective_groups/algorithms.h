@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,6 +25,7 @@ namespace troupe::groups {
 
 inline constexpr size_t kSmallAllReduceBytes = size_t{64} << 10;
 inline constexpr size_t kMediumAllReduceBytes = size_t{1} << 20;
+inline constexpr size_t kSegmentBytesLeast = size_t{64} << 10;
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
 struct Elements {
@@ -67,6 +69,13 @@ class Workspace {
   size_t bytes_ = 0;
 };
 
+// What an all-reduce does with parts of its memory (bytes) while others are on their way.
+struct AllReduceHooks {
+  std::function<void(size_t begin, size_t bytes)> fill;   // Puts the input there; empty: it is.
+  std::function<void(size_t begin, size_t bytes)> drain;  // The result is there, and stays.
+  double scale = 1.0;                                     // Of the result.
+};
+
 // One operation of one team on one channel.
 class Algorithms {
  public:
@@ -74,7 +83,8 @@ class Algorithms {
       : channel_(channel), team_(team), key_(key), workspace_(workspace) {}
 
   // Over `count` elements; `in` and `out` may be the same memory.
-  Status AllReduce(const void* in, void* out, size_t count, Elements elements);
+  Status AllReduce(const void* in, void* out, size_t count, Elements elements,
+                   const AllReduceHooks& hooks = {});
   // `in` holds the blocks of all ranks in order, `counts[r]` elements for rank r; `out` takes the
   // reduced block of this rank.
   Status ReduceScatter(const void* in, void* out, std::span<const size_t> counts,
@@ -89,9 +99,11 @@ class Algorithms {
                             std::span<const MutableBuffer> buffers);
 
  private:
+  Status WholeAllReduce(const void* in, void* out, size_t count, Elements elements);
   Status Doubling(void* data, size_t count, Elements elements);
   Status Halving(const void* in, void* out, size_t count, Elements elements);
-  Status Ring(const void* in, void* out, size_t count, Elements elements);
+  Status Ring(const void* in, void* out, size_t count, Elements elements,
+              const AllReduceHooks& hooks);
   Result<bool> PassHashes(int from, int to, const std::vector<uint64_t>& mine);
   Channel::Ticket Send(int peer, uint64_t phase, const void* data, size_t bytes) {
     return channel_->Send(team_->ranks[peer], key_ | phase, data, bytes);

@@ -12,20 +12,27 @@
 
 namespace troupe::groups {
 
-Status Algorithms::AllReduce(const void* in, void* out, size_t count, Elements elements) {
+Status Algorithms::AllReduce(const void* in, void* out, size_t count, Elements elements,
+                             const AllReduceHooks& hooks) {
   const size_t bytes = count * ElementBytes(elements.type);
   if (count == 0) return Status::Ok();
-  if (team_->size() == 1) {
-    if (in != out) std::memcpy(out, in, bytes);
-    return Status::Ok();
-  }
-  if (bytes <= kSmallAllReduceBytes) {
-    if (in != out) std::memcpy(out, in, bytes);
-    return Doubling(out, count, elements);
-  }
   const bool power = std::has_single_bit(static_cast<unsigned>(team_->size()));
-  if (power && bytes <= kMediumAllReduceBytes) return Halving(in, out, count, elements);
-  return Ring(in, out, count, elements);
+  const size_t whole = power ? kMediumAllReduceBytes : kSmallAllReduceBytes;
+  if (team_->size() > 1 && bytes > whole) return Ring(in, out, count, elements, hooks);
+  if (hooks.fill) hooks.fill(0, bytes);
+  if (Status s = WholeAllReduce(in, out, count, elements); !s.ok()) return s;
+  ScaleInPlace(out, count, elements.type, hooks.scale);
+  if (hooks.drain) hooks.drain(0, bytes);
+  return Status::Ok();
+}
+
+// All of it at a time: what travels is too short to be worked on in parts.
+Status Algorithms::WholeAllReduce(const void* in, void* out, size_t count, Elements elements) {
+  const size_t bytes = count * ElementBytes(elements.type);
+  const bool halves = team_->size() > 1 && bytes > kSmallAllReduceBytes;
+  if (halves) return Halving(in, out, count, elements);
+  if (in != out) std::memcpy(out, in, bytes);
+  return team_->size() == 1 ? Status::Ok() : Doubling(out, count, elements);
 }
 
 // Ranks beyond the largest power of two first fold into a partner and get the result back. The
@@ -123,14 +130,18 @@ Status Algorithms::Halving(const void* in, void* out, size_t count, Elements ele
 
 // 2(n-1) steps around the ring: in the first half partial sums of one block each travel and grow,
 // in the second the finished blocks. Message t is segment t % segments of step t / segments; what
-// arrives as message t leaves, reduced, as message t + segments. What `in` holds is read once.
-Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elements) {
+// arrives as message t leaves, reduced, as message t + segments. What `in` holds is read once. Who
+// finishes a block scales it.
+Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elements,
+                        const AllReduceHooks& hooks) {
   const int n = team_->size();
   const int me = team_->me;
   const size_t width = ElementBytes(elements.type);
   const ReduceFunction reduce = GetReduceFunction(elements.type, elements.op);
   const size_t largest = (count + static_cast<size_t>(n) - 1) / static_cast<size_t>(n);
-  const size_t segment = std::min(largest, kSegmentBytes / width);
+  // Of two segments one is reduced while the other travels; small ones cost more than that saves.
+  const size_t segment =
+      std::clamp(largest / 2, std::min(largest, kSegmentBytesLeast / width), kSegmentBytes / width);
   const size_t segments = (largest + segment - 1) / segment;
   const size_t total = 2 * (static_cast<size_t>(n) - 1) * segments;
   const size_t reducing = total / 2;
@@ -148,9 +159,11 @@ Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elemen
   };
   const auto* const inputs = static_cast<const char*>(in);
   auto* const outputs = static_cast<char*>(out);
-  char* const scratch = workspace_->Get(kWindow * segment * width);
+  // What is gathered has its place already.
+  const size_t window = std::min(kWindow, reducing);
+  char* const scratch = workspace_->Get(window * segment * width);
   const auto landing = [&](size_t t) {
-    return t < reducing ? scratch + (t % kWindow) * segment * width : outputs + incoming(t).begin;
+    return t < reducing ? scratch + (t % window) * segment * width : outputs + incoming(t).begin;
   };
   Tickets sending(channel_);
   std::deque<Channel::Ticket> receiving;
@@ -159,10 +172,11 @@ Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elemen
   size_t posted = 0;
   for (size_t i = 0; i < segments; ++i) {
     const Piece mine = piece(me, i);
+    if (hooks.fill) hooks.fill(mine.begin, mine.bytes);
     if (mine.bytes > 0) sending.Add(Send(right, kRing, inputs + mine.begin, mine.bytes));
   }
   for (size_t t = 0; t < total; ++t) {
-    for (; posted < total && posted < t + kWindow; ++posted) {
+    for (; posted < total && (posted >= reducing || posted < t + window); ++posted) {
       const size_t bytes = incoming(posted).bytes;
       receiving.push_back(bytes == 0 ? 0 : Receive(left, kRing, landing(posted), bytes));
     }
@@ -170,11 +184,18 @@ Status Algorithms::Ring(const void* in, void* out, size_t count, Elements elemen
     const Channel::Ticket ticket = receiving.front();
     receiving.pop_front();
     if (target.bytes == 0) continue;
+    if (t < reducing && hooks.fill) hooks.fill(target.begin, target.bytes);
     if (Status s = channel_->Wait(ticket); !s.ok()) return s;
     char* const result = outputs + target.begin;
-    if (t < reducing) reduce(result, landing(t), inputs + target.begin, target.bytes / width);
+    const size_t elements_here = target.bytes / width;
+    const bool finished = t + segments >= reducing;
+    if (t < reducing) {
+      reduce(result, landing(t), inputs + target.begin, elements_here);
+      if (finished) ScaleInPlace(result, elements_here, elements.type, hooks.scale);
+    }
     if (t + segments < total) sending.Add(Send(right, kRing, result, target.bytes));
-    if (Status s = sending.Shrink(segments + kWindow); !s.ok()) return s;
+    if (finished && hooks.drain) hooks.drain(target.begin, target.bytes);
+    if (Status s = sending.Shrink(segments + window); !s.ok()) return s;
   }
   return sending.Shrink();
 }

@@ -245,7 +245,7 @@ class GroupCommunicator final : public Communicator {
       }
       Algorithms algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace);
       Status s = algorithms.ReduceScatter(in, out, counts, arguments.elements);
-      if (s.ok() && postscale != 1.0) ScaleInPlace(out, counts[team.team.me], type, postscale);
+      if (s.ok()) ScaleInPlace(out, counts[team.team.me], type, postscale);
       return s;
     });
   }
@@ -415,19 +415,27 @@ class GroupCommunicator final : public Communicator {
     const size_t bytes = arguments.count * ElementBytes(type);
     char* const work = out.size() == 1 ? static_cast<char*>(out[0].data) : epoch.packed.Get(bytes);
     const void* from = in.size() == 1 ? in[0].data : work;
+    AllReduceHooks hooks;
+    hooks.scale = postscale;
+    SegmentReader reader(in);
+    SegmentWriter writer(out);
     if (in.size() != 1 || arguments.prescale != 1.0) {
-      if (from != work || in.size() != 1) SegmentReader(in).Read(work, bytes);
-      if (arguments.prescale != 1.0) {
-        ScaleInPlace(work, arguments.count, type, arguments.prescale);
-      }
+      const bool moved = in.size() != 1 || from != work;
       from = work;
+      hooks.fill = [&, moved](size_t begin, size_t size) {
+        reader.Seek(begin);
+        if (moved) reader.Read(work + begin, size);
+        ScaleInPlace(work + begin, size / ElementBytes(type), type, arguments.prescale);
+      };
     }
-    Algorithms algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace);
-    Status s = algorithms.AllReduce(from, work, arguments.count, arguments.elements);
-    if (!s.ok()) return s;
-    if (postscale != 1.0) ScaleInPlace(work, arguments.count, type, postscale);
-    if (out.size() > 1) SegmentWriter(out).Write(work, bytes);
-    return Status::Ok();
+    if (out.size() > 1) {
+      hooks.drain = [&](size_t begin, size_t size) {
+        writer.Seek(begin);
+        writer.Write(work + begin, size);
+      };
+    }
+    return Algorithms(epoch.channel.get(), &team.team, key, &epoch.workspace)
+        .AllReduce(from, work, arguments.count, arguments.elements, hooks);
   }
 
   static Status AllReduceInLevels(EpochState& epoch, TeamState& team, uint64_t key,
@@ -456,9 +464,9 @@ class GroupCommunicator final : public Communicator {
     for (size_t at = 0; at < arguments.count; at += per_chunk) {
       const size_t count = std::min(per_chunk, arguments.count - at);
       reader.Read(chunk, count * width);
-      if (arguments.prescale != 1.0) ScaleInPlace(chunk, count, type, arguments.prescale);
+      ScaleInPlace(chunk, count, type, arguments.prescale);
       if (Status s = reduction.across(chunk, count); !s.ok()) return s;
-      if (postscale != 1.0) ScaleInPlace(chunk, count, type, postscale);
+      ScaleInPlace(chunk, count, type, postscale);
       if (!out.empty()) writer.Write(chunk, count * width);
     }
     return Status::Ok();

@@ -115,6 +115,7 @@ ReduceManyFunction GetReduceManyFunction(DataType type, ReduceOp op) {
 }
 
 void ScaleInPlace(void* data, size_t count, DataType type, double factor) {
+  if (factor == 1.0) return;
   const auto scale = internal::ActiveKernels().scale[static_cast<size_t>(type)];
   if (scale != nullptr) scale(data, count, factor);  // Scaling truth values has no meaning.
 }

@@ -48,8 +48,9 @@ using ReduceManyFunction = void (*)(void* out, const void* const* inputs, size_t
                                     size_t count);
 [[nodiscard]] ReduceManyFunction GetReduceManyFunction(DataType type, ReduceOp op);
 
-// data[i] *= factor. float16, bfloat16 and float32 are multiplied in float32. Integers are
-// multiplied in double, truncated towards zero and saturated; NaN becomes 0. bool stays as it is.
+// data[i] *= factor, unless that is 1. float16, bfloat16 and float32 are multiplied in float32.
+// Integers are multiplied in double, truncated towards zero and saturated; NaN becomes 0. bool
+// stays as it is.
 void ScaleInPlace(void* data, size_t count, DataType type, double factor);
 
 // Instruction sets. The best one that the CPU has is in use, unless the environment variable

@@ -14,4 +14,7 @@ void NameThisThread(const std::string& name);
 // before Linux 6.12 ignore it.
 void PreferLowLatency();
 
+// For threads that move much: slices of the usual length again, where the caller's are short.
+void PreferThroughput();
+
 }  // namespace troupe

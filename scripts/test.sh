@@ -39,7 +39,8 @@ else
   run_part "Python venv" "$VENV/bin/python" -m pytest -p no:cacheprovider "${python_tests[@]}"
   # What needs packages that Debian lacks is marked venv_only, and `once` what its torch cannot change; everything else
   # must pass on that as well.
-  run_part "Python Debian" "$SYSTEM_PYTHON" -m pytest -p no:cacheprovider -m "not venv_only and not once" "${python_tests[@]}"
+  run_part "Python Debian" "$SYSTEM_PYTHON" -m pytest -p no:cacheprovider -m "not venv_only and not once" \
+    "${python_tests[@]}"
 fi
 
 # failures LOG: the names of the tests that failed, as CTest and pytest list them.

@@ -4,73 +4,87 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "collective_groups/algorithms.h"
 #include "collective_groups/internal/stream_copy.h"
 
 namespace troupe::groups {
 
-class SegmentReader {
+// A place in a list of buffers.
+template <class Buffer>
+class SegmentPlace {
  public:
-  explicit SegmentReader(std::span<const ConstBuffer> buffers) : buffers_(buffers) {}
-  // The next `bytes` where they lie, if that is in one piece; they are skipped then. Else null.
-  const char* Take(size_t bytes) {
+  explicit SegmentPlace(std::span<const Buffer> buffers) : buffers_(buffers) {}
+  void Seek(size_t offset) {
+    index_ = 0;
+    offset_ = offset;
+    while (index_ < buffers_.size() && offset_ >= buffers_[index_].bytes) {
+      offset_ -= buffers_[index_++].bytes;
+    }
+  }
+
+ protected:
+  using Memory = decltype(Buffer::data);
+
+  // How much of the buffer is left here; past the last one 0.
+  size_t Rest() {
     while (index_ < buffers_.size() && offset_ == buffers_[index_].bytes) {
       ++index_;
       offset_ = 0;
     }
-    if (bytes == 0 || buffers_[index_].bytes - offset_ < bytes) return nullptr;
-    const char* here = static_cast<const char*>(buffers_[index_].data) + offset_;
-    offset_ += bytes;
-    return here;
+    return index_ < buffers_.size() ? buffers_[index_].bytes - offset_ : 0;
   }
-  void Read(char* to, size_t bytes) {
-    while (bytes > 0) {
-      const ConstBuffer& buffer = buffers_[index_];
-      const size_t piece = std::min(bytes, buffer.bytes - offset_);
-      std::memcpy(to, static_cast<const char*>(buffer.data) + offset_, piece);
-      to += piece;
-      bytes -= piece;
-      offset_ += piece;
-      if (offset_ == buffer.bytes) {
-        ++index_;
-        offset_ = 0;
-      }
-    }
+  // This place and what follows it in the same buffer, at most `bytes`; goes past that.
+  std::pair<Memory, size_t> Pass(size_t bytes) {
+    const size_t piece = std::min(bytes, Rest());
+    using Byte = std::conditional_t<std::is_same_v<Memory, void*>, char, const char>;
+    Byte* const here = static_cast<Byte*>(buffers_[index_].data) + offset_;
+    offset_ += piece;
+    return {here, piece};
   }
 
  private:
-  const std::span<const ConstBuffer> buffers_;
+  const std::span<const Buffer> buffers_;
   size_t index_ = 0;
   size_t offset_ = 0;
 };
 
-class SegmentWriter {
+class SegmentReader : public SegmentPlace<ConstBuffer> {
+ public:
+  using SegmentPlace::SegmentPlace;
+  // The next `bytes` where they lie, if that is in one piece; they are skipped then. Else null.
+  const char* Take(size_t bytes) {
+    if (bytes == 0 || Rest() < bytes) return nullptr;
+    return static_cast<const char*>(Pass(bytes).first);
+  }
+  void Read(char* to, size_t bytes) {
+    while (bytes > 0) {
+      const auto [here, piece] = Pass(bytes);
+      std::memcpy(to, here, piece);
+      to += piece;
+      bytes -= piece;
+    }
+  }
+};
+
+class SegmentWriter : public SegmentPlace<MutableBuffer> {
  public:
   // `stream`: past the cache; for outputs larger than it.
   explicit SegmentWriter(std::span<const MutableBuffer> buffers, bool stream = false)
-      : buffers_(buffers), stream_(stream) {}
+      : SegmentPlace(buffers), stream_(stream) {}
   void Write(const char* from, size_t bytes) {
     while (bytes > 0) {
-      const MutableBuffer& buffer = buffers_[index_];
-      const size_t piece = std::min(bytes, buffer.bytes - offset_);
-      char* to = static_cast<char*>(buffer.data) + offset_;
-      stream_ ? StreamCopy(to, from, piece) : static_cast<void>(std::memcpy(to, from, piece));
+      const auto [here, piece] = Pass(bytes);
+      stream_ ? StreamCopy(static_cast<char*>(here), from, piece)
+              : static_cast<void>(std::memcpy(here, from, piece));
       from += piece;
       bytes -= piece;
-      offset_ += piece;
-      if (offset_ == buffer.bytes) {
-        ++index_;
-        offset_ = 0;
-      }
     }
   }
 
  private:
-  const std::span<const MutableBuffer> buffers_;
   const bool stream_;
-  size_t index_ = 0;
-  size_t offset_ = 0;
 };
 
 }  // namespace troupe::groups

@@ -10,8 +10,10 @@
 
 namespace troupe::groups {
 
-// Messages in flight ahead of the one that is worked on.
-inline constexpr size_t kWindow = 4;
+// Messages in flight ahead of the one that is worked on. That a peer is ready for the next one is
+// told behind the data that this one sends: where the network is slower than the CPU, that takes
+// milliseconds, which must be full of messages.
+inline constexpr size_t kWindow = 16;
 
 // Phases of a key; a round of doubling adds its number to kDoubling, one of halving and one of
 // gathering what was halved to kHalving and kGathering.

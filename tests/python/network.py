@@ -36,6 +36,13 @@ def ip(*arguments: str) -> None:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def limit_rate(space: str, gbits: float) -> None:
+    """What the host in this namespace sends passes a token bucket from now on."""
+    subprocess.run(
+        ["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf",
+         "rate", f"{gbits}gbit", "burst", "1mb", "latency", "50ms"], check=True)
+
+
 def _left_behind(names: list[str]) -> list[str]:
     found = [_NAME.match(name) for name in names]
     return [m.group(0) for m in found if m and not Path("/proc", m.group(1)).exists()]

@@ -126,6 +126,46 @@ TEST_P(CommunicatorTest, AllRanksEndWithTheSameBits) {
   }
 }
 
+// The bytes of `data`, cut after so many elements, and after those again.
+template <class Buffer>
+std::vector<Buffer> Cut(std::vector<float>& data, size_t first, size_t second) {
+  const size_t rest = data.size() - first - second;
+  return {{data.data(), first * sizeof(float)},
+          {data.data(), 0},
+          {data.data() + first, second * sizeof(float)},
+          {data.data() + first + second, rest * sizeof(float)}};
+}
+
+// So large that it is filled, sent, scaled and handed out in parts.
+TEST_P(CommunicatorTest, AllReduceOfManyBuffersIntoOthersIsScaledOnce) {
+  World world(KindOf(), Size());
+  const size_t most =
+      KindOf() == Kind::kGloo ? 9'000'001 : 700'001;  // More than the ring's window.
+  for (const size_t count : {size_t{10}, size_t{300'000}, most}) {
+    world.OnAll([&](int rank, Communicator& communicator) {
+      std::vector<float> data(count);
+      for (size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 97) + rank;
+      const std::vector<float> before = data;
+      std::vector<float> result(count);
+      const auto in = Cut<ConstBuffer>(data, 1, count / 3);
+      const auto out = Cut<MutableBuffer>(result, count / 2, 3);
+      ReduceArguments arguments{{DataType::kFloat32, ReduceOp::kSum}, count};
+      arguments.prescale = 2;
+      arguments.postscale = 0.25;
+      ASSERT_TRUE(communicator.AllReduce(kUnnamed, in, out, arguments).ok());
+      EXPECT_TRUE(data == before);
+      const int n = Ranks();
+      const int ranks = n * (n - 1) / 2;
+      size_t wrong = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const auto sum = static_cast<float>(n * static_cast<int>(i % 97) + ranks);
+        wrong += result[i] == sum / 2 ? 0 : 1;
+      }
+      EXPECT_EQ(wrong, 0U) << "of " << count;
+    });
+  }
+}
+
 TEST_P(CommunicatorTest, BroadcastFromEveryRoot) {
   World world(KindOf(), Size());
   for (int root = 0; root < Ranks(); ++root) {
