@@ -22,12 +22,14 @@ SAMPLES, BATCH = 240, 8
 
 
 def train(folder: str, until: dict, victim: int = -1, where: str = "", compress: str = "none",
-          in_place: bool = False, hidden: int = 32, in_epoch: int = 1) -> dict:
+          in_place: bool = False, hidden: int = 32, in_epoch: int = 1,
+          normalize: bool = False) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
     In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
     reduction, in backward, or before the commit; with "hang" it waits there for ever. In a later
-    ``in_epoch``: in its first step. With ``in_place`` commits are soon held in the live tensors.
+    ``in_epoch``: in its first step. With ``in_place`` commits are soon held in the live tensors;
+    with ``normalize`` a layer has collectives of its own in both passes.
     """
     import torch
 
@@ -36,7 +38,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     _hold_in_place(in_place)
     hvd.init()
     torch.manual_seed(3)
-    model = _model(hidden)
+    model = _model(hidden, normalize)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
@@ -90,19 +92,24 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     loop(state)
     assert not in_place or not state._in_place.reason
-    return {"step": state.step, "epoch": state.epoch, "hash": _digest(model)}
+    normalized = model[1].num_batches_tracked.item() if normalize else None
+    return {"step": state.step, "epoch": state.epoch, "hash": _digest(model),
+            "normalized": normalized}
 
 
-def _model(hidden: int) -> Any:
+def _model(hidden: int, normalize: bool) -> Any:
     import torch
 
+    import troupe.torch as hvd
+
+    middle = [hvd.SyncBatchNorm(hidden)] if normalize else []
     return torch.nn.Sequential(
-        torch.nn.Linear(6, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 2)
+        torch.nn.Linear(6, hidden), *middle, torch.nn.Tanh(), torch.nn.Linear(hidden, 2)
     )
 
 
 def _digest(model: Any) -> str:
-    blob = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    blob = b"".join(t.numpy().tobytes() for t in model.state_dict().values())
     return hashlib.sha256(blob).hexdigest()
 
 
@@ -190,6 +197,21 @@ def test_a_death_and_its_replacement_with_compressed_gradients(
         {"victim": 1, "where": "backward", "compress": compress},
     )
     check(tmp_path, handle.result(120), 3)
+    assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["before", "backward", "after"])
+def test_a_death_and_its_replacement_with_batch_norm_of_all_ranks(
+    executor: troupe.Executor, tmp_path: Path, where: str
+) -> None:
+    """The death ends a collective of the layer's; its running statistics count each step once."""
+    handle = executor.submit(
+        train, (str(tmp_path), {"epochs": 3, "sizes": [3]}),
+        {"victim": 1, "where": where, "normalize": True},
+    )
+    results = handle.result(120)
+    check(tmp_path, results, 3)
+    assert results[0]["normalized"] == results[0]["step"]
     assert [epoch["size"] for epoch in handle.epochs()] == [3, 2, 3]
 
 

@@ -82,21 +82,21 @@ from troupe.torch.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from troupe.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
-    "Adasum", "Average", "Compression", "Compressor", "DistributedOptimizer",
-    "GradientCompressor", "HorovodInternalError", "HostsUpdatedInterrupt", "Max", "Min",
-    "ProcessSet", "Product", "ReduceOp", "Sum", "add_process_set", "allgather", "allgather_async",
+    "Adasum", "Average", "Compression", "Compressor", "DistributedOptimizer", "GradientCompressor",
+    "HorovodInternalError", "HostsUpdatedInterrupt", "Max", "Min", "ProcessSet", "Product",
+    "ReduceOp", "Sum", "SyncBatchNorm", "add_process_set", "allgather", "allgather_async",
     "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
     "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async",
     "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters",
     "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic", "epoch",
     "gather", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather",
-    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
-    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
-    "grouped_reducescatter_async", "init", "is_homogeneous", "is_initialized", "join",
-    "local_rank", "local_size", "max_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",
-    "nccl_built", "poll", "rank", "reduce", "reducescatter", "reducescatter_async",
-    "remove_process_set", "rocm_built", "scatter", "shutdown", "size", "sparse_allreduce_async",
-    "synchronize",
+    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
+    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "init",
+    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "max_size", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "reduce", "reducescatter",
+    "reducescatter_async", "remove_process_set", "rocm_built", "scatter", "shutdown", "size",
+    "sparse_allreduce_async", "synchronize",
 ]

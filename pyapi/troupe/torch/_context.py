@@ -42,6 +42,15 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 }
 
 
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    try:  # Only there is there an end to call back at.
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: None)
+    except RuntimeError:
+        return False
+    return True
+
+
 @dataclass(eq=False)
 class Pending:
     """A collective in flight: the core's handles, what to do at its end, buffers to keep alive."""
@@ -284,7 +293,12 @@ class Context:
             return not self._pending and not self.process_sets
 
     def flush_optimizers(self) -> None:
-        """Issues gradient buckets that are due, so that all ranks issue in the same order."""
+        """Issues gradient buckets that are due, so that all ranks issue in the same order.
+
+        Within a backward pass none is: the rest of its gradients is still to come.
+        """
+        if in_backward():
+            return
         for reducer in self.reducers():
             reducer.flush()
 
