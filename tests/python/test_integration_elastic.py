@@ -50,12 +50,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     def die(place: str) -> None:
         if (hvd.rank(), hvd.epoch()) == (victim, in_epoch) and (in_epoch > 1 or state.step == 5):
-            if place == where:
-                if where == "backward":  # the others stand in the same step
-                    _await_shares(folder, state.step, hvd.size())
-                os.kill(os.getpid(), signal.SIGKILL)
-            if place == "before" and where == "hang":
-                threading.Event().wait()
+            _fail(folder, place, where, state.step, hvd.size())
 
     model[2].register_full_backward_hook(lambda *unused: die("backward"))
 
@@ -92,9 +87,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     loop(state)
     assert not in_place or not state._in_place.reason
-    normalized = model[1].num_batches_tracked.item() if normalize else None
     return {"step": state.step, "epoch": state.epoch, "hash": _digest(model),
-            "normalized": normalized}
+            "normalized": model[1].num_batches_tracked.item() if normalize else None}
 
 
 def _model(hidden: int, normalize: bool) -> Any:
@@ -127,6 +121,15 @@ def _compression(name: str) -> Any:
         "powersgd": hvd.Compression.powersgd(1, start_after=3, min_compression_rate=0),
         "topk": hvd.Compression.topk(0.1),
     }[name]
+
+
+def _fail(folder: str, place: str, where: str, step: int, ranks: int) -> None:
+    if place == where:
+        if where == "backward":  # the others stand in the same step
+            _await_shares(folder, step, ranks)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if place == "before" and where == "hang":
+        threading.Event().wait()
 
 
 def _await_shares(folder: str, step: int, ranks: int) -> None:
