@@ -319,8 +319,9 @@ void HeadService::OnTick() {
     Confirm(job);
     for (JobWorker& worker : job.record.workers) {
       const auto process = processes_.find(worker.process);
-      const bool late = worker.status() == WorkerState::kStarting && process != processes_.end() &&
-                        !process->second.hello &&
+      const bool awaited =
+          worker.status() == WorkerState::kStarting || worker.status() == WorkerState::kDraining;
+      const bool late = awaited && process != processes_.end() && !process->second.hello &&
                         Now() > process->second.started + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
       PressDrain(job, worker);

@@ -3,16 +3,13 @@
 // One io thread owns every socket: a ROUTER that listens, a DEALER per peer we connected to, the
 // ZAP responder, and an eventfd through which other threads hand over work. zmq::poll is level
 // triggered, so no edge rules apply.
-#include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>

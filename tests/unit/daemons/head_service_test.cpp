@@ -23,64 +23,58 @@ WorkerResult Returned(const HeadRig& rig, size_t worker) {
   return {rig.process(worker), "j", "w" + std::to_string(worker) + "#1", true, 0, "value"};
 }
 
-// Worker 0 tells of state in the epoch.
-void NoteState(HeadRig& rig, groups::Epoch epoch) {
-  WorkerNote note;
-  note.process = rig.process(0);
-  note.kind = "state";
-  note.epoch = epoch;
-  note.bytes = 8;
-  rig.Say(kFrameWorkerNote, note.process, note);
-}
+// Two workers in epoch 1, which nobody has told yet.
+class HeadEvents : public ::testing::Test {
+ protected:
+  HeadEvents() {
+    rig_.JoinNode();
+    rig_.Submit(2);
+    for (const size_t i : {0, 1}) rig_.Greet(i);
+    rig_.FormGroup(2);
+  }
+  // Worker 0 tells of state in the epoch.
+  void NoteState(groups::Epoch epoch) {
+    WorkerNote note;
+    note.process = rig_.process(0);
+    note.kind = "state";
+    note.epoch = epoch;
+    note.bytes = 8;
+    rig_.Say(kFrameWorkerNote, note.process, note);
+  }
+
+  HeadRig rig_;
+};
 
 // The pause of an epoch is known when its last member has told it; a member may be done by then.
-TEST(HeadEvents, AnEpochComesBeforeTheEndOfItsMembers) {
-  HeadRig rig;
-  rig.JoinNode();
-  rig.Submit(2);
-  ASSERT_EQ(rig.started(), 2U);
-  rig.Greet(0);
-  rig.Greet(1);
-  rig.FormGroup(2);
-  rig.Say(kFrameWorkerResult, rig.process(0), Returned(rig, 0));
-  EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "w0#1 finished"));
+TEST_F(HeadEvents, AnEpochComesBeforeTheEndOfItsMembers) {
+  ASSERT_EQ(rig_.started(), 2U);
+  rig_.Say(kFrameWorkerResult, rig_.process(0), Returned(rig_, 0));
+  EXPECT_THAT(rig_.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "w0#1 finished"));
 }
 
 // A sum over an epoch's notes needs the epoch first.
-TEST(HeadEvents, AnEpochComesBeforeWhatIsNotedInIt) {
-  HeadRig rig;
-  rig.JoinNode();
-  rig.Submit(2);
-  rig.Greet(0);
-  rig.Greet(1);
-  rig.FormGroup(2);
-  rig.Report(0, MemberState::kActive, 1);
-  NoteState(rig, 1);
-  rig.Report(1, MemberState::kActive, 1);
-  rig.Pass(seconds(1));
-  EXPECT_THAT(rig.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "state 8"));
+TEST_F(HeadEvents, AnEpochComesBeforeWhatIsNotedInIt) {
+  rig_.Report(0, MemberState::kActive, 1);
+  NoteState(1);
+  rig_.Report(1, MemberState::kActive, 1);
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), ElementsAre("w0#1 started", "w1#1 started", "epoch 1", "state 8"));
 }
 
 // Members that have nothing to link go before the head knows that all of them do.
-TEST(HeadEvents, AnEpochComesBeforeWhatIsNotedAheadOfIt) {
-  HeadRig rig;
-  rig.JoinNode();
-  rig.Submit(2);
-  rig.Greet(0);
-  rig.Greet(1);
-  rig.FormGroup(2);
-  for (const size_t i : {0, 1}) rig.Report(i, MemberState::kActive, 1);
-  rig.Say(kFrameWorkerExited, "node-n",
-          WorkerExited{rig.process(1), false, "its process ended", 0, {}});
-  rig.Report(0, MemberState::kReady, 1);
-  rig.Report(0, MemberState::kPrepared, 2);
-  NoteState(rig, 2);
-  EXPECT_THAT(rig.told(), Not(Contains("state 8")));
-  rig.Report(0, MemberState::kLinked, 2);
-  rig.Report(0, MemberState::kActive, 2);
-  rig.Pass(seconds(1));
+TEST_F(HeadEvents, AnEpochComesBeforeWhatIsNotedAheadOfIt) {
+  for (const size_t i : {0, 1}) rig_.Report(i, MemberState::kActive, 1);
+  rig_.Say(kFrameWorkerExited, "node-n",
+           WorkerExited{rig_.process(1), false, "its process ended", 0, {}});
+  rig_.Report(0, MemberState::kReady, 1);
+  rig_.Report(0, MemberState::kPrepared, 2);
+  NoteState(2);
+  EXPECT_THAT(rig_.told(), Not(Contains("state 8")));
+  rig_.Report(0, MemberState::kLinked, 2);
+  rig_.Report(0, MemberState::kActive, 2);
+  rig_.Pass(seconds(1));
   std::vector<std::string> of_epochs;
-  for (const std::string& told : rig.told()) {
+  for (const std::string& told : rig_.told()) {
     if (told == "state 8" || told.rfind("epoch", 0) == 0) of_epochs.push_back(told);
   }
   EXPECT_THAT(of_epochs, ElementsAre("epoch 1", "epoch 2", "state 8"));
@@ -196,6 +190,15 @@ class HeadRunning : public ::testing::Test {
   void Active() {
     for (const size_t i : {0, 1}) rig_.Report(i, MemberState::kActive, 1);
   }
+  void ShrinkToOne() {
+    JobCommand resize;
+    resize.request = 2;
+    resize.job = "j";
+    resize.kind = "resize";
+    resize.workers = 1;
+    rig_.Say(kFrameJobCommand, "d", resize);
+    EXPECT_EQ(rig_.reply_code(), 0);
+  }
   void Die(size_t worker) {
     const std::string process = rig_.process(worker);
     rig_.Vanish(worker);
@@ -241,13 +244,7 @@ TEST_F(HeadRestart, WhoIsNotHeardYetIsNotEndedByAShrink) {
   Start(0);
   rig_.Restart();
   rig_.JoinNode();
-  JobCommand resize;
-  resize.request = 2;
-  resize.job = "j";
-  resize.kind = "resize";
-  resize.workers = 1;
-  rig_.Say(kFrameJobCommand, "d", resize);
-  EXPECT_EQ(rig_.reply_code(), 0);
+  ShrinkToOne();
   Active();
   rig_.Pass(seconds(1));
   for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
@@ -255,6 +252,19 @@ TEST_F(HeadRestart, WhoIsNotHeardYetIsNotEndedByAShrink) {
     return command.kind == groups::CommandKind::kPlan;
   };
   EXPECT_TRUE(std::ranges::any_of(rig_.commands(1), drained));
+}
+
+TEST_F(HeadRestart, WhoLeavesBeforeItIsHeardIsNotWaitedForForEver) {
+  rig_.JoinNode();
+  rig_.Submit(2);
+  rig_.Greet(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  ShrinkToOne();
+  rig_.Pass(seconds(10));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+  rig_.Pass(seconds(120));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
 }
 
 // Longer than the leases of members, nodes and drivers.
