@@ -3,13 +3,14 @@
 #   make test          every test, C++ and Python
 #   make check         format, lint, types, include directions, limits
 #   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
+#   make bench-ray     actor calls beside Ray's, which it installs into .third_party/ray
 #   make horovod       builds Horovod, which bench-training_recovery then runs beside Troupe
 #   PRESET=dev make test    another preset of CMakePresets.json (dev: sanitizers)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PRESET ?= release
 
-.PHONY: help install-deps build demo test check format horovod bench clean distclean
+.PHONY: help install-deps build demo test check format horovod bench bench-ray clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -39,6 +40,10 @@ horovod: install-deps
 
 bench: build
 	@scripts/bench.sh
+
+bench-ray: build
+	@scripts/build_ray.sh
+	@scripts/bench.sh ray
 
 bench-%: build
 	@scripts/bench.sh $* $(ARGS)

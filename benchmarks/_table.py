@@ -195,6 +195,12 @@ ROWS = [
         {"bench": "torch_save"}),
     *gradient_rows(),
     *overlap_rows(),
+    Row("placement, 10,000 nodes, 100,000 leases", {"bench": "placement_rate"}, None,
+        ">= 100000/s", least=100_000),
+    Row("placement, 99th percentile", {"bench": "placement_p99"}, None, "<= 100 us", 100.0),
+    Row("placement, memory per lease", {"bench": "placement_bytes"}, None, "<= 1024 bytes", 1024.0),
+    Row("placement group of 4, created and removed", {"bench": "group_rate"}, None, ">= 5000/s",
+        least=5000),
     Row("actor call, synchronous", {"bench": "actor_call_sync"}, {"bench": "raw_zmq_sync"},
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
@@ -275,6 +281,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(script("gradients"))
     commands.append(script("overlap"))
     commands.append(program("actor-calls"))
+    commands.append(program("placement"))
     commands.append(program("reductions"))
     return commands
 

@@ -23,12 +23,7 @@ class Echo {
   std::string Say(const std::string& text) { return text; }
 };
 
-template <>
-struct troupe::ActorTraits<Echo> {
-  static constexpr const char* kName = "Echo";
-  using Constructor = troupe::Arguments<>;
-  static constexpr auto kMethods = std::tuple{troupe::Method{"Say", &Echo::Say}};
-};
+TROUPE_ACTOR(Echo, (), Say);
 
 namespace {
 
@@ -81,7 +76,7 @@ int main() {
   const std::string socket = "/tmp/troupe-bench-" + std::to_string(::getpid());
   const std::string endpoint = "ipc://" + socket;
   const pid_t raw = worker ? -1 : StartRawEcho(endpoint);
-  auto runtime = troupe::Init<Echo>();
+  auto runtime = troupe::Init();
   if (!runtime.ok()) {
     std::fprintf(stderr, "%s\n", runtime.error().ToString().c_str());
     return 1;

@@ -1,7 +1,9 @@
 #include "daemons/driver_client.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -95,6 +97,39 @@ Status DriverClient::Start() {
   if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
   transport_->loop().Post([this] { Beat(); });
   return Status::Ok();
+}
+
+std::string DriverClient::socket_dir() const {
+  constexpr std::string_view kScheme = "ipc://";
+  const std::string path = endpoint_.substr(std::min(endpoint_.size(), kScheme.size()));
+  return path.substr(0, path.rfind('/'));
+}
+
+// What the kernel would send from; nothing is sent.
+Result<std::string> DriverClient::LocalAddress() const {
+  std::string host = endpoint_.substr(endpoint_.find("://") + 3);
+  const size_t colon = host.rfind(':');
+  const std::string port = host.substr(colon + 1);
+  host = host.substr(0, colon);
+  const Error unknown{ErrorCode::kUnavailable,
+                      "cannot tell by which address the cluster reaches this host; set "
+                      "InitOptions::data_address"};
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return unknown;
+  const int fd = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  char name[NI_MAXHOST] = {};
+  const bool known = fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name,
+                                   nullptr, 0, NI_NUMERICHOST) == 0;
+  if (fd >= 0) ::close(fd);
+  ::freeaddrinfo(found);
+  if (!known) return unknown;
+  return std::string(name);
 }
 
 Status DriverClient::StartEmbedded() {
@@ -213,7 +248,19 @@ void DriverClient::OnFrame(const std::string& frame) {
     const auto sink = sink_;
     lock.unlock();
     for (const JobEvent& event : events) sink(batch->job, event);
+  } else {
+    std::function<void(const std::string&)> other;
+    {
+      std::lock_guard lock(mu_);
+      other = other_;
+    }
+    if (other) other(frame);
   }
+}
+
+void DriverClient::SetOther(std::function<void(const std::string& frame)> handler) {
+  std::lock_guard lock(mu_);
+  other_ = std::move(handler);
 }
 
 void DriverClient::SetEventSink(std::function<void(const std::string&, const JobEvent&)> sink) {
@@ -339,6 +386,24 @@ Result<std::string> DriverClient::JobJson(const std::string& job) {
         return wire::Encode(kFrameQuery, Query{r, "job", job});
       },
       kRequestLimit);
+}
+
+Result<std::string> DriverClient::StateJson(Duration limit) {
+  return Request(
+      kFrameQuery,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameQuery, Query{r, "state", ""});
+      },
+      limit);
+}
+
+Status DriverClient::TakeDown() {
+  return ToStatus(Request(
+      kFrameQuery,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameQuery, Query{r, "down", ""});
+      },
+      kRequestLimit));
 }
 
 Result<std::string> DriverClient::ClusterJson(Duration limit) {

@@ -58,9 +58,22 @@ class DriverClient {
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
   Result<std::string> ClusterJson(Duration limit = seconds(20));
+  // Everything that the head knows of: nodes, actors, groups, placement groups, who waits and why.
+  Result<std::string> StateJson(Duration limit = seconds(20));
+  // Ends the head, all nodes and all that runs there.
+  Status TakeDown();
   // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before
   // the first Submit.
   void SetEventSink(std::function<void(const std::string& job, const JobEvent& event)> sink);
+  // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
+  void SetOther(std::function<void(const std::string& frame)> handler);
+  Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
+  [[nodiscard]] EventLoop& loop() { return transport_->loop(); }
+  [[nodiscard]] const std::string& id() const { return id_; }
+  // The directory of the head's socket, for endpoints of this host.
+  [[nodiscard]] std::string socket_dir() const;
+  // Of this host, as the head's host sees it; for tcp.
+  [[nodiscard]] Result<std::string> LocalAddress() const;
   // Idempotent. Embedded: ends the cluster and waits up to about 5 s for it.
   void Shutdown();
 
@@ -94,6 +107,7 @@ class DriverClient {
   std::condition_variable changed_;
   std::map<std::string, Feed> feeds_;
   std::function<void(const std::string&, const JobEvent&)> sink_;
+  std::function<void(const std::string& frame)> other_;
   std::map<uint64_t, std::optional<DriverReply>> requests_;
   uint64_t next_request_ = 1;
   bool stopped_ = false;

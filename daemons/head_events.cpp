@@ -108,7 +108,7 @@ void HeadService::Measure() const {
     metrics::Set(metrics::Id::kNodes, count, NodeStateName(state));
   std::map<std::string, double> capacity;
   std::map<std::string, double> used;
-  for (const auto& [id, node] : cluster_.nodes()) {
+  for (const sched::NodeStatus& node : scheduler_.Nodes()) {
     if (!node.alive) continue;
     for (const auto& [name, amount] : node.total.ToMap()) capacity[name] += amount;
     for (const auto& [name, amount] : node.used.ToMap()) used[name] += amount;
@@ -148,6 +148,7 @@ void HeadService::RefreshKeys() {
     SaveSpec(job);
     Save(job);
   }
+  actors_.RefreshKeys();
 }
 
 WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {

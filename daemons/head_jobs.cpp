@@ -35,8 +35,8 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
     return Reply(from, submit.request, Status::Ok());
   }
   if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
-      (spec.kind != "group" && spec.kind != "actor") || spec.workers < spec.min_workers ||
-      spec.workers > spec.max_workers || spec.max_workers > groups::kGroupMembersMax) {
+      spec.workers < spec.min_workers || spec.workers > spec.max_workers ||
+      spec.max_workers > groups::kGroupMembersMax) {
     return Reply(
         from, submit.request,
         Error{ErrorCode::kInvalidArgument, "need 1 <= min_workers <= workers <= max_workers <= " +
@@ -121,75 +121,25 @@ void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscrib
   if (next < job.first_event + job.events.size()) SendEvents(job, from, next);
 }
 
-void HeadService::OnQuery(const std::string& from, const Query& query) {
-  if (query.kind == "job") {
-    const auto it = jobs_.find(query.job);
-    if (it == jobs_.end())
-      return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
-    return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
-  }
-  if (query.kind == "ping") {
-    if (cluster_.nodes().empty() && options_.embedded) {
-      return Reply(from, query.request,
-                   Error{ErrorCode::kUnavailable, "the node has not joined yet"});
-    }
-    return Reply(from, query.request, Status::Ok());
-  }
-  std::vector<NodeStatus> nodes;
-  for (const auto& [id, record] : nodes_.nodes()) {
-    const auto view = cluster_.nodes().find(id);
-    nodes.push_back({id, record.host, 0, record.up(), record.total,
-                     view == cluster_.nodes().end() ? ResourceSet{} : view->second.used});
-  }
-  std::vector<JobStatus> jobs;
-  for (const auto& [name, job] : jobs_) jobs.push_back(StatusOf(job));
-  Reply(from, query.request, Status::Ok(), ClusterJson(nodes, jobs));
-}
-
 // ---- workers of a job ----
 
 void HeadService::Fill(Job& job) {
   if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
+  for (const auto& [lease, node] : std::exchange(job.granted, {})) StartWorkerOn(job, lease, node);
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() == WorkerState::kFinished) return;  // It is ending: nobody joins any more.
+    if (worker.status() == WorkerState::kFinished) {  // It is ending: nobody joins any more.
+      return GiveUpRoom(job, job.pending.size());
+    }
     if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
   }
-  if (alive >= job.record.target) return;
-  const uint32_t missing = job.record.target - alive;
-  const bool first_time = job.record.workers.empty();
-  const uint32_t at_least = first_time ? job.spec.min_workers : 1;
-  if (!PlaceWorkers(job, missing, at_least)) return;
-  if (first_time && job.spec.kind == "group") OpenGroup(job);
-  Save(job);
+  const uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
+  const auto asked = static_cast<uint32_t>(job.pending.size());
+  if (asked > wanted) GiveUpRoom(job, asked - wanted);
+  if (asked < wanted) AskForRoom(job, wanted - asked, job.record.workers.empty() && asked == 0);
 }
 
-bool HeadService::PlaceWorkers(Job& job, uint32_t count, uint32_t at_least) {
-  PlacementOptions options;
-  options.strategy = *ParsePlacementStrategy(job.spec.strategy);
-  options.at_least = std::min(count, at_least);
-  const PlacementResult result =
-      Place(cluster_, std::vector<PlacementRequest>(count, {job.need, {}, ""}), options);
-  if (const auto* rejection = std::get_if<Rejection>(&result)) {
-    const bool was_running = !job.record.workers.empty();
-    const bool all_alive =
-        std::ranges::all_of(cluster_.nodes(), [](const auto& node) { return node.second.alive; });
-    const bool patient = cluster_.nodes().empty() || !all_alive || rejection->possible_when_idle ||
-                         !options_.embedded;
-    const bool late =
-        Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
-    job.reason = rejection->reason;
-    if (!was_running && (!patient || late))
-      End(job, "failed", "cannot place " + job.spec.name + ": " + rejection->reason);
-    return false;
-  }
-  for (const std::string& node : std::get<Assignments>(result).node_of) {
-    if (!node.empty()) StartWorkerOn(job, node);
-  }
-  return true;
-}
-
-void HeadService::StartWorkerOn(Job& job, const std::string& node) {
+void HeadService::StartWorkerOn(Job& job, const std::string& lease, const std::string& node) {
   std::set<uint32_t> used;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.alive()) used.insert(worker.index);
@@ -198,6 +148,7 @@ void HeadService::StartWorkerOn(Job& job, const std::string& node) {
   while (used.contains(worker.index)) ++worker.index;
   worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
   worker.node = node;
+  worker.lease = lease;
   for (const auto& [name, process] : processes_) {
     const bool spare = process.job == job.spec.job && process.member.empty() &&
                        process.node == node && !process.exited;
@@ -207,12 +158,20 @@ void HeadService::StartWorkerOn(Job& job, const std::string& node) {
   Process& process = processes_[worker.process];
   process.member = worker.member().ToString();
   process.ours = true;
-  process.counted = cluster_.Reserve(node, job.need).ok();
+  process.lease = lease;
   std::erase_if(job.record.workers,
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
   job.joined_by = Now() + kJoinTime;
   Assign(worker.process);
+  // Of the first ones all that come at once are founders.
+  if (!job.opened) {
+    transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
+      if (!*alive || !jobs_.contains(name) || jobs_.at(name).done()) return;
+      OpenGroup(jobs_.at(name));
+    });
+  }
+  Save(job);
 }
 
 std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
@@ -240,10 +199,10 @@ void HeadService::EnsureSpare(Job& job) {
   for (const auto& [name, process] : processes_) {
     if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
   }
-  for (const auto& [id, node] : cluster_.nodes()) {
+  for (const sched::NodeStatus& node : scheduler_.Nodes()) {
     const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
-    if (usable && node_links_.contains(id)) {
-      LaunchProcess(job, id);
+    if (usable && node_links_.contains(node.id)) {
+      LaunchProcess(job, node.id);
       return;
     }
   }
@@ -367,10 +326,6 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
   if (job.done()) return;
   EmitWorker(job, worker, status, was_draining ? "drained" : "died", how);
   Save(job);
-  if (job.spec.kind == "actor") {  // Its state died with it; whoever holds a handle must know.
-    End(job, "failed", job.spec.name + " " + how, status);
-    return;
-  }
   if (was_starting && ++job.start_failures >= kStartFailuresMax) {
     std::string tail;
     for (const std::string& line : job.last_lines[status.id]) tail += "\n  " + line;
@@ -500,6 +455,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
       if (*alive) Kill(name, SIGKILL, "did not exit");
     });
   }
+  GiveUpRoom(job, job.pending.size());
+  for (const auto& [lease, node] : std::exchange(job.granted, {})) Schedule(sched::Release{lease});
   groups_.Close(job.spec.job);
   Forget(job);
   // What a worker printed comes through its node and may be behind its result: the job's last event

@@ -91,9 +91,10 @@ int main(int argc, char** argv) {
   }
   std::cout << address->endpoint << " " << address->public_key << std::endl;
   if (!metrics_url.empty()) std::cout << "metrics " << metrics_url << std::endl;
-  daemons::WaitForStop(-1, nullptr, seconds(1));
+  daemons::WaitForStop(
+      -1, [&] { return head.down(); }, milliseconds(100));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();
   transport->reset();
-  return 0;
+  return head.down() ? kTakenDownStatus : 0;
 }

@@ -42,15 +42,16 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
     return;
   }
   ApplyNodes(decision);  // Of an older incarnation first.
-  const bool is_new = !cluster_.nodes().contains(hello.node);
-  if (is_new) {
-    cluster_.Put(hello.node, NodeView{*total, {}, hello.labels, true, false});
-    LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
-  }
   Node& node = node_links_[hello.node];
   node.peer = from;
   node.heard = hello.heard.head == log_id_ ? hello.heard.number : 0;
+  const bool is_new = offered_.insert(hello.node).second;
+  if (is_new) LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
+  const sched::NodeUp up{hello.node, hello.incarnation, *total, hello.labels};
+  // What runs there is claimed before anything new may go there.
+  if (is_new) Schedule(up);
   Reconcile(hello, node.heard);
+  actors_.OnNode(hello, node.heard, node.answers + 1);  // With the one that follows.
   const NodeAnswer answer{log_id_, ++node.answers};
   (void)transport_->Send(from, wire::Encode(kFrameNodeAnswer, answer));
   if (hello.leaving || !hello.notice.empty()) {
@@ -60,6 +61,21 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   for (auto& [name, job] : jobs_) {
     if (Confirm(job) || is_new) Fill(job);
   }
+  EndRecovery();
+}
+
+// Nothing new is placed before it is known what still runs, or the time for that is up.
+void HeadService::Recover(Time until) {
+  recover_until_ = until;
+  Schedule(sched::Recover{until});
+}
+
+void HeadService::EndRecovery() {
+  if (recover_until_ <= Now() || actors_.Unconfirmed()) return;
+  const bool jobs = std::ranges::any_of(jobs_, [](const auto& entry) {
+    return !entry.second.done() && entry.second.confirm_by != Time::Never();
+  });
+  if (!jobs) Recover(Now());
 }
 
 // Makes what we know of the node's workers what the node says of them.
@@ -67,6 +83,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
   std::set<std::string> listed;
   for (const RunningWorker& w : hello.workers) {
     listed.insert(w.process);
+    if (w.job.starts_with(kActorLease)) continue;
     if (w.ended) {
       if (processes_.contains(w.process))
         OnWorkerExited(WorkerExited{w.process, false, "its process ended", 0, {}});
@@ -79,10 +96,14 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
     process.host = hello.host;
     if (process.started == Time{}) process.started = Now();
     const auto [job, worker] = Owner(w.process);
-    if (worker != nullptr && !process.counted) {  // Known from before a restart of ours.
-      process.counted = cluster_.Reserve(hello.node, job->need).ok();
+    if (worker != nullptr && process.lease.empty()) {  // Known from before a restart of ours.
+      process.lease = worker->lease;
       process.job = job->spec.job;
       process.member = worker->member().ToString();
+      sched::LeaseRequest lease;
+      lease.id = worker->lease;
+      lease.resources = job->need;
+      Schedule(sched::Claim{lease, hello.node, sched::kAnyBundle, {}});
     }
     const bool orphan = !jobs_.contains(process.job) && Now() > process.started + kLeaveTime;
     if (Now() >= process.gone_by || orphan) Kill(w.process, SIGKILL, "it should have ended");
@@ -111,7 +132,7 @@ bool HeadService::Confirm(Job& job) {
     const bool missed = !heard && node != node_links_.end() && node->second.heard > 0;
     if (missed || (over && !heard)) {
       WorkerDied(job, worker, "gone when the head restarted");
-    } else if (!heard || !process->second.counted) {
+    } else if (!heard || process->second.lease.empty()) {
       all = false;
     }
   }
@@ -123,30 +144,41 @@ bool HeadService::Confirm(Job& job) {
 void HeadService::ApplyNodes(const NodeDecision& decision) {
   for (const NodeChange& change : decision.changes) {
     const bool up = change.state == NodeState::kAlive || change.state == NodeState::kSuspect;
-    // A suspect keeps its workers, but is given no new ones.
-    cluster_.SetState(change.id, change.state == NodeState::kAlive, change.draining);
     if (!up) {
-      LogWarning("node ", change.id, " is ", NodeStateName(change.state), ": ", change.reason);
-      std::vector<std::string> lost;
-      for (const auto& [name, process] : processes_) {
-        if (process.node == change.id) lost.push_back(name);
-      }
-      for (const std::string& name : lost) {
-        OnWorkerExited(WorkerExited{
-            name, true, "its node is " + std::string(NodeStateName(change.state)), -1, {}});
-      }
-      cluster_.Remove(change.id);
-    } else if (change.draining) {
-      for (auto& [name, job] : jobs_) {
-        for (JobWorker& worker : job.record.workers) {
-          if (worker.alive() && worker.node == change.id)
-            DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
-        }
-        Save(job);
-        Fill(job);
-      }
+      OnNodeEnded(change);
+      continue;
     }
+    // A suspect keeps its workers, but is given no new ones. One that has just joined is offered
+    // by its hello.
+    if (offered_.contains(change.id)) {
+      Schedule(sched::NodeHealth{change.id, change.state == NodeState::kAlive, change.draining,
+                                 nodes_.nodes().at(change.id).drain_deadline});
+    }
+    if (!change.draining) continue;
+    for (auto& [name, job] : jobs_) {
+      for (JobWorker& worker : job.record.workers) {
+        if (worker.alive() && worker.node == change.id)
+          DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
+      }
+      Save(job);
+      Fill(job);
+    }
+    actors_.OnNodeDrain(change.id, change.reason);
   }
+}
+
+void HeadService::OnNodeEnded(const NodeChange& change) {
+  const std::string state(NodeStateName(change.state));
+  LogWarning("node ", change.id, " is ", state, ": ", change.reason);
+  offered_.erase(change.id);
+  Schedule(sched::NodeGone{change.id, "node " + change.id + " is " + state});
+  std::vector<std::string> lost;
+  for (const auto& [name, process] : processes_) {
+    if (process.node == change.id) lost.push_back(name);
+  }
+  for (const std::string& name : lost)
+    OnWorkerExited(WorkerExited{name, true, "its node is " + state, -1, {}});
+  actors_.OnNodeGone(change.id, state);
 }
 
 // A worker that does not end is killed again when its node lists it.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Duration kTick = milliseconds(200);
 constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
+constexpr size_t kReasonsPerTick = 50;               // They take a look at the whole cluster.
 constexpr Duration kEndedJobsKept = seconds(300);    // For drivers that ask late.
 
 }  // namespace
@@ -30,42 +31,60 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
       log_id_(RandomId()),
       nodes_(NodeTableOptions{options.node_suspect, options.node_dead, 5 * options.node_dead,
                               seconds(600)}),
-      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl) {}
+      scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
+      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
+      actors_(
+          {transport, store_lane, store, [this](const SchedulerEvent& event) { Schedule(event); },
+           [this](const std::string& node, const StartWorker& start) {
+             (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
+           },
+           [this](const std::string& node, const std::string& process, int signal,
+                  const std::string& reason) {
+             (void)transport_->Send(
+                 node_links_[node].peer,
+                 wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+           }},
+          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
 Status HeadService::Start() {
   Result<std::map<std::string, std::string>> records = store_->List("job/");
   if (!records.ok()) return records.error().WithContext("cannot read the jobs");
-  transport_->loop().Post([this, alive = alive_, records = std::move(*records)] {
-    if (!*alive) return;
-    for (const auto& [key, value] : records) {
-      const bool is_spec = key.ends_with("/spec");
-      Result<JobSpec> spec =
-          is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
-      if (!spec.ok()) continue;
-      Job job;
-      job.spec = *spec;
-      const auto state = records.find("job/" + spec->job + "/state");
-      if (state == records.end()) continue;
-      Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
-      Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
-      if (!record.ok() || !need.ok()) continue;
-      job.record = *record;
-      job.need = *need;
-      job.state = "running";
-      job.submitted = job.driver_heard = Now();
-      job.confirm_by = Now() + options_.confirm_grace;
-      const std::string name = spec->job;
-      Job& stored = jobs_[name] = std::move(job);
-      metrics::Add(metrics::Id::kJobsRecovered);
-      LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
-      if (stored.spec.kind == "group") OpenGroup(stored);
-    }
-    transport_->SetHandler(
-        [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
-    OnTick();
-  });
+  Result<std::map<std::string, std::string>> actors = store_->List("actor/");
+  if (!actors.ok()) return actors.error().WithContext("cannot read the actors");
+  transport_->loop().Post(
+      [this, alive = alive_, records = std::move(*records), actors = std::move(*actors)] {
+        if (!*alive) return;
+        if (!records.empty() || !actors.empty()) Recover(Now() + options_.confirm_grace);
+        for (const auto& [key, value] : records) {
+          const bool is_spec = key.ends_with("/spec");
+          Result<JobSpec> spec = is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value)
+                                         : Error{ErrorCode::kNotFound, ""};
+          if (!spec.ok()) continue;
+          Job job;
+          job.spec = *spec;
+          const auto state = records.find("job/" + spec->job + "/state");
+          if (state == records.end()) continue;
+          Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
+          Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
+          if (!record.ok() || !need.ok()) continue;
+          job.record = *record;
+          job.need = *need;
+          job.state = "running";
+          job.submitted = job.driver_heard = Now();
+          job.confirm_by = Now() + options_.confirm_grace;
+          const std::string name = spec->job;
+          Job& stored = jobs_[name] = std::move(job);
+          metrics::Add(metrics::Id::kJobsRecovered);
+          LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
+          OpenGroup(stored);
+        }
+        actors_.Restore(actors);
+        transport_->SetHandler(
+            [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
+        OnTick();
+      });
   return Status::Ok();
 }
 
@@ -81,6 +100,7 @@ void HeadService::On(uint8_t type, const std::string& frame, F&& handler) {
 
 void HeadService::OnFrame(const std::string& from, const std::string& frame) {
   NoticeStop();
+  if (actors_.OnFrame(from, frame)) return;
   const Result<uint8_t> type = wire::PeekType(frame);
   if (!type.ok()) {
     LogWarning("dropped a frame from ", from, ": ", type.error().message);
@@ -120,6 +140,7 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
 // ---- processes ----
 
 void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
+  if (actors_.OnWorkerHello(from, hello)) return;
   Process& process = processes_[hello.process];
   if (process.exited) return;
   const bool first = !process.hello;
@@ -150,10 +171,9 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
     process.member = hello.member;  // No spare.
     return Kill(hello.process, SIGKILL, "it was put aside before the head restarted");
   }
-  const bool callable =
-      job == nullptr || job->spec.kind != "actor" || !hello.address.endpoint.empty();
-  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty() &&
-      callable) {
+  if (worker != nullptr && !process.lease.empty())  // Else its node has to claim it first.
+    Schedule(sched::Confirm{worker->lease, worker->node});
+  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
     job->start_failures = 0;
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
@@ -186,6 +206,7 @@ void HeadService::Assign(const std::string& name) {
 }
 
 void HeadService::OnWorkerExited(const WorkerExited& exited) {
+  if (actors_.OnWorkerExited(exited)) return;
   const auto it = processes_.find(exited.process);
   if (it == processes_.end()) return;
   Process& process = it->second;
@@ -201,12 +222,10 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
   if (!exited.reaped) return;
-  if (process.counted) {
-    const auto owner = jobs_.find(process.job);
-    if (owner != jobs_.end()) cluster_.Release(process.node, owner->second.need);
-  }
   const std::string job_name = process.job;
+  const std::string lease = process.lease;
   processes_.erase(it);
+  if (!lease.empty()) Schedule(sched::Release{lease});
   if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) {
     Fill(owner->second);
     EmitLast(owner->second);
@@ -214,6 +233,7 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
 }
 
 void HeadService::OnWorkerOutput(const WorkerOutput& output) {
+  if (actors_.OnWorkerOutput(output)) return;
   const auto [job, worker] = Owner(output.process);
   if (worker == nullptr) return;
   const WorkerStatus status = StatusOf(*job, *worker);
@@ -246,6 +266,7 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
 }
 
 void HeadService::OnWorkerResult(const WorkerResult& result) {
+  if (actors_.OnWorkerResult(result)) return;
   const auto [job, worker] = Owner(result.process);
   const auto known = processes_.find(result.process);
   if (worker == nullptr || job->done()) {
@@ -294,10 +315,12 @@ void HeadService::NoticeStop() {
   LogWarning("the head was stopped for ", ToMilliseconds(stopped), " ms");
   tick_due_ = Now();
   ApplyNodes(nodes_.Step(Now(), ListenerResumed{stopped}));
+  actors_.OnStopped(stopped);
   for (auto& [name, job] : jobs_) {
     job.driver_heard = std::min(Now(), job.driver_heard + stopped);
     if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
   }
+  if (recover_until_ > Now()) Recover(recover_until_ + stopped);
 }
 
 void HeadService::OnTick() {
@@ -327,7 +350,14 @@ void HeadService::OnTick() {
       PressDrain(job, worker);
     }
     Fill(job);
+    CheckRoom(job);
     EnsureSpare(job);
+  }
+  actors_.OnTick();
+  for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
+    const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
+    const bool never = status && status->impossible && options_.embedded && !offered_.empty();
+    if (status) actors_.SetReason(lease, status->reason, never);
   }
   for (const std::string& name : over) {
     Forget(jobs_.at(name));  // Again: the store may have been away when it ended.

@@ -8,18 +8,21 @@
 // Limits: kJobEventsMax events per job; timings below.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 
 #include "collective_groups/group_service.h"
+#include "daemons/head_actors.h"
 #include "daemons/job.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
 #include "scheduler/node_table.h"
-#include "scheduler/placement.h"
+#include "scheduler/scheduler.h"
 
 namespace troupe::daemons {
 
@@ -37,6 +40,8 @@ class HeadService {
  public:
   HeadService(Transport* transport, BlockingLane* store_lane, Store* store, HeadOptions options);
   ~HeadService();
+  // Whether the cluster was taken down, so that nothing is to start this head again.
+  [[nodiscard]] bool down() const { return down_.load(); }
   // Loads jobs from the store and begins to serve. Blocks up to the store's time-outs.
   Status Start();
 
@@ -50,8 +55,8 @@ class HeadService {
     bool hello = false;
     bool preloaded = false;
     bool exited = false;
-    bool counted = false;  // Its resources are booked.
-    bool ours = false;     // It is this head that made it a member.
+    std::string lease;  // Its room at the scheduler.
+    bool ours = false;  // It is this head that made it a member.
     Time started{};
     uint64_t order = 0;            // The last answer to its node before it was ordered.
     Time gone_by = Time::Never();  // It is to have ended by then.
@@ -81,13 +86,25 @@ class HeadService {
   void OnTick();
   void NoticeStop();
   void ApplyNodes(const NodeDecision& decision);
+  void OnNodeEnded(const NodeChange& change);
+  // Tells the scheduler, and those concerned what it has decided.
+  void Schedule(const SchedulerEvent& event);
+  void ScheduleWake();
+  void Recover(Time until);
+  void EndRecovery();
   void Reconcile(const NodeHello& hello, uint64_t heard);
   bool Confirm(Job& job);
 
   // ---- jobs ----
   void Fill(Job& job);
-  bool PlaceWorkers(Job& job, uint32_t count, uint32_t at_least);
-  void StartWorkerOn(Job& job, const std::string& node);
+  void AskForRoom(Job& job, uint32_t count, bool gang);
+  void GiveUpRoom(Job& job, size_t count);
+  void CheckRoom(Job& job);
+  void OnGranted(const sched::Granted& granted);
+  void OnRevoked(const sched::Revoked& revoked);
+  void OnRefused(const sched::Refused& refused);
+  [[nodiscard]] Job* OfLease(const std::string& lease);
+  void StartWorkerOn(Job& job, const std::string& lease, const std::string& node);
   void EnsureSpare(Job& job);
   std::string LaunchProcess(Job& job, const std::string& node);
   void OpenGroup(Job& job);
@@ -123,6 +140,8 @@ class HeadService {
   [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;
   [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Job& job) const;
   [[nodiscard]] JobStatus StatusOf(const Job& job) const;
+  [[nodiscard]] std::string StateJson();
+  void TakeDown();
   [[nodiscard]] Time Now() { return transport_->loop().Now(); }
 
   Transport* const transport_;
@@ -132,12 +151,19 @@ class HeadService {
   const std::string log_id_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   NodeTable nodes_;
-  ClusterView cluster_;
+  Scheduler scheduler_;
+  std::set<std::string> offered_;  // Nodes that the scheduler has.
+  std::deque<SchedulerEvent> to_schedule_;
+  bool scheduling_ = false;
+  Time wake_at_ = Time::Never();
+  Time recover_until_{};
   std::map<std::string, Node> node_links_;
   std::map<std::string, Process> processes_;
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
+  HeadActors actors_;
+  std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();
 };

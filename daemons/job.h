@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct JobWorker {
   Time drain_by = Time::Never();  // Its end on this head's clock.
   bool overdue = false;           // It is ended by force.
   bool fenced = false;            // Put aside by its group: what it says is void.
+  std::string lease;              // Its room at the scheduler.
 
   [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
   [[nodiscard]] bool alive() const {
@@ -47,7 +49,7 @@ struct JobWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms, fenced);
+    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease);
   }
 };
 
@@ -66,7 +68,10 @@ struct JobRecord {
 struct Job {
   JobSpec spec;
   JobRecord record;
-  ResourceSet need;               // Per worker.
+  ResourceSet need;                                          // Per worker.
+  std::set<std::string> pending;                             // Leases that wait for room.
+  std::vector<std::pair<std::string, std::string>> granted;  // Leases, with nodes, not used yet.
+  uint64_t next_lease = 1;
   std::string state = "pending";  // pending running parked succeeded failed cancelled
   std::string reason;
   Time submitted{};

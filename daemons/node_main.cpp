@@ -95,11 +95,11 @@ int main(int argc, char** argv) {
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
   if (!transport.ok()) return fail(transport.error().message);
   const std::string run_dir = options.run_dir;
-  bool replaced = false;
+  int status = 0;
   {
     daemons::NodeService node(transport->get(), options);
     if (Status s = node.Start(); !s.ok()) return fail(s.error().message);
-    const auto stopped = [&] { return node.replaced(); };
+    const auto stopped = [&] { return node.replaced() || node.down(); };
     const auto cause = daemons::WaitForStop(-1, stopped);
     if (cause == daemons::StopCause::kSignal && notice_s > 0) {
       node.Notice("SIGTERM", Duration(static_cast<int64_t>(notice_s * 1e9)));
@@ -107,9 +107,9 @@ int main(int argc, char** argv) {
       daemons::WaitForStop(-1, [&] { return stopped() || SteadyClock().Now() >= until; });
     }
     node.Stop(milliseconds(500));
-    replaced = node.replaced();
+    status = node.down() ? kTakenDownStatus : node.replaced() ? 1 : 0;
     transport->reset();
   }
   if (own_dir) std::filesystem::remove_all(run_dir);
-  return replaced ? 1 : 0;
+  return status;
 }

@@ -112,6 +112,8 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!kill.ok()) return;
     if (const auto it = workers_.find(kill->process); it != workers_.end())
       it->second.child.Kill(kill->signal);
+  } else if (*type == kFrameNodeLeave) {
+    down_.store(true);
   } else if (*type == kFrameNodeAnswer) {
     Result<NodeAnswer> answer = wire::Decode<NodeAnswer>(*type, frame);
     if (answer.ok()) heard_ = *answer;

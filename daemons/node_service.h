@@ -51,6 +51,8 @@ class NodeService {
   void Stop(Duration grace);
   // Set when another node has taken this one's name.
   [[nodiscard]] bool replaced() const { return replaced_; }
+  // Set when the whole cluster is taken down.
+  [[nodiscard]] bool down() const { return down_; }
   // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
   void Notice(const std::string& reason, Duration left);
 
@@ -92,6 +94,7 @@ class NodeService {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Worker> workers_;
   std::atomic<bool> replaced_{false};
+  std::atomic<bool> down_{false};
   bool leaving_ = false;
   std::string notice_;
   Time notice_until_ = Time::Never();

@@ -5,15 +5,23 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
-#include "actors/actor_host.h"
+#include "daemons/actor_link.h"
+#include "daemons/actor_process.h"
 #include "daemons/driver_client.h"
-#include "daemons/worker_client.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
 
 namespace troupe::internal {
 namespace {
+
+constexpr Duration kStopLimit = seconds(2);
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::string SelfPath() {
   char path[4096];
@@ -23,9 +31,7 @@ std::string SelfPath() {
 
 Result<std::string> FindBinDir(const std::string& given) {
   const std::string self = SelfPath();
-  const char* from_env = std::getenv("TROUPE_BIN_DIR");
-  for (const std::string& dir : {given, from_env == nullptr ? std::string() : std::string(from_env),
-                                 self.substr(0, self.rfind('/'))}) {
+  for (const std::string& dir : {given, Env("TROUPE_BIN_DIR"), self.substr(0, self.rfind('/'))}) {
     if (!dir.empty() && ::access((dir + "/troupe-local").c_str(), X_OK) == 0) return dir;
   }
   Result<std::string> local = FindProgram("troupe-local");
@@ -35,188 +41,102 @@ Result<std::string> FindBinDir(const std::string& given) {
                "or InitOptions::bin_dir to the folder of the daemons"};
 }
 
-Result<CurveKeys> WorkerKeys() {
-  const char* path = std::getenv("TROUPE_WORKER_KEY_FILE");
-  if (path == nullptr || *path == '\0') return CurveKeys{};
-  return LoadCurveKeys(path);
-}
+// A driver's part of the cluster, in the order in which it is to be taken down.
+struct Driver {
+  std::unique_ptr<daemons::DriverClient> client;
+  std::shared_ptr<daemons::ActorLink> link;
+  std::shared_ptr<actors::ActorSystem> system;
 
-// The life of a worker process that hosts one actor.
-int Host(const actors::TypeTable& types) {
-  InitLogging("actor");
-  const auto fail = [](const Error& error) {
-    std::cerr << "actor host: " << error.ToString() << std::endl;
-    return 1;
-  };
-  Result<std::unique_ptr<daemons::WorkerClient>> client = daemons::WorkerClient::FromEnvironment();
-  if (!client.ok()) return fail(client.error());
-  daemons::WorkerClient& worker = **client;
-  std::optional<Assignment> assignment;
-  while (!assignment) {
-    if (worker.released()) return 0;
-    assignment = worker.WaitAssignment(seconds(1));
+  ~Driver() {
+    if (link) link->Stop();
+    if (system) system->Stop(kStopLimit);
+    if (client) {
+      client->SetOther(nullptr);
+      client->Shutdown();
+    }
   }
-  Result<actors::ActorBlueprint> blueprint =
-      wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, assignment->payload);
-  Result<std::unique_ptr<actors::Instance>> instance =
-      blueprint.ok() ? types.Make(blueprint->type, blueprint->arguments)
-                     : Result<std::unique_ptr<actors::Instance>>(blueprint.error());
-  if (!instance.ok()) {
-    worker.Finish(false, instance.error().ToString(), seconds(10));
-    return 1;
-  }
-  Result<CurveKeys> keys = WorkerKeys();
-  if (!keys.ok()) return fail(keys.error());
-  Result<std::unique_ptr<Transport>> transport =
-      MakeZmqTransport({worker.process() + "-calls", *keys, {}, false});
-  if (!transport.ok()) return fail(transport.error());
-  actors::ActorHost host(transport->get(), std::move(*instance), *blueprint);
-  (*transport)->SetHandler([&](const std::string& from, const std::string& frame) {
-    host.OnFrame(from, frame);
-  });
-  const char* run_dir = std::getenv("TROUPE_WORKER_RUN_DIR");
-  const char* data_address = std::getenv("TROUPE_WORKER_DATA_ADDRESS");
-  const std::string endpoint =
-      keys->secret_key.empty() ? "ipc://" + std::string(run_dir) + "/" + worker.process() + ".sock"
-                               : "tcp://" + std::string(data_address) + ":*";
-  Result<PeerAddress> address = (*transport)->Listen(endpoint);
-  if (!address.ok()) return fail(address.error());
-  worker.Announce(*address);
-  while (!worker.released()) (void)worker.WaitAssignment(seconds(1));
-  (*transport)->SetHandler(nullptr);
-  (void)host.Stop(seconds(2));
-  return 0;
+};
+
+void Print(const actors::ActorOutput& output) {
+  const std::string prefix =
+      "(" + output.type + " pid=" + std::to_string(output.pid) + " node=" + output.node + ") ";
+  std::string text;
+  for (const std::string& line : output.lines) text += prefix + line + "\n";
+  if (output.dropped > 0)
+    text += prefix + "[" + std::to_string(output.dropped) +
+            " lines dropped: printed faster than they could be sent]\n";
+  std::cerr << text;
 }
 
 }  // namespace
 
-class RuntimeImpl {
- public:
-  std::unique_ptr<daemons::DriverClient> driver;
-  std::unique_ptr<actors::ActorClient> calls;
-  std::mutex mu;
-  std::condition_variable changed;
-  struct Progress {
-    std::optional<PeerAddress> address;
-    std::optional<Error> ended;
-  };
-  std::map<std::string, Progress> jobs;
-
-  ~RuntimeImpl() {
-    if (driver) driver->Shutdown();
-  }
-
-  void OnEvent(const std::string& job, const JobEvent& event) {
-    std::optional<PeerAddress> lost;
-    std::string why;
-    {
-      std::lock_guard lock(mu);
-      Progress& progress = jobs[job];
-      if (event.kind == "worker" && !event.payload.empty()) {
-        Result<PeerAddress> address = wire::Decode<PeerAddress>(kFrameWorkerHello, event.payload);
-        if (address.ok()) progress.address = *address;
-      } else if (event.kind == "log") {
-        std::cerr << Text(event.json, "line") << "\n";
-      } else if (event.kind == "done") {
-        why = event.payload.empty() ? Text(event.json, "reason") : event.payload;
-        progress.ended =
-            Error{event.payload.empty() ? ErrorCode::kPeerGone : ErrorCode::kUserError, why};
-        lost = progress.address;
-      }
-      changed.notify_all();
-    }
-    if (lost) calls->Lost(lost->peer, why.empty() ? "the actor has ended" : why);
-  }
-
-  // The text after "key": in a flat object whose texts hold no escaped quote before it.
-  static std::string Text(const std::string& json, const std::string& key) {
-    const size_t at = json.find("\"" + key + "\":\"");
-    if (at == std::string::npos) return "";
-    std::string text;
-    for (size_t i = at + key.size() + 4; i < json.size() && json[i] != '"'; ++i) {
-      if (json[i] == '\\' && i + 1 < json.size()) ++i;
-      text.push_back(json[i]);
-    }
-    return text;
-  }
-};
-
 void HostIfWorker(const actors::TypeTable& types) {
   std::signal(SIGPIPE, SIG_IGN);
   if (std::getenv("TROUPE_WORKER_PROCESS") == nullptr) return;
-  std::_Exit(Host(types));
+  InitLogging("actor");
+  Result<std::unique_ptr<daemons::WorkerClient>> client = daemons::WorkerClient::FromEnvironment();
+  if (!client.ok()) {
+    std::cerr << "actor host: " << client.error().ToString() << std::endl;
+    std::_Exit(1);
+  }
+  std::optional<Assignment> assignment;
+  while (!assignment && !(*client)->released()) assignment = (*client)->WaitAssignment(seconds(1));
+  if (!assignment) std::_Exit(0);
+  const int code = daemons::RunActorProcess(**client, *assignment, {types, {{SelfPath()}, {}}, {}});
+  std::cout.flush();
+  std::_Exit(code);
 }
 
-Result<std::shared_ptr<RuntimeImpl>> StartRuntime(const InitOptions& options) {
-  daemons::DriverOptions driver;
-  driver.address = options.address;
-  driver.key_file = options.key_file;
-  driver.resources = options.resources;
-  if (options.address.empty()) {
-    Result<std::string> bin_dir = FindBinDir(options.bin_dir);
-    if (!bin_dir.ok()) return bin_dir.error();
-    driver.bin_dir = *bin_dir;
+Result<Runtime> Start(const InitOptions& options, actors::TypeTable types) {
+  daemons::DriverOptions driver_options;
+  driver_options.address = options.address.empty() ? Env("TROUPE_ADDRESS") : options.address;
+  driver_options.key_file = options.key_file.empty() ? Env("TROUPE_KEY_FILE") : options.key_file;
+  driver_options.resources = options.resources;
+  driver_options.log_dir = options.log_dir;
+  const bool embedded = driver_options.address.empty();
+  Result<std::string> bin_dir = FindBinDir(options.bin_dir);
+  if (embedded && !bin_dir.ok()) return bin_dir.error();
+  if (bin_dir.ok()) driver_options.bin_dir = *bin_dir;
+  const bool remote = !embedded && !driver_options.address.starts_with("ipc://");
+  CurveKeys keys;
+  if (remote) {
+    Result<CurveKeys> loaded = LoadCurveKeys(driver_options.key_file);
+    if (!loaded.ok()) return loaded.error();
+    keys = *loaded;
   }
-  auto impl = std::make_shared<RuntimeImpl>();
-  ZmqTransportOptions transport_options{"caller-" + RandomId(), {}, {}, true};
-  if (!options.key_file.empty()) {
-    Result<CurveKeys> keys = LoadCurveKeys(options.key_file);
-    if (!keys.ok()) return keys.error();
-    transport_options.keys = *keys;
-  }
-  Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
-  if (!transport.ok()) return transport.error();
-  impl->calls = std::make_unique<actors::ActorClient>(std::move(*transport));
-  Result<std::unique_ptr<daemons::DriverClient>> client = daemons::DriverClient::Connect(driver);
+  auto driver = std::make_shared<Driver>();
+  Result<std::unique_ptr<daemons::DriverClient>> client =
+      daemons::DriverClient::Connect(driver_options);
   if (!client.ok()) return client.error();
-  impl->driver = std::move(*client);
-  impl->driver->SetEventSink([raw = impl.get()](const std::string& job, const JobEvent& event) {
-    raw->OnEvent(job, event);
-  });
-  return impl;
-}
-
-Result<SpawnedActor> SpawnActor(RuntimeImpl& runtime, const SpawnActorOptions& options,
-                                const std::string& type, std::string arguments) {
-  JobSpec spec;
-  spec.name = type;
-  spec.kind = "actor";
-  spec.resources = options.resources;
-  spec.worker_argv = {SelfPath()};
-  spec.spares = 0;
-  spec.start_timeout_s = ToSeconds(options.timeout);
-  spec.payload =
-      wire::Encode(actors::kActorBlueprint,
-                   actors::ActorBlueprint{type, std::move(arguments), options.max_concurrency,
-                                          options.mailbox_depth});
-  Result<std::string> job = runtime.driver->Submit(std::move(spec));
-  if (!job.ok()) return job.error();
-  std::unique_lock lock(runtime.mu);
-  runtime.changed.wait_for(lock, options.timeout, [&] {
-    const RuntimeImpl::Progress& progress = runtime.jobs[*job];
-    return progress.address || progress.ended;
-  });
-  const RuntimeImpl::Progress progress = runtime.jobs[*job];
-  lock.unlock();
-  if (progress.ended) return progress.ended->WithContext("cannot spawn " + type);
-  if (!progress.address) {
-    (void)runtime.driver->Cancel(*job);
-    return Error{ErrorCode::kDeadlineExceeded, type + " did not start within its time-out"};
+  driver->client = std::move(*client);
+  daemons::DriverClient* const raw = driver->client.get();
+  driver->link = std::make_shared<daemons::ActorLink>(
+      &raw->loop(), [raw](std::string frame) { return raw->SendToHead(std::move(frame)); },
+      "driver/" + raw->id());
+  Result<std::unique_ptr<Transport>> transport =
+      MakeZmqTransport({raw->id() + daemons::kCallsSuffix, keys, {}, true, true});
+  if (!transport.ok()) return transport.error();
+  actors::ActorSystem::Options system_options;
+  system_options.node = "driver";
+  system_options.types = std::move(types);
+  system_options.program = {{SelfPath()}, {}};
+  if (bin_dir.ok()) system_options.plugin_host = {*bin_dir + "/troupe-worker", "--plugin"};
+  system_options.supervisor = driver->link;
+  driver->system = actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
+  std::string endpoint = "ipc://" + raw->socket_dir() + "/" + raw->id() + ".sock";
+  if (remote) {
+    Result<std::string> address = options.data_address.empty()
+                                      ? raw->LocalAddress()
+                                      : Result<std::string>(options.data_address);
+    if (!address.ok()) return address.error();
+    endpoint = "tcp://" + *address + ":*";
   }
-  if (Status s = runtime.calls->Connect(*progress.address); !s.ok()) return s.error();
-  return SpawnedActor{progress.address->peer, *job};
-}
-
-void CallActor(RuntimeImpl& runtime, const SpawnedActor& actor, const std::string& method,
-               std::string arguments, Duration timeout, const actors::ActorClient::Callback& done) {
-  runtime.calls->Call(actor.peer, method, std::move(arguments), timeout, done);
-}
-
-Status KillActor(RuntimeImpl& runtime, const SpawnedActor& actor) {
-  Status cancelled = runtime.driver->Cancel(actor.job);
-  // At once, not with the "done" event: a call after Kill must not reach the actor any more.
-  if (cancelled.ok()) runtime.calls->Lost(actor.peer, "cancelled by the driver");
-  return cancelled;
+  if (Status s = driver->system->Listen(endpoint); !s.ok()) return s.error();
+  driver->link->SetSystem(driver->system);
+  if (options.print_output) driver->link->SetOutput(Print);
+  raw->SetOther([link = driver->link](const std::string& frame) { (void)link->OnFrame(frame); });
+  driver->link->Start();
+  return Runtime(driver->system, driver);
 }
 
 }  // namespace troupe::internal

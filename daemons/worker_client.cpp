@@ -141,7 +141,19 @@ void WorkerClient::OnFrame(const std::string& frame) {
   } else if (*type == kFrameReleaseWorker) {
     released_.store(true);
     changed_.notify_all();
+  } else {
+    std::function<void(const std::string&)> other;
+    {
+      std::lock_guard lock(mu_);
+      other = other_;
+    }
+    if (other) other(frame);
   }
+}
+
+void WorkerClient::SetOther(std::function<void(const std::string& frame)> handler) {
+  std::lock_guard lock(mu_);
+  other_ = std::move(handler);
 }
 
 void WorkerClient::OnAssignment(const Assignment& assignment) {

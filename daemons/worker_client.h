@@ -45,6 +45,11 @@ class WorkerClient {
   // Where others can call this process (an actor's listening address); told to the head with the
   // next hello.
   void Announce(const PeerAddress& address);
+  // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
+  void SetOther(std::function<void(const std::string& frame)> handler);
+  Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
+  [[nodiscard]] EventLoop& loop() { return transport_->loop(); }
+  [[nodiscard]] const std::string& node() const { return node_; }
   [[nodiscard]] bool released() const { return released_.load(); }
   // Null before the assignment.
   [[nodiscard]] groups::GroupAgent* group() { return agent_.get(); }
@@ -75,6 +80,7 @@ class WorkerClient {
   std::condition_variable changed_;
   std::deque<Assignment> waiting_;
   bool preload_seen_ = false;
+  std::function<void(const std::string& frame)> other_;
   PeerAddress announced_;
   Assignment assignment_;  // The one with work; constant once set.
   std::unique_ptr<groups::GroupAgent> agent_;

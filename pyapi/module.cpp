@@ -15,6 +15,7 @@
 #include "collective_groups/ledger.h"
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
+#include "pyapi/actors.h"
 #include "pyapi/commits.h"
 #include "pyapi/group.h"
 #include "pyapi/python_support.h"
@@ -79,6 +80,7 @@ class PyDriver {
       python_path_ += (python_path_.empty() ? "" : ":") + path;
     }
     lease_ms_ = Get<uint32_t>(options, "lease_ms", 2000);
+    key_file_ = o.key_file;
     py::gil_scoped_release release;
     Result<std::unique_ptr<DriverClient>> client = DriverClient::Connect(std::move(o));
     py::gil_scoped_acquire acquire;
@@ -138,6 +140,17 @@ class PyDriver {
   py::object Cluster() {
     return ParseJson(Call([&] { return client().ClusterJson(); }));
   }
+  py::object State() {
+    return ParseJson(Call([&] { return client().StateJson(); }));
+  }
+  void TakeDown() {
+    CallStatus([&] { return client().TakeDown(); });
+  }
+  py::object Actors(const std::string& data_address) {
+    return pyapi::MakeDriverActors(client_.get(),
+                                   {worker_argv_, python_path_, key_file_, data_address});
+  }
+  std::string RunDir() const { return client_->run_dir(); }
   void Shutdown() {
     py::gil_scoped_release release;
     if (client_) client_->Shutdown();
@@ -166,6 +179,7 @@ class PyDriver {
   std::string address_;
   std::vector<std::string> worker_argv_;
   std::string python_path_;
+  std::string key_file_;
   uint32_t lease_ms_ = 2000;
 };
 
@@ -189,6 +203,7 @@ class PyWorker {
     return client_->member().empty() ? client_->process() : client_->member();
   }
   std::string Host() const { return client_->host(); }
+  py::object Actors() { return pyapi::MakeWorkerActors(client_.get()); }
   py::object Group() { return pyapi::MakeGroup(client_.get()); }
   bool ShouldExit() const { return client_->released(); }
 
@@ -205,6 +220,7 @@ class PyWorker {
     py::dict dict;
     dict["job"] = assignment->job;
     dict["name"] = assignment->name;
+    dict["kind"] = assignment->kind;
     dict["payload"] = py::bytes(assignment->payload);
     dict["env"] = assignment->env;
     dict["preload"] = assignment->preload;
@@ -259,6 +275,10 @@ void BindDriver(py::module_& m) {
       .def("cancel", &PyDriver::Cancel, py::arg("job_id"))
       .def("status", &PyDriver::JobStatus, py::arg("job_id"))
       .def("cluster", &PyDriver::Cluster)
+      .def("state", &PyDriver::State)
+      .def("take_down", &PyDriver::TakeDown)
+      .def("actors", &PyDriver::Actors, py::keep_alive<0, 1>(), py::arg("data_address") = "")
+      .def_property_readonly("run_dir", &PyDriver::RunDir)
       .def("shutdown", &PyDriver::Shutdown);
 }
 
@@ -269,6 +289,7 @@ void BindWorker(py::module_& m) {
       .def_property_readonly("host", &PyWorker::Host)
       // A plain property would drop keep_alive.
       .def_property_readonly("group", py::cpp_function(&PyWorker::Group, py::keep_alive<0, 1>()))
+      .def("actors", &PyWorker::Actors, py::keep_alive<0, 1>())
       .def("wait_assignment", &PyWorker::WaitAssignment, py::arg("timeout_s"))
       .def("finish", &PyWorker::Finish, py::arg("ok"), py::arg("payload"))
       .def("report", &PyWorker::Report, py::arg("payload"))
@@ -314,6 +335,7 @@ PYBIND11_MODULE(_core, m) {
   BindDriver(m);
   pyapi::BindGroup(m);
   BindWorker(m);
+  pyapi::BindActors(m);
   BindLedger(m);
   pyapi::BindCommitStore(m);
   m.def(

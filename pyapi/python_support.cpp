@@ -22,6 +22,12 @@ void Raise(const Error& error) {
   py::object instance = core_error(error.message);
   instance.attr("code") = std::string(ErrorCodeName(error.code));
   instance.attr("message") = error.message;
+  if (error.origin) {
+    instance.attr("exc_type") = error.origin->type;
+    instance.attr("actor") = error.origin->actor;
+    instance.attr("node") = error.origin->node;
+    instance.attr("remote_traceback") = error.origin->traceback;
+  }
   PyErr_SetObject(core_error.ptr(), instance.ptr());
   throw py::error_already_set();
 }

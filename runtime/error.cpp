@@ -31,11 +31,19 @@ std::string_view ErrorCodeName(ErrorCode code) {
 std::string Error::ToString() const {
   std::string text(ErrorCodeName(code));
   if (!message.empty()) text.append(": ").append(message);
+  if (origin == nullptr) return text;
+  std::string place = origin->type;
+  if (!origin->actor.empty()) place.append(place.empty() ? "" : " in ").append(origin->actor);
+  if (!origin->node.empty()) place.append(" on node ").append(origin->node);
+  if (!place.empty()) text.append(" [").append(place).append("]");
+  if (origin->cause) text.append("; caused by ").append(origin->cause->ToString());
   return text;
 }
 
 Error Error::WithContext(std::string_view context) const {
-  return Error{code, std::string(context) + ": " + message};
+  return Error{code, std::string(context) + ": " + message, origin};
 }
+
+const Error* Error::cause() const { return origin ? origin->cause.get() : nullptr; }
 
 }  // namespace troupe

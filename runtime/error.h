@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,13 +38,28 @@ enum class ErrorCode : uint8_t {
 // The stable lower-case name of a code, as it appears in logs and JSON: "deadline_exceeded".
 std::string_view ErrorCodeName(ErrorCode code);
 
+struct Error;
+
+// What is known of an error that came out of somebody's code, perhaps in another process.
+struct ErrorOrigin {
+  std::string type;                    // Class of what was thrown: "std::invalid_argument".
+  std::string actor;                   // In which actor: "Counter 5f0c#1".
+  std::string node;                    // On which node.
+  std::string traceback;               // Python's, as text.
+  std::shared_ptr<const Error> cause;  // What that code had met itself; null: nothing.
+};
+
 struct Error {
   ErrorCode code = ErrorCode::kOk;
   std::string message;
+  std::shared_ptr<const ErrorOrigin> origin = nullptr;  // Null for most.
 
+  // With all its causes: "user_error: no total [Shop 1b2#1]; caused by user_error: ...".
   [[nodiscard]] std::string ToString() const;
   // The same error with a leading "context: ", for callers that know more about what was attempted.
   [[nodiscard]] Error WithContext(std::string_view context) const;
+  // What it is due to; null if it is not known to be due to another.
+  [[nodiscard]] const Error* cause() const;
 };
 
 }  // namespace troupe

@@ -1,5 +1,8 @@
 // Adapter of Boost.Fiber: the only file that includes it.
 //
+// Each thread's main context takes work, sleeps and wakes what has waited too long; whenever a
+// fiber is ready it makes way. A sleeping thread may run a loop instead (Options::idle), so that
+// what arrives there is handled where it is worked on.
 // Waking a waiter touches the scheduler of its thread, which ends with that thread. So whoever
 // wakes holds the mutex meanwhile: the waiter needs it to return from its wait, and Boost's unlock
 // keeps it out until it has let go of the scheduler itself.
@@ -9,22 +12,124 @@
 #include <boost/fiber/all.hpp>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "runtime/thread.h"
+
 namespace troupe {
+namespace {
+
+constexpr size_t kSpareStacks = 64;     // Kept by a thread: making one takes three system calls.
+constexpr int kTurnsBetweenLooks = 16;  // A thread with ready fibers looks at its loop so often.
+
+// Guarded stacks that are used again.
+class SpareStacks {
+ public:
+  ~SpareStacks() {
+    for (boost::context::stack_context& stack : spare_) maker_.deallocate(stack);
+  }
+  boost::context::stack_context Take() {
+    if (spare_.empty()) return maker_.allocate();
+    boost::context::stack_context stack = spare_.back();
+    spare_.pop_back();
+    return stack;
+  }
+  void Give(boost::context::stack_context& stack) {
+    if (spare_.size() < kSpareStacks) {
+      spare_.push_back(stack);
+    } else {
+      maker_.deallocate(stack);
+    }
+  }
+
+ private:
+  boost::fibers::protected_fixedsize_stack maker_{kFiberStackBytes};
+  std::vector<boost::context::stack_context> spare_;
+};
+
+struct StackSource {
+  SpareStacks* spare;
+  boost::context::stack_context allocate() { return spare->Take(); }
+  void deallocate(boost::context::stack_context& stack) { spare->Give(stack); }
+};
+
+// A fiber that waits for an event until a time. Of its thread.
+struct Waiting {
+  boost::fibers::mutex* mu = nullptr;
+  boost::fibers::condition_variable* wake = nullptr;
+  bool late = false;
+};
+
+struct Worker {
+  const Executor::Options* options = nullptr;
+  bool drives = false;  // It has Options::idle.
+
+  // From any thread.
+  std::mutex mu;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> incoming;
+  bool stopping = false;
+  bool poked = false;
+  std::atomic<bool> in_loop{false};  // It runs the loop of Options::idle.
+
+  // Its thread's.
+  size_t ready = 0;  // Fibers.
+  std::multimap<Time, Waiting*> waiting;
+  SpareStacks stacks;
+  std::thread thread;
+
+  // With mu held: there is something to do, or was since Launch.
+  [[nodiscard]] bool Called() const { return poked || stopping || !incoming.empty(); }
+
+  void Poke() {
+    {
+      std::lock_guard lock(mu);
+      poked = true;
+      changed.notify_one();
+    }
+    if (in_loop.load()) options->wake();
+  }
+};
+
+thread_local Worker* t_worker = nullptr;
+
+// Boost's round robin, counting, and telling the thread when another one has made a fiber ready.
+class CountingRoundRobin final : public boost::fibers::algo::round_robin {
+ public:
+  explicit CountingRoundRobin(Worker* worker) : worker_(worker) {}
+  void awakened(boost::fibers::context* context) noexcept override {
+    if (Counts(context)) ++worker_->ready;
+    round_robin::awakened(context);
+  }
+  boost::fibers::context* pick_next() noexcept override {
+    boost::fibers::context* context = round_robin::pick_next();
+    if (context != nullptr && Counts(context)) --worker_->ready;
+    return context;
+  }
+  void notify() noexcept override {
+    round_robin::notify();
+    worker_->Poke();
+  }
+
+ private:
+  static bool Counts(const boost::fibers::context* context) {
+    return !context->is_context(boost::fibers::type::pinned_context);
+  }
+  Worker* const worker_;
+};
+
+struct Anything;
+boost::fibers::fiber_specific_ptr<Anything>& LocalSlot() {
+  static boost::fibers::fiber_specific_ptr<Anything> slot([](Anything*) {});  // It owns nothing.
+  return slot;
+}
+
+}  // namespace
 
 struct Executor::Impl {
-  // A thread's door: other threads push, the thread's own door fiber pops and launches.
-  struct Worker {
-    boost::fibers::mutex mu;
-    boost::fibers::condition_variable wake;
-    std::deque<std::function<void()>> incoming;
-    bool stopping = false;
-    std::thread thread;
-  };
-
   Options options;
   std::vector<std::unique_ptr<Worker>> workers;
   std::mutex mu;
@@ -37,9 +142,6 @@ struct Executor::Impl {
     bool failed = false;
     try {
       fn();
-    } catch (const boost::fibers::fiber_error& e) {
-      failed = true;
-      uncaught = e.what();
     } catch (const std::exception& e) {
       failed = true;
       uncaught = e.what();
@@ -52,22 +154,74 @@ struct Executor::Impl {
     if (--running == 0) idle.notify_all();
   }
 
-  void RunThread(Worker& worker) {
-    for (;;) {
-      std::deque<std::function<void()>> batch;
+  // False when the thread is to end.
+  bool Launch(Worker& worker) {
+    std::deque<std::function<void()>> batch;
+    {
+      std::lock_guard lock(worker.mu);
+      worker.poked = false;
+      batch.swap(worker.incoming);
+      if (batch.empty() && worker.stopping) return false;
+    }
+    for (auto& fn : batch) {
+      boost::fibers::fiber(boost::fibers::launch::dispatch, std::allocator_arg,
+                           StackSource{&worker.stacks},
+                           [this, fn = std::move(fn)] { RunFiber(fn); })
+          .detach();
+    }
+    return true;
+  }
+
+  static void WakeLate(Worker& worker) {
+    const Time now = worker.waiting.empty() ? Time{} : SteadyClock().Now();
+    while (!worker.waiting.empty() && worker.waiting.begin()->first <= now) {
+      Waiting* const one = worker.waiting.begin()->second;
+      worker.waiting.erase(worker.waiting.begin());
+      one->late = true;
+      std::unique_lock lock(*one->mu);
+      one->wake->notify_all();
+    }
+  }
+
+  static void Sleep(Worker& worker, Time until) {
+    if (worker.drives) {
+      worker.in_loop.store(true);
+      bool called = false;
       {
-        std::unique_lock lock(worker.mu);
-        worker.wake.wait(lock, [&] { return worker.stopping || !worker.incoming.empty(); });
-        batch.swap(worker.incoming);
-        if (batch.empty() && worker.stopping) return;
+        std::lock_guard lock(worker.mu);
+        called = worker.Called();
       }
-      for (auto& fn : batch) {
-        boost::fibers::fiber(boost::fibers::launch::dispatch, std::allocator_arg,
-                             boost::fibers::protected_fixedsize_stack(kFiberStackBytes),
-                             [this, fn = std::move(fn)] { RunFiber(fn); })
-            .detach();
+      const bool helped = called || worker.options->idle(until);
+      worker.in_loop.store(false);
+      if (helped) return;
+    }
+    std::unique_lock lock(worker.mu);
+    const auto woken = [&] { return worker.Called(); };
+    if (until == Time::Never()) {
+      worker.changed.wait(lock, woken);
+    } else {
+      worker.changed.wait_for(lock, until - SteadyClock().Now(), woken);
+    }
+  }
+
+  void RunThread(Worker& worker) {
+    t_worker = &worker;
+    boost::fibers::use_scheduling_algorithm<CountingRoundRobin>(&worker);
+    NameThisThread(options.name);
+    PreferLowLatency();
+    int turns = 0;
+    while (Launch(worker)) {
+      // Boost takes what other threads have made ready in the course of a yield. So it comes
+      // between Launch, which forgets the pokes, and the look whether there is anything ready.
+      boost::this_fiber::yield();
+      WakeLate(worker);
+      if (worker.ready == 0) {
+        Sleep(worker, worker.waiting.empty() ? Time::Never() : worker.waiting.begin()->first);
+      } else if (worker.drives && ++turns % kTurnsBetweenLooks == 0) {
+        (void)options.idle(Time{});
       }
     }
+    t_worker = nullptr;
   }
 };
 
@@ -75,8 +229,10 @@ Executor::Executor(Options options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   const int threads = std::max(1, impl_->options.threads);
   for (int i = 0; i < threads; ++i) {
-    impl_->workers.push_back(std::make_unique<Impl::Worker>());
-    Impl::Worker& worker = *impl_->workers.back();
+    impl_->workers.push_back(std::make_unique<Worker>());
+    Worker& worker = *impl_->workers.back();
+    worker.options = &impl_->options;
+    worker.drives = i == 0 && impl_->options.idle != nullptr;
     worker.thread = std::thread([this, &worker] { impl_->RunThread(worker); });
   }
 }
@@ -87,10 +243,10 @@ Executor::~Executor() {
   }
   for (auto& worker : impl_->workers) {
     {
-      std::unique_lock lock(worker->mu);
+      std::lock_guard lock(worker->mu);
       worker->stopping = true;
-      worker->wake.notify_all();
     }
+    worker->Poke();
     if (worker->thread.joinable()) worker->thread.join();
   }
 }
@@ -102,10 +258,12 @@ Status Executor::Spawn(size_t thread, std::function<void()> fn) {
       return Error{ErrorCode::kCancelled, "executor " + impl_->options.name + " is stopping"};
     ++impl_->running;
   }
-  Impl::Worker& worker = *impl_->workers[thread % impl_->workers.size()];
-  std::unique_lock lock(worker.mu);
-  worker.incoming.push_back(std::move(fn));
-  worker.wake.notify_one();
+  Worker& worker = *impl_->workers[thread % impl_->workers.size()];
+  {
+    std::lock_guard lock(worker.mu);
+    worker.incoming.push_back(std::move(fn));
+  }
+  if (t_worker != &worker) worker.Poke();
   return Status::Ok();
 }
 
@@ -122,10 +280,13 @@ Status Executor::Stop(Duration limit) {
   return Status::Ok();
 }
 
+void* FiberLocal() { return LocalSlot().get(); }
+void SetFiberLocal(void* value) { LocalSlot().reset(static_cast<Anything*>(value)); }
+
 struct FiberEvent::Impl {
+  std::atomic<bool> set{false};  // Written with mu held.
   boost::fibers::mutex mu;
   boost::fibers::condition_variable wake;
-  bool set = false;
 };
 
 FiberEvent::FiberEvent() : impl_(std::make_shared<Impl>()) {}
@@ -134,19 +295,27 @@ FiberEvent::~FiberEvent() = default;
 void FiberEvent::Set() {
   const auto impl = impl_;  // The waiter may destroy this object as soon as it sees the flag.
   std::unique_lock lock(impl->mu);
-  impl->set = true;
+  impl->set.store(true);
   impl->wake.notify_all();
 }
 
-bool FiberEvent::IsSet() const {
-  std::unique_lock lock(impl_->mu);
-  return impl_->set;
-}
+bool FiberEvent::IsSet() const { return impl_->set.load(); }
 
 bool FiberEvent::WaitFor(Duration limit) {
   const auto impl = impl_;
+  if (limit <= Duration::zero()) return impl->set.load();
   std::unique_lock lock(impl->mu);
-  return impl->wake.wait_for(lock, limit, [&] { return impl->set; });
+  if (impl->set.load()) return true;
+  Worker* const worker = t_worker;
+  if (worker == nullptr) return impl->wake.wait_for(lock, limit, [&] { return impl->set.load(); });
+  // The thread's main context ends the wait: it has to know when to be awake.
+  Waiting waiting{&impl->mu, &impl->wake, false};
+  const Time until =
+      limit > std::chrono::hours(24 * 365 * 10) ? Time::Never() : SteadyClock().Now() + limit;
+  const auto entry = worker->waiting.emplace(until, &waiting);
+  impl->wake.wait(lock, [&] { return impl->set.load() || waiting.late; });
+  if (!waiting.late) worker->waiting.erase(entry);
+  return impl->set.load();
 }
 
 }  // namespace troupe

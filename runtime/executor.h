@@ -32,6 +32,10 @@ class Executor {
     int threads = 1;
     // Called with what() of an exception that reached a fiber's entry.
     std::function<void(const std::string&)> on_uncaught;
+    // What the first thread does when it has nothing to do: runs somebody's loop until that has
+    // done something, or the time; false if it cannot. `wake`, from any thread, ends it.
+    std::function<bool(Time until)> idle = nullptr;
+    std::function<void()> wake = nullptr;
   };
 
   explicit Executor(Options options);
@@ -50,6 +54,10 @@ class Executor {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// A pointer of the fiber that runs, null until set; on a plain thread it is the thread's.
+[[nodiscard]] void* FiberLocal();
+void SetFiberLocal(void* value);
 
 // A one-shot event that fibers and plain threads can wait for. A wait always has a limit.
 class FiberEvent {

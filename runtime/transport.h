@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/event_loop.h"
+#include "runtime/executor.h"
 #include "runtime/result.h"
 
 namespace troupe {
@@ -68,6 +69,15 @@ class Transport {
   // with kCancelled, posted functions are dropped. An owner whose callbacks use the transport stops
   // it before it destroys anything. Idempotent; not from the loop.
   virtual void Stop() = 0;
+  // Whether this thread runs the loop now, so that it cannot wait for the loop's end.
+  [[nodiscard]] virtual bool InLoop() const { return false; }
+  // Runs the loop on this thread until it has done something, or `until`. False, at once, if this
+  // transport keeps its loop to itself, another thread does so, or the loop has ended.
+  [[nodiscard]] virtual bool Help(Time until);
+  // The same until `event` is set, by whoever runs the loop; false if it was not by `until`.
+  [[nodiscard]] virtual bool AwaitHelping(FiberEvent& event, Time until);
+  // Ends a Help of another thread.
+  virtual void WakeHelper() {}
 };
 
 struct ZmqTransportOptions {
@@ -78,6 +88,8 @@ struct ZmqTransportOptions {
   // Frames to a peer whose link is not up yet wait for it. Off: they are dropped, as protocols that
   // repeat want it.
   bool queue_while_connecting = false;
+  // Threads that wait may run the loop, and send without it; see runtime/turn_taking.h.
+  bool shared_loop = false;
 };
 
 // Starts the io thread at once; Stop or the destructor joins it.

@@ -2,19 +2,78 @@
 #include "runtime/wire.h"
 
 #include <bit>
+#include <utility>
 
 #define MSGPACK_NO_BOOST 1
 #include <msgpack.hpp>
 
 namespace troupe::wire {
 
-struct Writer::Impl {
-  msgpack::sbuffer buffer;
-  msgpack::packer<msgpack::sbuffer> packer{buffer};
+namespace {
+
+constexpr size_t kSparesMax = 8;  // Of a thread: as deep as messages are coded inside others.
+constexpr size_t kSpareBytesMax = 64 << 10;
+
+// What coding a message takes is used again by the next: most are small, and many.
+template <class T>
+class Spares {
+ public:
+  std::unique_ptr<T> Take() {
+    if (spares_.empty()) return std::make_unique<T>();
+    std::unique_ptr<T> one = std::move(spares_.back());
+    spares_.pop_back();
+    return one;
+  }
+  void Give(std::unique_ptr<T> one) {
+    if (spares_.size() < kSparesMax && one->Clear()) spares_.push_back(std::move(one));
+  }
+
+ private:
+  std::vector<std::unique_ptr<T>> spares_;
 };
 
-Writer::Writer() : impl_(std::make_unique<Impl>()) {}
-Writer::~Writer() = default;
+// A thread may end, and with it its spares, before the last coder that it has made.
+template <class T>
+Spares<T>* SparesOfThread() {
+  thread_local bool ended = false;
+  struct Ending {
+    Spares<T> spares;
+    ~Ending() { ended = true; }
+  };
+  thread_local Ending ending;
+  return ended ? nullptr : &ending.spares;
+}
+
+template <class T>
+std::unique_ptr<T> TakeSpare() {
+  Spares<T>* const spares = SparesOfThread<T>();
+  return spares == nullptr ? std::make_unique<T>() : spares->Take();
+}
+
+template <class T>
+void GiveSpare(std::unique_ptr<T> one) {
+  if (Spares<T>* const spares = SparesOfThread<T>(); spares != nullptr && one)
+    spares->Give(std::move(one));
+}
+
+struct StringBuffer {
+  std::string bytes;
+  void write(const char* data, size_t size) { bytes.append(data, size); }
+};
+
+}  // namespace
+
+struct Writer::Impl {
+  StringBuffer buffer;
+  msgpack::packer<StringBuffer> packer{buffer};
+  bool Clear() {
+    buffer.bytes.clear();
+    return buffer.bytes.capacity() <= kSpareBytesMax;
+  }
+};
+
+Writer::Writer() : impl_(TakeSpare<Impl>()) {}
+Writer::~Writer() { GiveSpare(std::move(impl_)); }
 void Writer::Array(size_t elements) { impl_->packer.pack_array(static_cast<uint32_t>(elements)); }
 void Writer::Map(size_t elements) { impl_->packer.pack_map(static_cast<uint32_t>(elements)); }
 void Writer::Bool(bool value) { value ? impl_->packer.pack_true() : impl_->packer.pack_false(); }
@@ -33,8 +92,10 @@ void Writer::Bytes(std::string_view value) {
   impl_->packer.pack_bin_body(value.data(), static_cast<uint32_t>(value.size()));
 }
 std::string Writer::Take() {
-  std::string out(impl_->buffer.data(), impl_->buffer.size());
-  impl_->buffer.clear();
+  std::string& bytes = impl_->buffer.bytes;
+  // A large one is handed over; a small one is copied, and its room used again.
+  std::string out = bytes.size() > kSpareBytesMax ? std::move(bytes) : bytes;
+  bytes.clear();
   return out;
 }
 
@@ -46,11 +107,21 @@ struct Reader::Impl {
     size_t next = 0;
   };
 
-  msgpack::object_handle handle;
+  msgpack::zone zone;
   msgpack::object root;
   std::vector<Level> levels;
   std::string problem;
   bool root_taken = false;
+  size_t size = 0;
+
+  bool Clear() {
+    zone.clear();
+    root = {};
+    levels.clear();
+    problem.clear();
+    root_taken = false;
+    return size <= kSpareBytesMax;
+  }
 
   // Keeps the first problem, with the place as indices from the outermost array inwards.
   void Fail(std::string_view why) {
@@ -86,7 +157,8 @@ struct Reader::Impl {
   }
 };
 
-Reader::Reader(std::string_view bytes) : impl_(std::make_unique<Impl>()) {
+Reader::Reader(std::string_view bytes) : impl_(TakeSpare<Impl>()) {
+  impl_->size = bytes.size();
   if (bytes.size() > kWireFrameBytesMax) {
     Fail("frame over the size limit");
     return;
@@ -98,16 +170,15 @@ Reader::Reader(std::string_view bytes) : impl_(std::make_unique<Impl>()) {
     size_t offset = 0;
     const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), 0,
                                       kWireDepthMax);
-    impl_->handle = msgpack::unpack(
-        bytes.data(), bytes.size(), offset,
+    impl_->root = msgpack::unpack(
+        impl_->zone, bytes.data(), bytes.size(), offset,
         [](msgpack::type::object_type, std::size_t, void*) { return true; }, nullptr, limit);
     if (offset != bytes.size()) Fail("trailing bytes after the message");
-    impl_->root = impl_->handle.get();
   } catch (const std::exception& e) {
     Fail(std::string("not MessagePack within limits: ") + e.what());
   }
 }
-Reader::~Reader() = default;
+Reader::~Reader() { GiveSpare(std::move(impl_)); }
 
 size_t Reader::Array() {
   const msgpack::object* object = impl_->Next();
@@ -191,6 +262,39 @@ std::string Reader::Bytes() {
   if (object->type == msgpack::type::STR) return {object->via.str.ptr, object->via.str.size};
   Fail("expected bytes");
   return {};
+}
+
+Reader::Kind Reader::Peek() const {
+  if (failed()) return Kind::kNone;
+  const msgpack::object* object = impl_->root_taken ? nullptr : &impl_->root;
+  if (!impl_->levels.empty()) {
+    const Impl::Level& level = impl_->levels.back();
+    if (level.next >= level.size) return Kind::kNone;
+    object = level.pairs == nullptr ? &level.elements[level.next]
+             : level.next % 2 == 0  ? &level.pairs[level.next / 2].key
+                                    : &level.pairs[level.next / 2].val;
+  }
+  if (object == nullptr) return Kind::kNone;
+  switch (object->type) {
+    case msgpack::type::BOOLEAN:
+      return Kind::kBool;
+    case msgpack::type::NEGATIVE_INTEGER:
+      return Kind::kInt;
+    case msgpack::type::POSITIVE_INTEGER:
+      return Kind::kUint;
+    case msgpack::type::FLOAT32:
+    case msgpack::type::FLOAT64:
+      return Kind::kDouble;
+    case msgpack::type::STR:
+    case msgpack::type::BIN:
+      return Kind::kBytes;
+    case msgpack::type::ARRAY:
+      return Kind::kArray;
+    case msgpack::type::MAP:
+      return Kind::kMap;
+    default:
+      return Kind::kOther;
+  }
 }
 
 void Reader::Fail(std::string_view why) { impl_->Fail(why); }

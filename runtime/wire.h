@@ -72,6 +72,9 @@ class Reader {
   uint64_t Uint();
   double Double();
   std::string Bytes();
+  // What the next value is, for who does not know what to expect; kNone: there is none.
+  enum class Kind : uint8_t { kNone, kBool, kInt, kUint, kDouble, kBytes, kArray, kMap, kOther };
+  [[nodiscard]] Kind Peek() const;
   void Leave();  // Ends the array or map entered last; anything unread in it is an error.
   void Fail(std::string_view why);
   [[nodiscard]] bool failed() const;

@@ -19,11 +19,12 @@
 #include <thread>
 #include <zmq.hpp>
 
-#include "runtime/log.h"
+#include "runtime/internal/zmq_zap.h"
 #include "runtime/metrics.h"
 #include "runtime/thread.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
+#include "runtime/turn_taking.h"
 #include "runtime/wire.h"
 
 namespace troupe {
@@ -36,7 +37,7 @@ constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
 // After a lost packet the kernel would wait twice as long each time, up to a minute.
 constexpr int kConnectTimeoutMs = 1000;
-constexpr size_t kRefusedKeysMax = 100;
+constexpr size_t kCopiedFrameBytes = 1024;
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
 
@@ -47,7 +48,9 @@ Error ZmqError(const char* what, const zmq::error_t& e) {
   return Error{code, std::string(what) + ": " + e.what()};
 }
 
+// A small frame is copied, which costs less than to hand it over.
 zmq::message_t ToMessage(std::string frame) {
+  if (frame.size() <= kCopiedFrameBytes) return {frame.data(), frame.size()};
   auto* owned = new std::string(std::move(frame));
   return {owned->data(), owned->size(),
           [](void*, void* hint) { delete static_cast<std::string*>(hint); }, owned};
@@ -58,6 +61,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   explicit ZmqTransport(ZmqTransportOptions options)
       : options_(std::move(options)),
         wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        turns_([this] { Wake(); }),
         context_(1) {
     TROUPE_ASSERT(wake_fd_ >= 0, "eventfd");
     thread_ = std::thread([this] { Run(); });
@@ -73,8 +77,38 @@ class ZmqTransport final : public Transport, private EventLoop {
     std::lock_guard lock(stop_mu_);
     if (!thread_.joinable()) return;
     stopping_.store(true);
+    if (options_.shared_loop) turns_.Stop();
     Wake();
     thread_.join();
+  }
+
+  bool Help(Time until) override {
+    if (!options_.shared_loop || !turns_.Help()) return false;
+    if (!stopping_.load()) TryTurnOnce(until);
+    turns_.EndHelp();
+    return true;
+  }
+
+  bool AwaitHelping(FiberEvent& event, Time until) override {
+    while (!event.IsSet() && Now() < until) {
+      if (options_.shared_loop && turns_.Help()) {
+        while (!event.IsSet() && Now() < until && !stopping_.load()) TryTurnOnce(until);
+        turns_.EndHelp();
+        if (stopping_.load()) return event.WaitFor(until - Now());
+        continue;
+      }
+      turns_.Park();
+      (void)event.WaitFor(until - Now());
+      turns_.Unpark();
+    }
+    return event.IsSet();
+  }
+
+  void WakeHelper() override { Wake(); }
+
+  // Not thread_.get_id(): the loop may run before the constructor has stored the thread.
+  [[nodiscard]] bool InLoop() const override {
+    return options_.shared_loop ? turns_.Mine() : std::this_thread::get_id() == loop_id_.load();
   }
 
   [[nodiscard]] const std::string& self() const override { return options_.name; }
@@ -110,6 +144,12 @@ class ZmqTransport final : public Transport, private EventLoop {
     }
     if (InLoop()) {
       SendOnLoop(to, std::move(frame));
+      return Status::Ok();
+    }
+    if (options_.shared_loop && turns_.TryTurn()) {
+      SendQueued();  // What others have sent comes first.
+      SendOnLoop(to, std::move(frame));
+      turns_.EndTurn();
       return Status::Ok();
     }
     {
@@ -150,9 +190,8 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   static Error Stopped() { return Error{ErrorCode::kCancelled, "this transport was stopped"}; }
 
-  // Not thread_.get_id(): the loop may run before the constructor has stored the thread.
-  [[nodiscard]] bool InLoop() const { return std::this_thread::get_id() == loop_id_.load(); }
-  void Wake() const {
+  void Wake() {
+    if (woken_.exchange(true)) return;  // Nobody has looked since.
     const uint64_t one = 1;
     (void)!::write(wake_fd_, &one, sizeof one);
   }
@@ -162,6 +201,11 @@ class ZmqTransport final : public Transport, private EventLoop {
   void RunOnLoop(const std::function<void()>& fn) {
     if (InLoop()) {
       fn();
+      return;
+    }
+    if (options_.shared_loop && turns_.TryTurn()) {
+      if (!stopping_.load()) fn();
+      turns_.EndTurn();
       return;
     }
     std::mutex mu;
@@ -277,52 +321,11 @@ class ZmqTransport final : public Transport, private EventLoop {
     if (drop_handler_) drop_handler_(to);
   }
 
-  // A CURVE server without a ZAP handler accepts any client, so the responder is bound before the
-  // first listener.
   void StartZap() {
     if (zap_) return;
-    zap_.emplace(context_, zmq::socket_type::rep);
-    zap_->set(zmq::sockopt::linger, 0);
-    zap_->bind("inproc://zeromq.zap.01");
-    allowed_.insert(options_.allowed_keys.begin(), options_.allowed_keys.end());
-    allowed_.insert(options_.keys.public_key);
-  }
-
-  void AnswerZap() {
-    std::vector<zmq::message_t> parts;
-    for (bool more = true; more;) {
-      zmq::message_t part;
-      if (!zap_->recv(part, zmq::recv_flags::dontwait)) return;
-      more = part.more();
-      parts.push_back(std::move(part));
-    }
-    char key[41] = {};
-    if (parts.size() >= 7 && parts[5].to_string_view() == "CURVE" && parts[6].size() == 32) {
-      zmq_z85_encode(key, parts[6].data<uint8_t>(), 32);
-    }
-    const bool allowed = allowed_.contains(key);
-    if (!allowed) {
-      metrics::Add(metrics::Id::kRefusedKeys);
-      LogRefused(key, parts.size() > 3 ? parts[3].to_string() : "an unknown address");
-    }
-    const std::string request_id = parts.size() > 1 ? parts[1].to_string() : "";
-    const std::string fields[] = {"1.0",
-                                  request_id,
-                                  allowed ? "200" : "400",
-                                  allowed ? "OK" : "key not allowed",
-                                  allowed ? "cluster" : "",
-                                  ""};
-    for (size_t i = 0; i < std::size(fields); ++i) {
-      zap_->send(zmq::buffer(fields[i]),
-                 i + 1 < std::size(fields) ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    }
-  }
-
-  // Once per key: a refused client tries again several times a second.
-  void LogRefused(const std::string& key, const std::string& address) {
-    if (refused_.size() >= kRefusedKeysMax || !refused_.insert(key).second) return;
-    LogWarning("refused a connection from ", address, ": its key ", key,
-               " is not allowed; give that machine the cluster's key file");
+    std::set<std::string> allowed(options_.allowed_keys.begin(), options_.allowed_keys.end());
+    allowed.insert(options_.keys.public_key);
+    zap_.emplace(context_, std::move(allowed));
   }
 
   void ReceiveRouter(zmq::socket_t& router) {
@@ -337,7 +340,8 @@ class ZmqTransport final : public Transport, private EventLoop {
         if (!router.recv(rest, zmq::recv_flags::dontwait)) break;
         extra = rest.more();
       }
-      Deliver(id.to_string(), body);
+      if (from_ != id.to_string_view()) from_ = id.to_string();
+      Deliver(from_, body);
     }
   }
 
@@ -357,17 +361,28 @@ class ZmqTransport final : public Transport, private EventLoop {
     if (handler_) handler_(from, std::string(body.data<char>(), body.size()));
   }
 
-  void RunPosted() {
-    uint64_t ignored = 0;
-    (void)!::read(wake_fd_, &ignored, sizeof ignored);
-    std::deque<std::function<void()>> posted;
+  void SendQueued() {
     std::deque<std::pair<std::string, std::string>> outbound;
     {
       std::lock_guard lock(mu_);
-      posted.swap(posted_);
+      if (outbound_.empty()) return;
       outbound.swap(outbound_);
     }
     for (auto& [to, frame] : outbound) SendOnLoop(to, std::move(frame));
+  }
+
+  void RunPosted() {
+    if (woken_.load()) {
+      uint64_t ignored = 0;
+      (void)!::read(wake_fd_, &ignored, sizeof ignored);
+      woken_.store(false);
+    }
+    SendQueued();
+    std::deque<std::function<void()>> posted;
+    {
+      std::lock_guard lock(mu_);
+      posted.swap(posted_);
+    }
     for (auto& fn : posted) fn();
   }
 
@@ -387,20 +402,31 @@ class ZmqTransport final : public Transport, private EventLoop {
     loop_id_.store(std::this_thread::get_id());
     NameThisThread("transport");
     PreferLowLatency();  // ZeroMQ's own threads are started from here and inherit it.
-    while (!Close()) {
-      try {
-        Turn();
-      } catch (const zmq::error_t& e) {
-        if (e.num() == ETERM) return;
-        TROUPE_ASSERT(e.num() == EINTR, e.what());
+    bool closed = false;
+    while (!closed) {
+      if (options_.shared_loop) turns_.Keep();
+      while (!closed && !turns_.StandBack()) {
+        TryTurnOnce(Time::Never());
+        closed = Close();
       }
+      if (closed) {
+        dealers_.clear();
+        routers_.clear();
+        zap_.reset();
+      }
+      if (options_.shared_loop) turns_.EndKeep();
     }
-    dealers_.clear();
-    routers_.clear();
-    zap_.reset();
   }
 
-  void Turn() {
+  void TryTurnOnce(Time until) {
+    try {
+      Turn(until);
+    } catch (const zmq::error_t& e) {
+      TROUPE_ASSERT(e.num() == EINTR || e.num() == ETERM, e.what());
+    }
+  }
+
+  void Turn(Time until) {
     std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
     const bool zap_polled = zap_.has_value();  // What is posted may start it below.
     if (zap_polled) items.push_back({zap_->handle(), 0, ZMQ_POLLIN, 0});
@@ -418,9 +444,9 @@ class ZmqTransport final : public Transport, private EventLoop {
       items.push_back({nullptr, fd, ZMQ_POLLIN | ZMQ_POLLERR, 0});
       fds.push_back(fd);
     }
-    zmq::poll(items, PollTimeout());
+    zmq::poll(items, PollTimeout(until));
     RunPosted();
-    if (zap_polled && (items[1].revents & ZMQ_POLLIN) != 0) AnswerZap();
+    if (zap_polled && (items[1].revents & ZMQ_POLLIN) != 0) zap_->Answer();
     for (size_t i = first_router; i < first_dealer; ++i) {
       if ((items[i].revents & ZMQ_POLLIN) != 0) ReceiveRouter(routers_[i - first_router]);
     }
@@ -437,9 +463,9 @@ class ZmqTransport final : public Transport, private EventLoop {
     timers_.RunDue(Now());
   }
 
-  [[nodiscard]] std::chrono::milliseconds PollTimeout() {
+  [[nodiscard]] std::chrono::milliseconds PollTimeout(Time until) {
     if (stopping_.load() || HasPosted()) return milliseconds(0);
-    const Time due = timers_.NextDue();
+    const Time due = std::min(until, timers_.NextDue());
     if (due == Time::Never()) return milliseconds(1000);
     const Duration left = due - Now();
     if (left <= Duration::zero()) return milliseconds(0);
@@ -450,8 +476,10 @@ class ZmqTransport final : public Transport, private EventLoop {
   const int wake_fd_;
   const SteadyClock clock_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> woken_{false};
   std::atomic<std::thread::id> loop_id_;
   std::mutex stop_mu_;  // Held while the thread is joined.
+  TurnTaking turns_;    // Of a shared loop.
 
   // Guarded by mu_.
   std::mutex mu_;
@@ -459,14 +487,13 @@ class ZmqTransport final : public Transport, private EventLoop {
   std::deque<std::pair<std::string, std::string>> outbound_;
   bool closed_ = false;
 
-  // Owned by the io thread.
+  // Owned by the io thread, or by who has the turn.
   zmq::context_t context_;
-  std::optional<zmq::socket_t> zap_;
+  std::optional<internal::ZapResponder> zap_;
   std::deque<zmq::socket_t> routers_;
   std::map<std::string, Dealer> dealers_;
   std::map<int, std::function<void()>> fds_;
-  std::set<std::string> allowed_;
-  std::set<std::string> refused_;  // Keys that were logged, at most kRefusedKeysMax.
+  std::string from_;  // Of the last frame of a router.
   TimerQueue timers_;
   Handler handler_;
   DropHandler drop_handler_;

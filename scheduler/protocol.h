@@ -23,6 +23,7 @@ enum FrameType : uint8_t {
   kFrameKillWorker = 5,
   kFrameNodeAnswer = 6,
   kFrameNodePutAside = 7,
+  kFrameNodeLeave = 8,
   kFrameWorkerHello = 10,
   kFrameAssignment = 11,
   kFrameWorkerResult = 12,
@@ -110,6 +111,14 @@ struct NodePutAside {  // This incarnation is over: its workers end, and it join
   template <class A>
   void Fields(A& a) {
     a(incarnation, newest, replaced, reason);
+  }
+};
+
+struct NodeLeave {  // The node is to end, with its workers, and not to be started again.
+  std::string reason;
+  template <class A>
+  void Fields(A& a) {
+    a(reason);
   }
 };
 
@@ -277,7 +286,7 @@ struct JobCommand {
 
 struct Query {
   uint64_t request = 0;
-  std::string kind;  // "job", "cluster", "ping".
+  std::string kind;  // "job", "cluster", "state", "ping", "down".
   std::string job;
   template <class A>
   void Fields(A& a) {
@@ -341,5 +350,7 @@ struct GroupFrame {
 };
 
 inline constexpr const char* kHeadName = "head";
+// With this status a daemon ends that is not to be started again.
+inline constexpr int kTakenDownStatus = 77;
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <sstream>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -53,6 +54,15 @@ Result<ResourceSet> ResourceSet::FromMap(const std::map<std::string, double>& am
       return Refused(name, "given twice, in different spelling");
     }
   }
+  return set;
+}
+
+ResourceSet ResourceSet::FromUnits(std::map<std::string, int64_t, std::less<>> units) {
+  ResourceSet set;
+  for (const auto& [name, amount] : units) {
+    TROUPE_ASSERT(amount > 0, "an amount in units must be positive");
+  }
+  set.units_ = std::move(units);
   return set;
 }
 

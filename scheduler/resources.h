@@ -32,7 +32,11 @@ class ResourceSet {
   // GPU and memory.
   static Result<ResourceSet> FromMap(const std::map<std::string, double>& amounts);
 
+  // From amounts in units of 1/10000, which must be positive, by canonical names.
+  static ResourceSet FromUnits(std::map<std::string, int64_t, std::less<>> units);
+
   [[nodiscard]] std::map<std::string, double> ToMap() const;
+  [[nodiscard]] const std::map<std::string, int64_t, std::less<>>& units() const { return units_; }
   [[nodiscard]] double Get(std::string_view name) const;
   [[nodiscard]] bool empty() const { return units_.empty(); }
   // Whether every amount of `need` is there.

@@ -11,7 +11,10 @@ run() {
   local name=$1
   shift
   say "Benchmark: $name"
-  if [ -x "$BUILD_DIR/bin/troupe-bench-$name" ]; then
+  if [ "$name" = ray ]; then
+    PYTHONPATH=$BUILD_DIR/python "$ROOT/.third_party/ray/bin/python" benchmarks/ray_calls.py \
+      --program "$BUILD_DIR/bin/troupe-bench-actor-calls" "$@"
+  elif [ -x "$BUILD_DIR/bin/troupe-bench-$name" ]; then
     "$BUILD_DIR/bin/troupe-bench-$name" "$@"
   elif [ -f "benchmarks/$name.py" ]; then
     scripts/run_python.sh "benchmarks/$name.py" "$@"

@@ -1,7 +1,9 @@
-// Two counters in processes of their own, called through typed handles.
+// Two counters in processes of their own, on different nodes if there are two; a shop that calls
+// them; tasks. The same program is driver and worker.
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "daemons/troupe.h"
@@ -14,18 +16,25 @@ class Counter {
     return value_ += by;
   }
   int Value() const { return value_; }
+  std::string Node() const { return std::getenv("TROUPE_WORKER_NODE"); }
 
  private:
   int value_;
 };
+TROUPE_ACTOR(Counter, (int), Add, Value, Node);
 
-template <>
-struct troupe::ActorTraits<Counter> {
-  static constexpr const char* kName = "Counter";
-  using Constructor = troupe::Arguments<int>;
-  static constexpr auto kMethods =
-      std::tuple{troupe::Method{"Add", &Counter::Add}, troupe::Method{"Value", &Counter::Value}};
+// Handles travel in messages.
+class Shop {
+ public:
+  int Total(const troupe::ActorHandle<Counter>& apples,
+            const troupe::ActorHandle<Counter>& pears) const {
+    return apples.Call(&Counter::Value).GetValue() + pears.Call(&Counter::Value).GetValue();
+  }
 };
+TROUPE_ACTOR(Shop, (), Total);
+
+int Square(int x) { return x * x; }
+TROUPE_TASK(Square);
 
 namespace {
 
@@ -41,19 +50,27 @@ T OrDie(troupe::Result<T> result) {
 }  // namespace
 
 int main() {
-  troupe::Runtime runtime = OrDie(troupe::Init<Counter>());
-  auto apples = OrDie(runtime.Spawn<Counter>({}, 0));
-  auto pears = OrDie(runtime.Spawn<Counter>({}, 100));
+  troupe::Runtime runtime = OrDie(troupe::Init());
+  auto apples = OrDie(runtime.Spawn<Counter>({.strategy = "spread"}, 0));
+  auto pears = OrDie(runtime.Spawn<Counter>({.strategy = "spread"}, 100));
+  std::printf("on one node: %s\n",
+              OrDie(apples.Call(&Counter::Node).Get()) == OrDie(pears.Call(&Counter::Node).Get())
+                  ? "yes"
+                  : "no");
   std::vector<troupe::Future<int>> sums;
   for (int i = 1; i <= 10; ++i)
     sums.push_back((i % 2 == 0 ? apples : pears).Call(&Counter::Add, i));
-  for (const auto& sum : sums) (void)OrDie(sum.Get());
-  std::printf("apples %d, pears %d\n", OrDie(apples.Call(&Counter::Value).Get()),
-              OrDie(pears.Call(&Counter::Value).Get()));
+  (void)OrDie(troupe::WhenAll(sums).Get());
+  auto shop = OrDie(runtime.Spawn<Shop>({}));
+  std::printf("apples %d, pears %d, together %d\n", OrDie(apples.Call(&Counter::Value).Get()),
+              OrDie(pears.Call(&Counter::Value).Get()),
+              OrDie(shop.Call(&Shop::Total, apples, pears).Get()));
+  std::printf("a task: %d\n", OrDie(runtime.Run<&Square>(12).Get()));
   const troupe::Result<int> refused = apples.Call(&Counter::Add, -1).Get();
-  std::printf("refused: %s\n", refused.ok() ? "no" : refused.error().ToString().c_str());
-  if (!apples.Kill().ok()) return 1;
+  std::printf("refused: %s\n", refused.ok() ? "no" : refused.error().message.c_str());
+  if (!apples.Kill("sold out").ok()) return 1;
   const troupe::Result<int> gone = apples.Call(&Counter::Value).Get();
-  std::printf("after the end: %s\n", gone.ok() ? "still there" : gone.error().ToString().c_str());
+  std::printf("after the end: %s\n",
+              gone.ok() ? "still there" : troupe::ErrorCodeName(gone.error().code).data());
   return refused.ok() || gone.ok() ? 1 : 0;
 }

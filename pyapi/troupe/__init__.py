@@ -5,43 +5,94 @@
     with troupe.Executor(min_workers=2, max_workers=4) as executor:
         results = executor.run(train, args=(config,))
 
+    @troupe.remote
+    class Counter: ...
+
+    counter = Counter.remote()
+    troupe.get(counter.add.remote(5))
+
 ``troupe.torch`` is a drop-in for ``horovod.torch``. Importing ``troupe`` imports neither torch nor
 numpy and starts nothing.
 """
 
 from __future__ import annotations
 
+from troupe._context import current, exit_actor
+from troupe._context import current as get_runtime_context
+from troupe._refs import ObjectRef, cancel, get, put, wait
+from troupe._remote import ActorHandle, cpp_actor, get_actor, kill, remote
 from troupe._runtime import report
+from troupe._session import init, is_initialized, shutdown
+from troupe._streams import RemoteGenerator
 from troupe._version import __version__
 from troupe.errors import (
+    ActorDiedError,
+    ActorError,
+    ActorNameTakenError,
+    ActorNotFoundError,
+    ActorTaskError,
+    ActorUnavailableError,
     CollectiveMismatchError,
     DrainedError,
+    GetTimeoutError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
     JobCancelled,
     NotInWorkerError,
+    ObjectStoreFullError,
+    PendingCallsLimitExceededError,
     PlacementError,
     SerializationError,
+    TaskCancelledError,
     TroupeError,
+    WorkerCrashedError,
     WorkerError,
 )
 from troupe.executor import ElasticExecutor, Executor
 from troupe.handle import RunHandle
 
 __all__ = [
+    "ActorDiedError",
+    "ActorError",
+    "ActorHandle",
+    "ActorNameTakenError",
+    "ActorNotFoundError",
+    "ActorTaskError",
+    "ActorUnavailableError",
     "CollectiveMismatchError",
     "DrainedError",
     "ElasticExecutor",
     "Executor",
+    "GetTimeoutError",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "JobCancelled",
     "NotInWorkerError",
+    "ObjectRef",
+    "ObjectStoreFullError",
+    "PendingCallsLimitExceededError",
     "PlacementError",
+    "RemoteGenerator",
     "RunHandle",
     "SerializationError",
+    "TaskCancelledError",
     "TroupeError",
+    "WorkerCrashedError",
     "WorkerError",
     "__version__",
+    "cancel",
+    "cpp_actor",
+    "current",
+    "exit_actor",
+    "get",
+    "get_actor",
+    "get_runtime_context",
+    "init",
+    "is_initialized",
+    "kill",
+    "put",
+    "remote",
     "report",
+    "shutdown",
+    "wait",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``troupe version | doctor | run | trace | up``."""
+"""The command line: ``troupe version | doctor | run | trace | up`` and what cluster_cli adds."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("file", help="cluster file (YAML)")
     up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")
     up.set_defaults(action=_up)
+
+    from troupe.cluster_cli import add_commands
+
+    add_commands(commands)
     return parser
 
 

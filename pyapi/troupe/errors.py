@@ -7,7 +7,8 @@ and what to do next.
 
 from __future__ import annotations
 
-from typing import Optional
+import pickle
+from typing import Any, Optional
 
 
 class TroupeError(RuntimeError):
@@ -106,6 +107,168 @@ def _rebuild_worker_error(message: str, state: dict) -> WorkerError:
     error = WorkerError(message)
     error.__dict__.update(state)
     return error
+
+
+class ActorError(TroupeError):
+    """Base of what a call to an actor or a task can end with.
+
+    Attributes:
+        actor: the actor as "Type id", empty if it is not known.
+        node: where it ran, empty if it is not known.
+        remote_traceback: traceback of the code that failed, as text; empty if there is none.
+        exc_type: name of the original exception's type; empty if there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        actor: str = "",
+        node: str = "",
+        remote_traceback: str = "",
+        exc_type: str = "",
+    ) -> None:
+        RuntimeError.__init__(self, message)
+        self.message = message
+        self.actor = actor
+        self.node = node
+        self.remote_traceback = remote_traceback
+        self.exc_type = exc_type
+
+    def __str__(self) -> str:
+        if not self.remote_traceback:
+            return self.message
+        where = f" of {self.actor}" if self.actor else ""
+        return f"{self.message}\n\nTraceback{where}:\n{self.remote_traceback.rstrip()}"
+
+    def __reduce__(self) -> tuple:
+        return (_rebuild_actor_error, (type(self), self.message, _fields_of(self), None))
+
+
+class ActorTaskError(ActorError):
+    """A method of an actor, or a task, raised an exception.
+
+    ``__cause__`` (also ``cause``) is the original exception if it could be pickled; the error is
+    then an instance of its type, too, so ``except ValueError`` catches what was a ``ValueError``.
+    """
+
+    cause: Optional[BaseException] = None
+
+    def __reduce__(self) -> tuple:
+        return (_rebuild_actor_error,
+                (ActorTaskError, self.message, _fields_of(self), _pickled(self.cause)))
+
+
+class ActorDiedError(ActorError):
+    """The actor has ended: it was killed, its process died, or it could not be made."""
+
+
+class WorkerCrashedError(ActorError):
+    """The process that ran a task died more often than the task's ``max_retries`` allows."""
+
+
+class ActorUnavailableError(ActorError):
+    """The actor cannot be reached at the moment; the message says why. It may come back."""
+
+
+class PendingCallsLimitExceededError(ActorUnavailableError):
+    """As many calls wait in the actor as ``max_pending_calls`` allows."""
+
+
+class TaskCancelledError(ActorError):
+    """The call was cancelled, or the runtime was shut down while it was on its way."""
+
+
+class GetTimeoutError(ActorError, TimeoutError):
+    """The result was not there in time; the message says whose time was up."""
+
+
+class ActorNameTakenError(ActorError, ValueError):
+    """A living actor has this name; ``get_if_exists=True`` takes that one."""
+
+
+class ActorNotFoundError(ActorError, ValueError):
+    """There is no living actor of this name."""
+
+
+class ObjectStoreFullError(TroupeError, MemoryError):
+    """A large buffer does not fit into what this host sets aside for them."""
+
+
+_FIELDS = ("actor", "node", "remote_traceback", "exc_type")
+
+
+def _fields_of(error: ActorError) -> dict[str, str]:
+    return {name: getattr(error, name) for name in _FIELDS}
+
+
+def _pickled(error: Optional[BaseException]) -> Optional[bytes]:
+    """An exception as bytes, None if it does not survive pickling."""
+    import cloudpickle
+
+    if error is None:
+        return None
+    try:
+        blob: bytes = cloudpickle.dumps(error)
+        pickle.loads(blob)
+        return blob
+    except Exception:
+        return None
+
+
+def _rebuild_actor_error(
+    kind: type, message: str, fields: dict[str, str], cause: Optional[bytes]
+) -> ActorError:
+    if kind is ActorTaskError:
+        return task_error(message, cause, **fields)
+    error: ActorError = kind(message, **fields)
+    return error
+
+
+def task_error(message: str, blob: Optional[bytes], **fields: str) -> ActorTaskError:
+    """An ActorTaskError that is also an instance of the pickled original's type, if that works."""
+    cause: Optional[BaseException] = None
+    if blob is not None:
+        try:
+            cause = pickle.loads(blob)
+        except Exception:
+            cause = None
+    if cause is None:
+        return ActorTaskError(message, **fields)
+    error = _dual_error(cause, message, fields)
+    error.cause = cause
+    error.__cause__ = cause
+    return error
+
+
+def _dual_error(
+    cause: BaseException, message: str, fields: dict[str, str]
+) -> ActorTaskError:
+    root: Optional[BaseException] = cause
+    while isinstance(root, ActorTaskError):  # It went through several actors.
+        root = root.cause
+    kind = type(root)
+    if not isinstance(root, Exception):
+        return ActorTaskError(message, **fields)  # Exits stay exits only where they happened.
+    try:
+        namespace = {"__getattr__": lambda self, name: getattr(_cause_of(self), name)}
+        dual: Any = type(f"ActorTaskError({kind.__name__})", (ActorTaskError, kind), namespace)
+        error: Any = kind.__new__(dual, message)
+        ActorTaskError.__init__(error, message, **fields)
+        if isinstance(root, OSError) and isinstance(error, OSError):  # Its fields are its own.
+            error.errno, error.strerror = root.errno, root.strerror
+            error.filename, error.filename2 = root.filename, root.filename2
+        made: ActorTaskError = error
+        return made
+    except TypeError:  # Its layout, or its __new__, does not go together with ours.
+        return ActorTaskError(message, **fields)
+
+
+def _cause_of(error: ActorTaskError) -> Any:
+    cause = error.__dict__.get("cause")
+    if cause is None:
+        raise AttributeError("there is no original exception")
+    return cause
 
 
 def code_of(error: BaseException) -> Optional[str]:

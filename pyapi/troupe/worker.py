@@ -33,6 +33,10 @@ def main() -> int:
     assignment = _await_assignment(worker)
     if assignment is None:
         return 0
+    if assignment.get("kind") == "actor":
+        from troupe import _actor_host
+
+        return _actor_host.serve(worker)
     ok, payload = run_assignment(worker, assignment)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "actors/cluster_protocol.h"
+#include "actors/directory.h"
 #include "actors/protocol.h"
 #include "collective_groups/messages.h"
 #include "runtime/wire.h"
@@ -32,6 +34,7 @@ void ForEachMessage(F&& f) {
   f(MessageOf<KillWorker>{"KillWorker", kFrameKillWorker});
   f(MessageOf<NodeAnswer>{"NodeAnswer", kFrameNodeAnswer});
   f(MessageOf<NodePutAside>{"NodePutAside", kFrameNodePutAside});
+  f(MessageOf<NodeLeave>{"NodeLeave", kFrameNodeLeave});
   f(MessageOf<WorkerHello>{"WorkerHello", kFrameWorkerHello});
   f(MessageOf<Assignment>{"Assignment", kFrameAssignment});
   f(MessageOf<WorkerResult>{"WorkerResult", kFrameWorkerResult});
@@ -51,6 +54,23 @@ void ForEachMessage(F&& f) {
   f(MessageOf<actors::ActorCall>{"ActorCall", actors::kFrameActorCall});
   f(MessageOf<actors::ActorReply>{"ActorReply", actors::kFrameActorReply});
   f(MessageOf<actors::ActorBlueprint>{"ActorBlueprint", actors::kActorBlueprint});
+  f(MessageOf<actors::ActorCheck>{"ActorCheck", actors::kFrameActorCheck});
+  f(MessageOf<actors::ActorMissing>{"ActorMissing", actors::kFrameActorMissing});
+  f(MessageOf<actors::ActorFull>{"ActorFull", actors::kFrameActorFull});
+  f(MessageOf<actors::ActorRoom>{"ActorRoom", actors::kFrameActorRoom});
+  f(MessageOf<actors::ActorCancel>{"ActorCancel", actors::kFrameActorCancel});
+  f(MessageOf<actors::ActorWatch>{"ActorWatch", actors::kFrameActorWatch});
+  f(MessageOf<actors::ActorDown>{"ActorDown", actors::kFrameActorDown});
+  f(MessageOf<actors::CreateActor>{"CreateActor", actors::kFrameCreateActor});
+  f(MessageOf<actors::ActorRequest>{"ActorRequest", actors::kFrameActorRequest});
+  f(MessageOf<actors::ActorAnswer>{"ActorAnswer", actors::kFrameActorAnswer});
+  f(MessageOf<actors::FollowActors>{"FollowActors", actors::kFrameFollowActors});
+  f(MessageOf<actors::ActorStates>{"ActorStates", actors::kFrameActorStates});
+  f(MessageOf<actors::SaveActor>{"SaveActor", actors::kFrameSaveActor});
+  f(MessageOf<actors::ActorSaved>{"ActorSaved", actors::kFrameActorSaved});
+  f(MessageOf<actors::ActorOutput>{"ActorOutput", actors::kFrameActorOutput});
+  f(MessageOf<actors::ActorLife>{"ActorLife", actors::kActorRecord});
+  f(MessageOf<actors::ActorAssignment>{"ActorAssignment", actors::kActorAssignment});
 }
 
 // Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same.

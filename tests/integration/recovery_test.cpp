@@ -70,7 +70,8 @@ TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
   options.share_memory = memory;
   options.workers = 5;
   options.faults = "1:5:before_reduce;" + std::to_string(rank) + ":0:" + phase;
-  options.samples = 16384;
+  options.samples =
+      131072;  // Enough for a replacement to join, whose links the second fault needs.
   options.per_rank = 64;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitDone());

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,13 @@ from pathlib import Path
 from typing import Any
 
 MARK = "TROUPE_TEST_MARK"
+
+
+def free_port() -> int:
+    """A port that is free at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def marked(mark: str) -> list[int]:

@@ -73,6 +73,25 @@ TEST(ExecutorTest, ManyFibersWaitForOneAnother) {
   EXPECT_EQ(woken, kFibers);
 }
 
+// Two threads that fall asleep and wake each other all the time.
+TEST(ExecutorTest, NoWakeUpFromAnotherThreadIsLost) {
+  constexpr size_t kTurns = 20'000;
+  Executor executor({"test", 2, nullptr});
+  std::vector<FiberEvent> ping(kTurns);
+  std::vector<FiberEvent> pong(kTurns);
+  std::atomic<size_t> late{0};
+  const auto play = [&](std::vector<FiberEvent>& mine, std::vector<FiberEvent>& other) {
+    for (size_t i = 0; i < kTurns && late == 0; ++i) {
+      other[i].Set();
+      if (!mine[i].WaitFor(kSoon)) ++late;
+    }
+  };
+  ASSERT_TRUE(executor.Spawn(0, [&] { play(ping, pong); }).ok());
+  ASSERT_TRUE(executor.Spawn(1, [&] { play(pong, ping); }).ok());
+  ASSERT_TRUE(executor.Stop(3 * kSoon).ok());
+  EXPECT_EQ(late, 0U);
+}
+
 TEST(ExecutorTest, AnExceptionIsReportedAndTheThreadGoesOn) {
   std::vector<std::string> uncaught;
   Executor executor({"test", 1, [&](const std::string& what) { uncaught.push_back(what); }});

@@ -1,0 +1,133 @@
+#include "actors/runtime.h"
+
+#include "actors/task_pool.h"
+#include "runtime/process.h"
+
+namespace troupe {
+namespace actors {
+namespace {
+
+Error NoCluster() {
+  return Error{ErrorCode::kUnavailable,
+               "this process is not part of a cluster; call troupe::Init first"};
+}
+
+ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
+                 const ActorBlueprint& blueprint) {
+  ActorSpec spec;
+  spec.actor = RandomId();
+  spec.name = options.name;
+  spec.type = blueprint.type;
+  spec.owner = system.supervisor()->owner();
+  spec.detached = options.detached;
+  spec.get_if_exists = options.get_if_exists;
+  spec.blueprint = wire::Encode(kActorBlueprint, blueprint);
+  spec.wish = {options.resources,       options.strategy, options.labels,
+               options.prefer,          options.node,     options.node_soft,
+               options.placement_group, options.bundle,   options.priority};
+  spec.program = system.options().program;
+  if (!options.plugin.empty()) {
+    spec.program.argv = system.options().plugin_host;
+    spec.program.argv.push_back(options.plugin);
+  }
+  if (!options.program.empty()) spec.program = {options.program, {}};
+  for (const auto& [key, value] : options.env) spec.program.env[key] = value;
+  spec.max_restarts = options.max_restarts;
+  spec.backoff_ms = static_cast<uint64_t>(std::max<int64_t>(0, options.backoff / milliseconds(1)));
+  spec.backoff_max_ms =
+      static_cast<uint64_t>(std::max<int64_t>(0, options.backoff_most / milliseconds(1)));
+  spec.start_timeout_s = ToSeconds(options.timeout);
+  return spec;
+}
+
+Result<ActorAddress> Await(const std::function<void(Supervisor::OnAddress)>& ask, Duration limit) {
+  const Future<ActorAddress> address;
+  ask([address](Result<ActorAddress> result) { address.Complete(std::move(result)); });
+  return address.Get(limit);
+}
+
+}  // namespace
+
+ActorBlueprint MakeBlueprint(const CallLimits& limits, const std::string& type,
+                             std::string arguments) {
+  return {type,
+          std::move(arguments),
+          limits.max_concurrency,
+          limits.mailbox_depth,
+          limits.mailbox_bytes,
+          limits.overflow};
+}
+
+void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& options,
+                const ActorBlueprint& blueprint, OnRef done) {
+  if (system->supervisor() == nullptr) return done(NoCluster());
+  system->supervisor()->Create(
+      SpecOf(*system, options, blueprint),
+      [system, done = std::move(done)](const Result<ActorAddress>& address) {
+        if (address.ok()) return done(system->Refer(*address));
+        done(address.error());
+      });
+}
+
+Result<std::shared_ptr<ActorRef>> Place(const std::shared_ptr<ActorSystem>& system,
+                                        const ActorOptions& options,
+                                        const ActorBlueprint& blueprint, bool wait) {
+  const std::string cannot = "cannot spawn " + blueprint.type;
+  const Future<std::shared_ptr<ActorRef>> placed;
+  PlaceAsync(system, options, blueprint,
+             [placed](Result<std::shared_ptr<ActorRef>> ref) { placed.Complete(std::move(ref)); });
+  Result<std::shared_ptr<ActorRef>> ref = placed.Get();
+  if (!ref.ok()) return ref.error().WithContext(cannot);
+  if (!wait) return ref;
+  // It waits as every call does, and fails with the reason if the actor cannot be.
+  const Future<std::string> there;
+  (void)(*ref)->Call(kPing, "", CallOptions{options.timeout, true},
+                     [there](Result<std::string> r) { there.Complete(std::move(r)); });
+  const Result<std::string> pong = there.Get();
+  if (pong.ok()) return ref;
+  if (pong.error().code == ErrorCode::kDeadlineExceeded)
+    (*ref)->Kill(false, "it did not start in time", [](const Result<std::string>&) {});
+  return pong.error().WithContext(cannot);
+}
+
+Result<ActorAddress> StartBeside(const std::shared_ptr<ActorSystem>& system,
+                                 const ActorAddress& there, const ActorBlueprint& blueprint) {
+  if (there.process.peer.empty())
+    return Error{ErrorCode::kUnavailable, "it is not known yet where " + there.actor + " is"};
+  const Pack<ActorBlueprint> arguments{{blueprint}};
+  return CallRef<ActorAddress>(system, system->Refer(ActorSystem::HostOf(there.process)), "spawn",
+                               wire::Encode(kArgumentsType, arguments), CallOptions{})
+      .Get();
+}
+
+Result<ActorAddress> FindNamed(const std::shared_ptr<ActorSystem>& system, const std::string& name,
+                               const std::string& type, Duration limit) {
+  if (system->supervisor() == nullptr) return NoCluster();
+  Result<ActorAddress> address = Await(
+      [&](const Supervisor::OnAddress& done) { system->supervisor()->Lookup(name, limit, done); },
+      kUntilComplete);
+  if (!address.ok() || type.empty() || address->type == type) return address;
+  return Error{ErrorCode::kInvalidArgument,
+               "the actor named \"" + name + "\" is a " + address->type + ", not a " + type};
+}
+
+std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& system,
+                                        const TaskOptions& options, const std::string& task,
+                                        std::string arguments, const CallDone& done) {
+  if (system->supervisor() != nullptr)
+    return system->tasks().Submit(options, task, std::move(arguments), done);
+  done(NoCluster());
+  return nullptr;
+}
+
+}  // namespace actors
+
+Runtime Runtime::Current() {
+  CallContext* const context = CallContext::Current();
+  if (context != nullptr) return Runtime(context->system().shared_from_this());
+  throw ActorError(Error{ErrorCode::kInvalidArgument,
+                         "Runtime::Current() is for methods of actors; elsewhere use the Runtime "
+                         "that troupe::Init returned"});
+}
+
+}  // namespace troupe

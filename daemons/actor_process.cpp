@@ -1,0 +1,86 @@
+#include "daemons/actor_process.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+
+#include "daemons/actor_link.h"
+#include "runtime/log.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kStopLimit = seconds(2);
+constexpr Duration kFailLimit = seconds(10);  // For the head to hear why the actor cannot be made.
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
+                                                         const std::string& owner,
+                                                         ActorProcessOptions options) {
+  CurveKeys keys;
+  if (const std::string path = Env("TROUPE_WORKER_KEY_FILE"); !path.empty()) {
+    Result<CurveKeys> loaded = LoadCurveKeys(path);
+    if (!loaded.ok()) return loaded.error();
+    keys = *loaded;
+  }
+  Result<std::unique_ptr<Transport>> transport =
+      MakeZmqTransport({worker.process() + kCallsSuffix, keys, {}, true, true});
+  if (!transport.ok()) return transport.error();
+  const auto link = std::make_shared<ActorLink>(
+      &worker.loop(), [&worker](std::string frame) { return worker.SendToHead(std::move(frame)); },
+      owner);
+  actors::ActorSystem::Options system_options;
+  system_options.node = worker.node();
+  system_options.types = std::move(options.types);
+  system_options.program = std::move(options.program);
+  system_options.plugin_host = std::move(options.plugin_host);
+  system_options.supervisor = link;
+  std::shared_ptr<actors::ActorSystem> system =
+      actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
+  const std::string endpoint =
+      keys.secret_key.empty()
+          ? "ipc://" + Env("TROUPE_WORKER_RUN_DIR") + "/" + worker.process() + ".sock"
+          : "tcp://" + Env("TROUPE_WORKER_DATA_ADDRESS") + ":*";
+  if (Status s = system->Listen(endpoint); !s.ok()) return s.error();
+  link->SetSystem(system);
+  worker.SetOther([link](const std::string& frame) { (void)link->OnFrame(frame); });
+  link->Start();
+  return system;
+}
+
+int RunActorProcess(WorkerClient& worker, const Assignment& assignment,
+                    ActorProcessOptions options) {
+  const auto fail = [&](const Error& error) {
+    const actors::ActorSaved failure{"", 0, actors::ToChain(error)};
+    worker.Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
+    return 1;
+  };
+  Result<actors::ActorAssignment> actor =
+      wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, assignment.payload);
+  if (!actor.ok()) return fail(actor.error());
+  Result<actors::ActorBlueprint> blueprint =
+      wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, actor->blueprint);
+  if (!blueprint.ok()) return fail(blueprint.error());
+  Result<std::shared_ptr<actors::ActorSystem>> system =
+      JoinCluster(worker, "actor/" + actor->actor, std::move(options));
+  if (!system.ok()) return fail(system.error());
+  const Result<actors::ActorAddress> hosted =
+      (*system)->Host(*blueprint, actor->actor, actor->incarnation, actor->saved);
+  if (!hosted.ok()) {
+    (*system)->Stop(kStopLimit);
+    return fail(hosted.error());
+  }
+  worker.Announce((*system)->self());
+  while (!worker.released()) (void)worker.WaitAssignment(seconds(1));
+  worker.SetOther(nullptr);
+  (*system)->Stop(kStopLimit);
+  return 0;
+}
+
+}  // namespace troupe::daemons

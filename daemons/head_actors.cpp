@@ -1,0 +1,411 @@
+#include "daemons/head_actors.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemons/actor_lease.h"
+#include "daemons/actor_link.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+
+using actors::ActorState;
+using sched::LeaseRequest;
+
+namespace {
+
+constexpr const char* kRecords = "actor/";
+constexpr const char* kStates = "actor_state/";
+
+struct SavedState {
+  uint64_t incarnation = 0;
+  uint64_t version = 0;
+  std::string state;
+  template <class A>
+  void Fields(A& a) {
+    a(incarnation, version, state);
+  }
+};
+
+}  // namespace
+
+HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
+    : seams_(std::move(seams)),
+      options_(options),
+      feed_(
+          std::move(log), [this](const std::string& followed) { return Where(followed); },
+          [this](const std::string& to, const actors::ActorStates& states) {
+            (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
+          }) {}
+
+HeadActors::~HeadActors() { *alive_ = false; }
+
+// An actor, or a process that holds some: one of an actor's, or one that is heard.
+actors::Whereabouts HeadActors::Where(const std::string& followed) const {
+  if (!followed.starts_with(actors::kProcessPrefix)) return directory_.Where(followed);
+  std::string name = followed.substr(std::string_view(actors::kProcessPrefix).size());
+  if (name.ends_with(kCallsSuffix))
+    name.resize(name.size() - std::string_view(kCallsSuffix).size());
+  // Soon after a restart not all have been heard.
+  const bool alive = !ended_.contains(name) && (processes_.contains(name) || feed_.Knows(name) ||
+                                                confirm_by_ != Time::Never());
+  if (alive) return {followed, ActorState::kAlive, 0, {}, {}};
+  const Error gone{ErrorCode::kPeerGone, "process " + name + " has ended"};
+  return {followed, ActorState::kDead, 0, {}, actors::ToChain(gone)};
+}
+
+// It has ended.
+void HeadActors::TellProcess(const std::string& process) {
+  ended_[process] = Now();
+  feed_.Drop(process);
+  feed_.Changed(actors::kProcessPrefix + process + kCallsSuffix);
+}
+
+// ---- the store ----
+
+void HeadActors::Restore(const std::map<std::string, std::string>& records) {
+  actors::DirectoryActions actions;
+  for (const auto& [key, value] : records) {
+    if (!key.ends_with("/spec")) continue;
+    Result<actors::ActorSpec> spec =
+        wire::Decode<actors::ActorSpec>(actors::kFrameCreateActor, value);
+    const auto life = records.find(key.substr(0, key.size() - 5) + "/life");
+    if (!spec.ok() || life == records.end()) continue;
+    Result<actors::ActorLife> record =
+        wire::Decode<actors::ActorLife>(actors::kActorRecord, life->second);
+    if (!record.ok()) continue;
+    if (!spec->detached) owners_[spec->owner] = Now();
+    if (record->state == ActorState::kPending)
+      actions.emplace_back(actors::WantPlace{spec->actor, record->incarnation});
+    directory_.Restore(Now(), std::move(*spec), std::move(*record));
+  }
+  confirm_by_ = Now() + options_.confirm_grace;
+  Do(actions);
+}
+
+void HeadActors::Keep(const std::string& id, bool with_spec) {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor == nullptr || actor->dead()) return;
+  std::string spec;
+  if (with_spec) {
+    actors::ActorSpec whole = actor->spec;
+    whole.program = *actor->program;
+    spec = wire::Encode(actors::kFrameCreateActor, whole);
+  }
+  (void)seams_.store_lane->Post([store = seams_.store, ttl = options_.key_ttl, spec,
+                                 key = kRecords + id,
+                                 life = wire::Encode(actors::kActorRecord, actor->life)] {
+    if (!spec.empty()) (void)store->Put(key + "/spec", spec, ttl);
+    (void)store->Put(key + "/life", life, ttl);
+  });
+}
+
+void HeadActors::RefreshKeys() {
+  for (const auto& [id, actor] : directory_.actors()) Keep(id, true);
+}
+
+void HeadActors::OnSave(const std::string& from, const actors::SaveActor& save) {
+  const auto answer = [this, from, save_actor = save.actor, version = save.version](
+                          const Status& status, bool final) {
+    actors::ActorSaved saved{save_actor, version, {}};
+    if (!status.ok()) saved.error = actors::ToChain(status.error());
+    if (status.ok() || final)
+      (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, saved));
+  };
+  const actors::PlacedActor* actor = directory_.Find(save.actor);
+  if (actor == nullptr || actor->dead() || actor->life.incarnation != save.incarnation)
+    return answer(Error{ErrorCode::kFenced, "this incarnation of the actor is over"}, true);
+  if (save.state.size() > actors::kActorStateBytesMax) {
+    return answer(Error{ErrorCode::kResourceExhausted,
+                        "the state has " + std::to_string(save.state.size()) +
+                            " bytes; the limit is " + std::to_string(actors::kActorStateBytesMax)},
+                  true);
+  }
+  auto& [incarnation, version] = saved_[save.actor];
+  const std::pair<uint64_t, uint64_t> given{save.incarnation, save.version};
+  if (given < std::pair(incarnation, version)) return answer(Status::Ok(), true);  // A late repeat.
+  std::tie(incarnation, version) = given;
+  const SavedState state{save.incarnation, save.version, save.state};
+  (void)seams_.store_lane->Post([this, alive = alive_, answer, key = kStates + save.actor,
+                                 bytes = wire::Encode(actors::kFrameSaveActor, state)] {
+    const Status put = seams_.store->Put(key, bytes, options_.key_ttl);
+    seams_.transport->loop().Post([alive, answer, put] {
+      if (*alive) answer(put, false);  // A store that is away is tried again by the repeat.
+    });
+  });
+}
+
+void HeadActors::Assign(const std::string& name) {
+  Process& process = processes_.at(name);
+  const actors::PlacedActor* actor = directory_.Find(process.actor);
+  if (actor == nullptr || actor->life.incarnation != process.incarnation || actor->dead()) return;
+  const auto send = [this, name, id = process.actor,
+                     incarnation = process.incarnation](const std::string& saved) {
+    const actors::PlacedActor* placed = directory_.Find(id);
+    if (placed == nullptr || placed->life.incarnation != incarnation || placed->dead()) return;
+    Assignment assignment;
+    assignment.job = LeaseOf(id, incarnation);
+    assignment.name = placed->spec.type;
+    assignment.kind = "actor";
+    assignment.payload =
+        wire::Encode(actors::kActorAssignment,
+                     actors::ActorAssignment{id, incarnation, placed->spec.blueprint, saved});
+    (void)seams_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
+  };
+  if (process.incarnation == 1) return send("");
+  (void)seams_.store_lane->Post([this, alive = alive_, send, key = kStates + process.actor] {
+    const Result<std::optional<std::string>> stored = seams_.store->Get(key);
+    if (!stored.ok()) return;  // Its next hello asks again.
+    std::string saved;
+    if (stored->has_value()) {
+      Result<SavedState> state = wire::Decode<SavedState>(actors::kFrameSaveActor, **stored);
+      if (state.ok()) saved = std::move(state->state);
+    }
+    seams_.transport->loop().Post([alive, send, saved = std::move(saved)] {
+      if (*alive) send(saved);
+    });
+  });
+}
+
+// ---- what the directory wants done ----
+
+void HeadActors::Do(const actors::DirectoryActions& actions) {
+  // Doing one may add to them: a grant comes at once.
+  for (const actors::DirectoryAction& action : actions) {
+    if (const auto* want = std::get_if<actors::WantPlace>(&action)) {
+      Request(want->actor, want->incarnation);
+    } else if (const auto* drop = std::get_if<actors::DropPlace>(&action)) {
+      // One that was placed is given back when its process has been reaped.
+      const std::string lease = LeaseOf(drop->actor, drop->incarnation);
+      if (waiting_.erase(lease) > 0) seams_.schedule(sched::Cancel{lease});
+    } else if (const auto* end = std::get_if<actors::EndProcess>(&action)) {
+      End(end->process, end->reason);
+    } else if (const auto* keep = std::get_if<actors::KeepActor>(&action)) {
+      Keep(keep->actor, keep->spec);
+    } else if (const auto* forget = std::get_if<actors::ForgetActor>(&action)) {
+      saved_.erase(forget->actor);
+      (void)seams_.store_lane->Post([store = seams_.store, id = forget->actor] {
+        (void)store->DeletePrefix(kRecords + id + "/");
+        (void)store->Delete(kStates + id);
+      });
+    } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
+      feed_.Changed(tell->actor);
+    }
+  }
+}
+
+void HeadActors::Request(const std::string& id, uint64_t incarnation) {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor == nullptr) return;
+  Result<LeaseRequest> request = LeaseFor(actor->spec, incarnation);
+  if (request.ok()) {
+    waiting_.insert(request->id);
+    return seams_.schedule(sched::Request{*request});
+  }
+  actors::DirectoryActions actions;
+  directory_.Unplaced(Now(), id, incarnation, request.error(), true, actions);
+  Do(actions);
+}
+
+void HeadActors::OnGranted(const sched::Granted& granted) {
+  waiting_.erase(granted.lease);
+  const auto [id, incarnation] = OfLease(granted.lease);
+  const actors::PlacedActor* actor = directory_.Find(id);
+  const bool current = actor != nullptr && !actor->dead() && actor->life.incarnation == incarnation;
+  if (current && actor->life.node == granted.node && processes_.contains(actor->life.process))
+    return;  // It was claimed.
+  if (!current || actor->life.state != ActorState::kPending)
+    return seams_.schedule(sched::Release{granted.lease});
+  const std::string name = "a" + RandomId();
+  Process& process = processes_[name];
+  process.actor = id;
+  process.incarnation = incarnation;
+  process.node = granted.node;
+  process.order = answers_[granted.node];
+  process.booked = true;
+  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env};
+  start.env["CUDA_VISIBLE_DEVICES"] = VisibleDevices(granted.devices);
+  for (const DeviceShare& device : granted.devices) process.devices.push_back(device.index);
+  process.bundle = granted.bundle;
+  actors::DirectoryActions actions;
+  directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
+  seams_.launch(granted.node, start);
+  Do(actions);
+}
+
+void HeadActors::OnRevoked(const sched::Revoked& revoked) {
+  const auto [id, incarnation] = OfLease(revoked.lease);
+  std::string process;
+  for (const auto& [name, p] : processes_) {
+    if (p.actor == id && p.incarnation == incarnation) process = name;
+  }
+  const Error why{ErrorCode::kPeerGone, revoked.reason};
+  actors::DirectoryActions actions;
+  if (!process.empty()) End(process, revoked.reason);
+  directory_.Died(Now(), id, incarnation, why, false, actions);
+  if (revoked.waits_again) seams_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
+  Do(actions);
+}
+
+void HeadActors::OnRefused(const sched::Refused& refused) {
+  waiting_.erase(refused.what);
+  const auto [id, incarnation] = OfLease(refused.what);
+  actors::DirectoryActions actions;
+  // One that waits cannot be; one that was claimed after a restart has no room.
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor != nullptr && actor->life.incarnation == incarnation && !actor->life.process.empty())
+    End(actor->life.process, refused.error.message);
+  directory_.Unplaced(Now(), id, incarnation, refused.error, true, actions);
+  Do(actions);
+}
+
+std::vector<std::string> HeadActors::TakeWaiting(size_t limit) {
+  std::vector<std::string> some;
+  for (auto it = waiting_.upper_bound(last_waiting_); it != waiting_.end() && some.size() < limit;
+       ++it)
+    some.push_back(*it);
+  last_waiting_ = some.size() < limit ? "" : some.back();
+  return some;
+}
+
+void HeadActors::SetReason(const std::string& lease, const std::string& reason, bool never) {
+  const auto [id, incarnation] = OfLease(lease);
+  actors::DirectoryActions actions;
+  const ErrorCode code = never ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable;
+  directory_.Unplaced(Now(), id, incarnation, Error{code, reason}, never, actions);
+  Do(actions);
+}
+
+// ---- time ----
+
+void HeadActors::OnTick() {
+  actors::DirectoryActions actions;
+  directory_.Tick(Now(), actions);
+  Do(actions);
+  std::vector<std::string> silent;
+  for (const auto& [owner, heard] : owners_) {
+    // Of an actor it is known whether it lives; one that waits for a place cannot speak.
+    const bool actor = owner.starts_with(actors::kActorOwner);
+    const actors::PlacedActor* placed =
+        actor ? directory_.Find(owner.substr(std::string_view(actors::kActorOwner).size()))
+              : nullptr;
+    if (placed != nullptr && !placed->dead()) continue;
+    if (Now() > heard + options_.owner_lease) silent.push_back(owner);
+  }
+  for (const std::string& owner : silent) {
+    OwnerGone(owner, "its owner has been silent for " +
+                         std::to_string(static_cast<int>(ToSeconds(options_.owner_lease))) + " s");
+  }
+  Confirm("");
+  for (const std::string& process : feed_.Forget(Now()))
+    feed_.Changed(actors::kProcessPrefix + process + kCallsSuffix);
+  std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });
+}
+
+void HeadActors::OnStopped(Duration stopped) {
+  for (auto& [owner, heard] : owners_) heard = std::min(Now(), heard + stopped);
+  if (confirm_by_ != Time::Never()) confirm_by_ = confirm_by_ + stopped;
+}
+
+void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) {
+  owners_.erase(owner);
+  owner_peers_.erase(owner);
+  actors::DirectoryActions actions;
+  directory_.OwnerGone(Now(), owner, reason, actions);
+  Do(actions);
+}
+
+// ---- requests ----
+
+bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
+  const Result<uint8_t> type = wire::PeekType(frame);
+  if (!type.ok()) return false;
+  const auto on = [&]<class T>(void (HeadActors::*handler)(const std::string&, const T&)) {
+    Result<T> message = wire::Decode<T>(*type, frame);
+    if (message.ok()) {
+      (this->*handler)(from, *message);
+    } else {
+      LogWarning("dropped a frame: ", message.error().message);
+    }
+    return true;
+  };
+  switch (*type) {
+    case actors::kFrameCreateActor:
+      return on(&HeadActors::OnCreate);
+    case actors::kFrameActorRequest:
+      return on(&HeadActors::OnRequest);
+    case actors::kFrameSaveActor:
+      return on(&HeadActors::OnSave);
+    case actors::kFrameFollowActors:
+      return on(&HeadActors::OnFollow);
+    default:
+      return false;
+  }
+}
+
+void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& follow) {
+  if (ended_.contains(from)) return;  // Its last words came by another way than its end.
+  if (!follow.owner.empty() && owners_.contains(follow.owner)) owners_[follow.owner] = Now();
+  feed_.OnFollow(Now(), from, follow);
+}
+
+void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& create) {
+  actors::ActorAnswer answer{create.request, {}, {}};
+  const bool repeated = directory_.Find(create.spec.actor) != nullptr;
+  Result<LeaseRequest> lease = LeaseFor(create.spec, 1);
+  actors::DirectoryActions actions;
+  const Result<actors::ActorAddress> address = lease.ok() || repeated
+                                                   ? directory_.Create(Now(), create.spec, actions)
+                                                   : Result<actors::ActorAddress>(lease.error());
+  if (address.ok()) {
+    answer.address = *address;
+    if (!create.spec.detached) {
+      owners_[create.spec.owner] = Now();
+      owner_peers_[create.spec.owner] = from;
+    }
+  } else {
+    answer.error = actors::ToChain(address.error());
+  }
+  Do(actions);
+  (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+}
+
+void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& request) {
+  actors::ActorAnswer answer{request.request, {}, {}};
+  actors::DirectoryActions actions;
+  Status status = Status::Ok();
+  if (request.kind == "kill" || request.kind == "restart") {
+    status = directory_.Kill(Now(), request.actor, request.kind == "restart", request.reason,
+                             from + "#" + std::to_string(request.request), actions);
+  } else if (request.kind == "exited") {
+    directory_.Exited(Now(), request.actor, request.incarnation,
+                      Error{ErrorCode::kPeerGone, request.reason}, actions);
+  } else if (request.kind == "failed") {
+    const actors::PlacedActor* actor = directory_.Find(request.actor);
+    if (actor != nullptr && actor->life.incarnation == request.incarnation)
+      End(actor->life.process, request.reason);
+    directory_.Died(Now(), request.actor, request.incarnation,
+                    Error{ErrorCode::kPeerGone, request.reason}, false, actions);
+  } else if (request.kind == "owner_gone") {
+    OwnerGone(request.actor, request.reason);
+    TellProcess(from);
+  } else if (request.kind == "lookup") {
+    const actors::PlacedActor* named = directory_.Named(request.actor);
+    if (named == nullptr) {
+      status = Error{ErrorCode::kNotFound, "no living actor has the name \"" + request.actor +
+                                               "\"; look at `troupe actors`"};
+    } else {
+      answer.address = {named->spec.actor, named->life.incarnation, named->spec.type,
+                        named->life.address, true};
+    }
+  } else {
+    status = Error{ErrorCode::kInvalidArgument, "unknown request " + request.kind};
+  }
+  Do(actions);
+  if (!status.ok()) answer.error = actors::ToChain(status.error());
+  (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,157 @@
+// What HeadService tells of the cluster as a whole: to drivers, to the command line, to an
+// autoscaler; and the order to take it all down.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "daemons/head_service.h"
+#include "runtime/log.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kListMax = 10'000;  // Of actors, or of waiting leases, in one answer.
+constexpr Duration kDownGrace = milliseconds(500);  // From the word to the nodes to our own end.
+
+// Texts of users may hold any bytes.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json Devices(const std::vector<DeviceShare>& devices) {
+  Json list = Json::array();
+  for (const DeviceShare& device : devices)
+    list.push_back({{"device", device.index}, {"share", device.share}});
+  return list;
+}
+
+Json ActorJson(const actors::PlacedActor& actor, Time now) {
+  const actors::ActorLife& life = actor.life;
+  return {{"id", actor.spec.actor},
+          {"name", actor.spec.name},
+          {"type", actor.spec.type},
+          {"state", actors::ActorStateName(life.state)},
+          {"incarnation", life.incarnation},
+          {"restarts", life.restarts},
+          {"max_restarts", actor.spec.max_restarts},
+          {"node", life.node},
+          {"process", life.process},
+          {"owner", actor.spec.owner},
+          {"detached", actor.spec.detached},
+          {"resources", actor.spec.wish.resources},
+          {"since_s", ToSeconds(now - actor.since)},
+          {"reason", life.reason.empty() ? "" : life.reason.front().message}};
+}
+
+Json GroupJson(const sched::GroupStatus& group) {
+  Json bundles = Json::array();
+  for (const sched::BundleStatus& bundle : group.bundles) {
+    bundles.push_back({{"number", bundle.place.number},
+                       {"node", bundle.place.node},
+                       {"devices", Devices(bundle.place.devices)},
+                       {"resources", bundle.total.ToMap()},
+                       {"used", bundle.used.ToMap()},
+                       {"leases", bundle.leases}});
+  }
+  return {{"id", group.id},
+          {"state", sched::GroupStateName(group.state)},
+          {"priority", group.priority},
+          {"reason", group.reason},
+          {"bundles", bundles}};
+}
+
+}  // namespace
+
+void HeadService::OnQuery(const std::string& from, const Query& query) {
+  if (query.kind == "job") {
+    const auto it = jobs_.find(query.job);
+    if (it == jobs_.end())
+      return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
+    return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
+  }
+  if (query.kind == "ping") {
+    if (offered_.empty() && options_.embedded) {
+      return Reply(from, query.request,
+                   Error{ErrorCode::kUnavailable, "the node has not joined yet"});
+    }
+    return Reply(from, query.request, Status::Ok());
+  }
+  if (query.kind == "state") return Reply(from, query.request, Status::Ok(), StateJson());
+  if (query.kind == "down") {
+    Reply(from, query.request, Status::Ok());
+    return TakeDown();
+  }
+  if (query.kind != "cluster") {
+    return Reply(from, query.request,
+                 Error{ErrorCode::kInvalidArgument, "unknown query " + query.kind});
+  }
+  std::map<std::string, ResourceSet> used;
+  for (const sched::NodeStatus& node : scheduler_.Nodes()) used[node.id] = node.used;
+  std::vector<NodeStatus> nodes;
+  for (const auto& [id, record] : nodes_.nodes())
+    nodes.push_back({id, record.host, 0, record.up(), record.total, used[id]});
+  std::vector<JobStatus> jobs;
+  for (const auto& [name, job] : jobs_) jobs.push_back(StatusOf(job));
+  Reply(from, query.request, Status::Ok(), ClusterJson(nodes, jobs));
+}
+
+std::string HeadService::StateJson() {
+  Json state{{"nodes", Json::array()},
+             {"actors", Json::array()},
+             {"groups", Json::array()},
+             {"placement_groups", Json::array()},
+             {"waiting", Json::array()}};
+  std::map<std::string, sched::NodeStatus> offered;
+  for (sched::NodeStatus& node : scheduler_.Nodes()) offered[node.id] = std::move(node);
+  for (const auto& [id, record] : nodes_.nodes()) {
+    const sched::NodeStatus& has = offered[id];
+    state["nodes"].push_back(
+        {{"id", id},
+         {"host", record.host},
+         {"state", record.draining && record.up() ? "draining" : NodeStateName(record.state)},
+         {"reason", record.reason},
+         {"resources", record.total.ToMap()},
+         {"used", has.used.ToMap()},
+         {"devices_free", has.devices_free},
+         {"labels", record.labels},
+         {"leases", has.leases}});
+  }
+  std::vector<const actors::PlacedActor*> actors;
+  for (const auto& [id, actor] : actors_.directory().actors()) actors.push_back(&actor);
+  std::ranges::sort(actors, {}, [](const actors::PlacedActor* a) { return a->spec.actor; });
+  state["actors_total"] = actors.size();
+  if (actors.size() > kListMax) actors.resize(kListMax);
+  for (const actors::PlacedActor* actor : actors) {
+    Json json = ActorJson(*actor, Now());
+    json["pid"] = actors_.PidOf(actor->life.process);
+    state["actors"].push_back(std::move(json));
+  }
+  for (const auto& [name, job] : jobs_)
+    state["groups"].push_back(Json::parse(troupe::daemons::StatusJson(StatusOf(job))));
+  for (const sched::GroupStatus& group : scheduler_.Groups())
+    state["placement_groups"].push_back(GroupJson(group));
+  for (const sched::LeaseStatus& lease : scheduler_.Leases()) {
+    if (lease.state != sched::LeaseState::kPending || state["waiting"].size() >= kListMax) continue;
+    state["waiting"].push_back({{"id", lease.id},
+                                {"resources", lease.resources.ToMap()},
+                                {"priority", lease.priority},
+                                {"reason", lease.reason},
+                                {"impossible", lease.impossible}});
+  }
+  return Dump(state);
+}
+
+// Nodes end their workers and themselves; so do we, when they have been told.
+void HeadService::TakeDown() {
+  LogInfo("the cluster is taken down");
+  for (const auto& [id, node] : node_links_)
+    (void)transport_->Send(node.peer,
+                           wire::Encode(kFrameNodeLeave, NodeLeave{"the cluster is taken down"}));
+  transport_->loop().CallAfter(kDownGrace, [this, alive = alive_] {
+    if (*alive) down_.store(true);
+  });
+}
+
+}  // namespace troupe::daemons

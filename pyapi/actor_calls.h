@@ -1,0 +1,131 @@
+// Calls of Python to actors: their results, who waits for them, and what was done about them.
+//
+// No thread of the runtime ever takes the GIL: what completes is put into a Completions, from which
+// a Python thread takes it.
+// Thread: any.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/actor_ref.h"
+#include "actors/cluster_protocol.h"
+#include "actors/future.h"
+
+namespace troupe::pyapi {
+
+namespace py = pybind11;
+
+// The result of one call, which does not change any more once it is there.
+class CallState {
+ public:
+  CallState() = default;
+  ~CallState();
+  CallState(const CallState&) = delete;
+  CallState& operator=(const CallState&) = delete;
+
+  void Complete(Result<std::string> result);
+  [[nodiscard]] bool Ready() const;
+  // Not on a fiber.
+  bool WaitFor(Duration limit);
+  // When it is ready.
+  [[nodiscard]] const Result<std::string>& result() const;
+  // Runs `fn` once, here and now if it is ready (then the id is 0), else where it is completed.
+  uint64_t OnComplete(std::function<void()> fn);
+  void Remove(uint64_t id);
+  // The segments that its value names are taken care of by somebody.
+  void Claim() { claimed_.store(true); }
+
+ private:
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::optional<Result<std::string>> result_;
+  std::map<uint64_t, std::function<void()>> then_;
+  uint64_t next_ = 1;
+  std::atomic<bool> claimed_{false};
+};
+
+// What Python is told on a thread of its own: completed calls by their tokens, lines of actors.
+class Completions {
+ public:
+  using Item = std::variant<uint64_t, actors::ActorOutput>;
+  void Push(Item item);
+  // All that is there; waits up to `limit` for the first.
+  [[nodiscard]] std::deque<Item> Take(Duration limit);
+  void Close();
+  [[nodiscard]] bool closed() const;
+
+ private:
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;
+  bool closed_ = false;
+};
+
+// A shared pointer that a forked child must not let go of: what it holds belongs to threads that
+// exist in the parent only.
+template <class T>
+class OwnedHere {
+ public:
+  explicit OwnedHere(std::shared_ptr<T> held)
+      : held_(std::make_unique<std::shared_ptr<T>>(std::move(held))), pid_(::getpid()) {}
+  OwnedHere(const OwnedHere&) = delete;
+  OwnedHere& operator=(const OwnedHere&) = delete;
+  ~OwnedHere() {
+    if (::getpid() != pid_) (void)held_.release();
+  }
+  T* operator->() const { return held_->get(); }
+  [[nodiscard]] const std::shared_ptr<T>& get() const { return *held_; }
+  [[nodiscard]] bool here() const { return ::getpid() == pid_; }
+
+ private:
+  std::unique_ptr<std::shared_ptr<T>> held_;
+  const pid_t pid_;
+};
+
+class PyCall {
+ public:
+  PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::ActorRef> ref, uint64_t number)
+      : state_(std::move(state)), ref_(std::move(ref)), number_(number), task_(nullptr) {}
+  PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::PendingCall> task)
+      : state_(std::move(state)), ref_(nullptr), number_(0), task_(std::move(task)) {}
+  [[nodiscard]] const std::shared_ptr<CallState>& state() const { return state_; }
+  void Cancel();
+
+ private:
+  const std::shared_ptr<CallState> state_;
+  const OwnedHere<actors::ActorRef> ref_;  // A call of this actor, or
+  const uint64_t number_;
+  const OwnedHere<actors::PendingCall> task_;  // a task. Both may be null: nothing to cancel.
+};
+
+class PyActorRef {
+ public:
+  explicit PyActorRef(std::shared_ptr<actors::ActorRef> ref) : ref_(std::move(ref)) {}
+  [[nodiscard]] actors::ActorRef& ref() const { return *ref_.get(); }
+  [[nodiscard]] std::unique_ptr<PyCall> Call(const std::string& method, const py::bytes& arguments,
+                                             double timeout_s, bool retry) const;
+  void Kill(bool restart, const std::string& reason, double limit_s) const;
+
+ private:
+  const OwnedHere<actors::ActorRef> ref_;
+};
+
+// Where large buffers lie; empty: nowhere. See troupe/_objects.py.
+void SetObjectFolder(const std::string& folder);
+// The segments that a payload names are not for its receiver to unlink.
+void DisownSegments(std::string& payload);
+
+void BindCalls(py::module_& m);
+
+}  // namespace troupe::pyapi

@@ -1,0 +1,138 @@
+#include "pyapi/actor_instance.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+namespace troupe::pyapi {
+namespace {
+
+constexpr Duration kLookAgain = seconds(1);  // Whether the process is being shut down.
+
+Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this call ran"}; }
+
+}  // namespace
+
+void PyRequest::Answer(Result<std::string> result, std::string exit_reason) {
+  {
+    std::lock_guard lock(mu_);
+    if (result_) return;
+    result_ = std::move(result);
+    exit_reason_ = std::move(exit_reason);
+  }
+  answered_.Set();
+}
+
+Result<std::string> PyRequest::Await(const std::function<bool()>& closed) {
+  // A method of Python cannot be interrupted, and the actor is busy until it has returned: neither
+  // its deadline nor a cancellation ends this wait.
+  while (!answered_.WaitFor(kLookAgain)) {
+    if (closed()) return Closed();
+  }
+  std::lock_guard lock(mu_);
+  return std::move(*result_);
+}
+
+RequestQueue::RequestQueue(bool tell_cancelled)
+    : tell_cancelled_(tell_cancelled), fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+RequestQueue::~RequestQueue() { ::close(fd_); }
+
+void RequestQueue::Wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);  // Full is as good.
+}
+
+void RequestQueue::Push(const std::shared_ptr<PyRequest>& request) {
+  {
+    std::lock_guard lock(mu_);
+    if (!closed_) {
+      items_.push_back({request, false});
+      changed_.notify_one();
+      if (tell_cancelled_) Wake();
+      return;
+    }
+  }
+  request->Answer(Closed());
+}
+
+void RequestQueue::PushCancelled(const std::shared_ptr<PyRequest>& request) {
+  std::lock_guard lock(mu_);
+  if (closed_) return;
+  items_.push_back({request, true});
+  Wake();
+}
+
+std::optional<RequestQueue::Item> RequestQueue::Take(Duration limit) {
+  std::unique_lock lock(mu_);
+  const auto ready = [this] { return closed_ || (!items_.empty() && !saving_); };
+  if (limit > Duration::zero()) {
+    changed_.wait_for(lock, limit, ready);
+  } else {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(fd_, &count, sizeof count);
+  }
+  if (!ready() || items_.empty()) return std::nullopt;
+  Item item = std::move(items_.front());
+  items_.pop_front();
+  saving_ = item.request->kind == PyRequest::Kind::kSave;
+  if (tell_cancelled_ && !items_.empty() && !saving_) Wake();
+  return item;
+}
+
+void RequestQueue::Saved() {
+  std::lock_guard lock(mu_);
+  saving_ = false;
+  changed_.notify_all();
+  if (tell_cancelled_) Wake();
+}
+
+void RequestQueue::Close() {
+  std::deque<Item> left;
+  {
+    std::lock_guard lock(mu_);
+    closed_ = true;
+    left.swap(items_);
+    changed_.notify_all();
+    Wake();
+  }
+  for (const Item& item : left) item.request->Answer(Closed());
+}
+
+bool RequestQueue::closed() const {
+  std::lock_guard lock(mu_);
+  return closed_;
+}
+
+Result<std::string> PyInstance::Invoke(CallContext& context, const std::string& method,
+                                       std::string arguments) {
+  const auto request = std::make_shared<PyRequest>();
+  request->method = method;
+  request->arguments = std::move(arguments);
+  request->caller = context.caller();
+  request->deadline = context.deadline();
+  request->call = context.call();
+  queue_->Push(request);
+  if (queue_->tell_cancelled()) {
+    const std::weak_ptr<PyRequest> weak = request;
+    context.call()->OnCancel([queue = queue_, weak] {
+      if (const auto alive = weak.lock()) queue->PushCancelled(alive);
+    });
+  }
+  Result<std::string> result = request->Await([this] { return queue_->closed(); });
+  if (!request->exit_reason().empty()) context.Exit(request->exit_reason());
+  return result;
+}
+
+Result<std::string> PyInstance::Save() {
+  const auto request = std::make_shared<PyRequest>();
+  request->kind = PyRequest::Kind::kSave;
+  queue_->Push(request);
+  Result<std::string> state = request->Await([this] { return queue_->closed(); });
+  queue_->Saved();
+  return state;
+}
+
+}  // namespace troupe::pyapi

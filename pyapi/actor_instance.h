@@ -1,0 +1,99 @@
+// PyInstance: an actor that is written in Python, as its cell sees it.
+//
+// A call's fiber puts it into a queue and waits; threads of Python take it from there and answer.
+// So Python never runs on a fiber (F-8), and no fiber ever waits for the GIL.
+// Thread: the queue: any; an instance: its actor's fibers.
+// Invariants: while the state is being saved no call is handed out.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "actors/instance.h"
+
+namespace troupe::pyapi {
+
+// One call for Python.
+struct PyRequest {
+  enum class Kind : uint8_t { kCall, kSave };
+  Kind kind = Kind::kCall;
+  std::string method;
+  std::string arguments;
+  std::string caller;
+  Time deadline = Time::Never();
+  std::shared_ptr<actors::RunningCall> call;  // Null: a save.
+
+  // Once; later answers do nothing.
+  void Answer(Result<std::string> result, std::string exit_reason = "");
+  // What it was answered with; `closed` tells that nobody will answer.
+  [[nodiscard]] Result<std::string> Await(const std::function<bool()>& closed);
+  [[nodiscard]] const std::string& exit_reason() const { return exit_reason_; }
+
+ private:
+  std::mutex mu_;
+  std::optional<Result<std::string>> result_;
+  std::string exit_reason_;
+  FiberEvent answered_;
+};
+
+// Requests that wait for Python. An event descriptor is readable while there may be some, for event
+// loops.
+class RequestQueue {
+ public:
+  struct Item {
+    std::shared_ptr<PyRequest> request;
+    bool cancelled = false;  // It is with Python already, and nobody wants it any more.
+  };
+
+  explicit RequestQueue(bool tell_cancelled);
+  ~RequestQueue();
+  RequestQueue(const RequestQueue&) = delete;
+  RequestQueue& operator=(const RequestQueue&) = delete;
+
+  void Push(const std::shared_ptr<PyRequest>& request);
+  void PushCancelled(const std::shared_ptr<PyRequest>& request);
+  // nullopt: none came within the limit.
+  [[nodiscard]] std::optional<Item> Take(Duration limit);
+  // The save that held others back is done.
+  void Saved();
+  // What is open is answered with kPeerGone, and so is what follows.
+  void Close();
+  [[nodiscard]] bool closed() const;
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] bool tell_cancelled() const { return tell_cancelled_; }
+
+ private:
+  void Wake() const;
+
+  const bool tell_cancelled_;
+  const int fd_;
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;
+  bool saving_ = false;
+  bool closed_ = false;
+};
+
+class PyInstance final : public actors::Instance {
+ public:
+  using Restorer = std::function<Status(const std::string& state)>;
+  // `restore` is called where the actor is hosted, not on a fiber.
+  PyInstance(std::shared_ptr<RequestQueue> queue, bool saves, Restorer restore)
+      : queue_(std::move(queue)), saves_(saves), restore_(std::move(restore)) {}
+
+  Result<std::string> Invoke(CallContext& context, const std::string& method,
+                             std::string arguments) override;
+  [[nodiscard]] bool saves() const override { return saves_; }
+  Result<std::string> Save() override;
+  Status Restore(const std::string& state) override { return restore_(state); }
+
+ private:
+  const std::shared_ptr<RequestQueue> queue_;
+  const bool saves_;
+  const Restorer restore_;
+};
+
+}  // namespace troupe::pyapi

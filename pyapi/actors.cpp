@@ -1,0 +1,452 @@
+#include "pyapi/actors.h"
+
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "actors/runtime.h"
+#include "actors/task_pool.h"
+#include "daemons/actor_link.h"
+#include "daemons/actor_process.h"
+#include "pyapi/actor_calls.h"
+#include "pyapi/actor_instance.h"
+#include "pyapi/plain_values.h"
+#include "pyapi/python_support.h"
+#include "runtime/process.h"
+
+namespace troupe::pyapi {
+namespace {
+
+using actors::ActorAddress;
+using actors::ActorSystem;
+
+constexpr Duration kStopLimit = seconds(2);
+constexpr Duration kFailLimit = seconds(10);  // For the head to hear why an actor cannot be made.
+constexpr size_t kPublishedMax = 100'000;     // Refs that others may ask this process for.
+constexpr uint32_t kObjectReaders = 10'000;
+// Calls that lie ready for a thread of Python, in order, so that it need not wait for a fiber
+// between two of them.
+constexpr uint32_t kReadAhead = 32;
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+template <class T>
+T Get(const py::dict& dict, const char* key, T fallback) {
+  if (!dict.contains(key) || dict[key].is_none()) return fallback;
+  return dict[key].cast<T>();
+}
+
+ActorOptions OptionsOf(const py::dict& d) {
+  ActorOptions o;
+  o.name = Get<std::string>(d, "name", "");
+  o.get_if_exists = Get(d, "get_if_exists", false);
+  o.detached = Get(d, "detached", false);
+  o.resources = Get(d, "resources", o.resources);
+  o.strategy = Get(d, "strategy", o.strategy);
+  o.labels = Get(d, "labels", o.labels);
+  o.prefer = Get(d, "prefer", o.prefer);
+  o.node = Get<std::string>(d, "node", "");
+  o.node_soft = Get(d, "node_soft", false);
+  o.placement_group = Get<std::string>(d, "placement_group", "");
+  o.bundle = Get(d, "bundle", o.bundle);
+  o.priority = Get(d, "priority", o.priority);
+  o.max_restarts = Get(d, "max_restarts", o.max_restarts);
+  o.timeout = Seconds(Get(d, "start_timeout_s", 60.0));
+  o.env = Get(d, "env", o.env);
+  o.program = Get(d, "program", o.program);
+  o.max_concurrency = Get(d, "max_concurrency", o.max_concurrency);
+  o.mailbox_depth = Get(d, "mailbox_depth", o.mailbox_depth);
+  o.overflow = Get(d, "refuse_when_full", false) ? actors::Overflow::kRefuse : o.overflow;
+  return o;
+}
+
+// What refs that have left this process inside values refer to.
+class PublishedObjects {
+ public:
+  std::string Add(std::shared_ptr<CallState> state) {
+    std::lock_guard lock(mu_);
+    if (states_.size() >= kPublishedMax) {
+      Raise(Error{ErrorCode::kResourceExhausted,
+                  "this process has handed out " + std::to_string(kPublishedMax) +
+                      " refs inside values; pass values, or refs as arguments of their own"});
+    }
+    return (states_.emplace(std::to_string(next_++), std::move(state)).first)->first;
+  }
+  [[nodiscard]] std::shared_ptr<CallState> Find(const std::string& id) const {
+    std::lock_guard lock(mu_);
+    const auto it = states_.find(id);
+    return it == states_.end() ? nullptr : it->second;
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::map<std::string, std::shared_ptr<CallState>> states_;
+  uint64_t next_ = 1;
+};
+
+// The actor through which other processes read them: method "get"(id).
+class ObjectsActor final : public actors::Instance {
+ public:
+  explicit ObjectsActor(std::shared_ptr<PublishedObjects> objects) : objects_(std::move(objects)) {}
+  Result<std::string> Invoke(CallContext&, const std::string&, std::string id) override {
+    const std::shared_ptr<CallState> state = objects_->Find(id);
+    if (!state) return Error{ErrorCode::kNotFound, "its owner does not know this ref"};
+    FiberEvent ready;
+    const uint64_t asked = state->OnComplete([ready]() mutable { ready.Set(); });
+    const Status waited = actors::AwaitEvent(ready, kUntilComplete, nullptr);
+    state->Remove(asked);
+    if (!waited.ok()) return waited.error();
+    Result<std::string> result = state->result();
+    if (result.ok()) DisownSegments(*result);
+    return result;
+  }
+
+ private:
+  const std::shared_ptr<PublishedObjects> objects_;
+};
+
+class PyRequestHandle {
+ public:
+  explicit PyRequestHandle(std::shared_ptr<PyRequest> request) : request_(std::move(request)) {}
+  [[nodiscard]] PyRequest& get() const { return *request_; }
+  [[nodiscard]] bool Cancelled() const { return request_->call && request_->call->cancelled(); }
+  [[nodiscard]] py::object Remaining() const {
+    if (request_->deadline == Time::Never()) return py::none();
+    return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
+  }
+  [[nodiscard]] uintptr_t key() const { return reinterpret_cast<uintptr_t>(request_.get()); }
+
+ private:
+  const std::shared_ptr<PyRequest> request_;
+};
+
+// One process's actor system, and in a worker the actor that it hosts.
+class PyActors {
+ public:
+  using Cleanup = std::function<void()>;
+
+  PyActors(std::shared_ptr<ActorSystem> system, std::shared_ptr<Completions> completions,
+           Cleanup cleanup)
+      : system_(std::move(system)),
+        completions_(std::move(completions)),
+        cleanup_(std::make_shared<Cleanup>(std::move(cleanup))) {
+    actors::ActorBlueprint blueprint;
+    blueprint.type = "objects";
+    blueprint.max_concurrency = kObjectReaders;
+    Result<ActorAddress> address =
+        system_->HostInstance(std::make_unique<ObjectsActor>(objects_), blueprint, "", 0, "");
+    if (address.ok()) objects_address_ = *address;
+  }
+  ~PyActors() {
+    if (!system_.here()) return;  // Its threads are those of the parent.
+    py::gil_scoped_release release;
+    Stop();
+  }
+  PyActors(const PyActors&) = delete;
+  PyActors& operator=(const PyActors&) = delete;
+
+  void Stop() {
+    if (stopped_.exchange(true)) return;
+    if (queue_) queue_->Close();
+    (*cleanup_.get())();
+    completions_->Close();
+  }
+
+  std::unique_ptr<PyActorRef> Spawn(const std::string& type, const py::bytes& arguments,
+                                    const py::dict& options) {
+    const ActorOptions o = OptionsOf(options);
+    const actors::ActorBlueprint blueprint = actors::MakeBlueprint(o.limits(), type, arguments);
+    const Future<std::shared_ptr<actors::ActorRef>> placed;
+    {
+      py::gil_scoped_release release;
+      actors::PlaceAsync(system_.get(), o, blueprint,
+                         [placed](auto ref) { placed.Complete(std::move(ref)); });
+    }
+    return std::make_unique<PyActorRef>(Await(placed, ToSeconds(kAskLimit)));
+  }
+  std::unique_ptr<PyActorRef> Lookup(const std::string& name, double limit_s) {
+    const Future<ActorAddress> found;
+    if (system_->supervisor() == nullptr)
+      Raise(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
+    system_->supervisor()->Lookup(name, Seconds(limit_s),
+                                  [found](auto address) { found.Complete(std::move(address)); });
+    return Refer(Await(found, limit_s + 1));
+  }
+  std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
+    py::gil_scoped_release release;
+    return std::make_unique<PyActorRef>(system_->Refer(address));
+  }
+  std::unique_ptr<PyActorRef> ReferTo(const py::bytes& address) {
+    auto box = wire::Decode<actors::Pack<ActorAddress>>(actors::kArgumentsType, address);
+    return Refer(std::get<0>(Unwrap(std::move(box)).values));
+  }
+  std::unique_ptr<PyCall> Submit(const std::string& task, const py::bytes& arguments,
+                                 const py::dict& options) {
+    TaskOptions o;
+    o.resources = Get(options, "resources", o.resources);
+    o.labels = Get(options, "labels", o.labels);
+    o.timeout = Seconds(Get(options, "timeout_s", 3600.0));
+    o.max_retries = Get(options, "max_retries", o.max_retries);
+    const auto state = std::make_shared<CallState>();
+    std::string bytes = arguments;
+    py::gil_scoped_release release;
+    auto call =
+        actors::SubmitTask(system_.get(), o, task, std::move(bytes),
+                           [state](Result<std::string> r) { state->Complete(std::move(r)); });
+    return std::make_unique<PyCall>(state, std::move(call));
+  }
+  // (address of the actor that reads it, id) of a call that others may ask for from now on.
+  py::tuple Publish(const PyCall& call) {
+    call.state()->Claim();
+    const auto address = actors::Pack<ActorAddress>{{objects_address_}};
+    return py::make_tuple(py::bytes(wire::Encode(actors::kArgumentsType, address)),
+                          objects_->Add(call.state()));
+  }
+
+  // ---- a worker's actor ----
+
+  void SetWorker(daemons::WorkerClient* worker, actors::ActorAssignment assignment) {
+    worker_ = worker;
+    assignment_ = std::move(assignment);
+  }
+  py::dict Assigned() const {
+    const auto blueprint = Unwrap(
+        wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, assignment_.blueprint));
+    py::dict d;
+    d["actor"] = assignment_.actor;
+    d["incarnation"] = assignment_.incarnation;
+    d["type"] = blueprint.type;
+    d["arguments"] = py::bytes(blueprint.arguments);
+    d["max_concurrency"] = blueprint.max_concurrency;
+    return d;
+  }
+  void Host(bool saves, const py::object& restore, bool tell_cancelled) {
+    auto blueprint = Unwrap(
+        wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, assignment_.blueprint));
+    // Who bounds the calls that wait is to be refused when as many wait, not later.
+    const bool bounded = blueprint.overflow == actors::Overflow::kRefuse;
+    if (!tell_cancelled && !bounded && blueprint.max_concurrency == 1)
+      blueprint.max_concurrency = kReadAhead;
+    queue_ = std::make_shared<RequestQueue>(tell_cancelled);
+    std::string problem;
+    const auto restorer = [&](const std::string& state) -> Status {
+      py::gil_scoped_acquire acquire;
+      problem = restore(py::bytes(state)).cast<std::string>();
+      if (problem.empty()) return Status::Ok();
+      return Error{ErrorCode::kUserError, problem};
+    };
+    Result<ActorAddress> hosted = [&] {
+      py::gil_scoped_release release;
+      return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer), blueprint,
+                                   assignment_.actor, assignment_.incarnation, assignment_.saved);
+    }();
+    Check(hosted.ok() ? Status::Ok() : Status(hosted.error()));
+    worker_->Announce(system_->self());
+  }
+  // The head is told that the actor cannot be made.
+  void Fail(const std::string& message, const std::string& type, const std::string& traceback) {
+    const Error error{ErrorCode::kUserError, message,
+                      std::make_shared<const ErrorOrigin>(ErrorOrigin{
+                          type, assignment_.actor, system_->options().node, traceback, nullptr})};
+    py::gil_scoped_release release;
+    Stop();
+    const actors::ActorSaved failure{"", 0, actors::ToChain(error)};
+    worker_->Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
+  }
+  // (request, cancelled), or None if there is none within the limit or the process is let go.
+  py::object Next(double limit_s) {
+    std::optional<RequestQueue::Item> item = WaitInSlices(
+        limit_s, [&](Duration slice) { return queue_->Take(slice); },
+        [&](const auto& taken) { return taken.has_value() || Released(); });
+    return Given(std::move(item));
+  }
+  py::object Poll() { return Given(queue_->Take(Duration::zero())); }
+  [[nodiscard]] int Fd() const { return queue_->fd(); }
+  [[nodiscard]] bool Released() const { return worker_ == nullptr || worker_->released(); }
+
+  [[nodiscard]] std::string Process() const { return system_->self().peer; }
+  [[nodiscard]] std::string Endpoint() const { return system_->self().endpoint; }
+  [[nodiscard]] std::string Node() const { return system_->options().node; }
+  [[nodiscard]] const std::shared_ptr<Completions>& completions() const { return completions_; }
+
+ private:
+  static constexpr Duration kAskLimit = seconds(35);  // The link gives up before.
+
+  static py::object Given(std::optional<RequestQueue::Item> item) {
+    if (!item) return py::none();
+    return py::make_tuple(PyRequestHandle(std::move(item->request)), item->cancelled);
+  }
+  template <class T>
+  T Await(const Future<T>& future, double limit_s) {
+    Result<T> result = WaitInSlices(
+        limit_s, [&](Duration slice) { return future.Get(slice); },
+        [&](const auto&) { return future.Ready(); });
+    return Unwrap(std::move(result));
+  }
+
+  const OwnedHere<ActorSystem> system_;
+  const std::shared_ptr<Completions> completions_;
+  const OwnedHere<Cleanup> cleanup_;
+  const std::shared_ptr<PublishedObjects> objects_ = std::make_shared<PublishedObjects>();
+  ActorAddress objects_address_;
+  std::atomic<bool> stopped_{false};
+  daemons::WorkerClient* worker_ = nullptr;
+  actors::ActorAssignment assignment_;
+  std::shared_ptr<RequestQueue> queue_;
+};
+
+Status Answered(const PyRequestHandle& request, Result<std::string> result,
+                std::string exit_reason = "") {
+  py::gil_scoped_release release;
+  request.get().Answer(std::move(result), std::move(exit_reason));
+  return Status::Ok();
+}
+
+void BindRequest(py::module_& m) {
+  py::class_<PyRequestHandle>(m, "Request")
+      .def_property_readonly("method", [](const PyRequestHandle& r) { return r.get().method; })
+      .def_property_readonly("arguments",
+                             [](const PyRequestHandle& r) { return py::bytes(r.get().arguments); })
+      .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })
+      .def_property_readonly(
+          "saves", [](const PyRequestHandle& r) { return r.get().kind == PyRequest::Kind::kSave; })
+      .def_property_readonly("key", &PyRequestHandle::key)
+      .def_property_readonly("cancelled", &PyRequestHandle::Cancelled)
+      .def_property_readonly("remaining", &PyRequestHandle::Remaining)
+      .def("reply", [](const PyRequestHandle& r,
+                       const py::bytes& value) { (void)Answered(r, std::string(value)); })
+      .def("exit", [](const PyRequestHandle& r, const py::bytes& value,
+                      const std::string& reason) { (void)Answered(r, std::string(value), reason); })
+      .def(
+          "fail",
+          [](const PyRequestHandle& r, const std::string& code, const std::string& message,
+             const std::string& type, const std::string& traceback) {
+            const ErrorCode known = code == "not_found"           ? ErrorCode::kNotFound
+                                    : code == "invalid_argument"  ? ErrorCode::kInvalidArgument
+                                    : code == "cancelled"         ? ErrorCode::kCancelled
+                                    : code == "peer_gone"         ? ErrorCode::kPeerGone
+                                    : code == "deadline_exceeded" ? ErrorCode::kDeadlineExceeded
+                                                                  : ErrorCode::kUserError;
+            (void)Answered(r, Error{known, message,
+                                    std::make_shared<const ErrorOrigin>(
+                                        ErrorOrigin{type, "", "", traceback, nullptr})});
+          },
+          py::arg("code"), py::arg("message"), py::arg("type") = "", py::arg("traceback") = "");
+}
+
+Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* client,
+                                                    const DriverActorOptions& options) {
+  const bool remote = !client->address().starts_with("ipc://");
+  CurveKeys keys;
+  if (remote) {
+    Result<CurveKeys> loaded = LoadCurveKeys(options.key_file);
+    if (!loaded.ok()) return loaded.error();
+    keys = *loaded;
+  }
+  auto link = std::make_shared<daemons::ActorLink>(
+      &client->loop(), [client](std::string frame) { return client->SendToHead(std::move(frame)); },
+      "driver/" + client->id());
+  Result<std::unique_ptr<Transport>> transport =
+      MakeZmqTransport({client->id() + daemons::kCallsSuffix, keys, {}, true});
+  if (!transport.ok()) return transport.error();
+  ActorSystem::Options system_options;
+  system_options.node = "driver";
+  system_options.program.argv = options.worker_argv;
+  if (!options.python_path.empty()) system_options.program.env["PYTHONPATH"] = options.python_path;
+  system_options.supervisor = link;
+  auto system = ActorSystem::Create(std::move(*transport), std::move(system_options));
+  std::string endpoint = "ipc://" + client->socket_dir() + "/" + client->id() + ".sock";
+  if (remote) {
+    Result<std::string> address = options.data_address.empty()
+                                      ? client->LocalAddress()
+                                      : Result<std::string>(options.data_address);
+    if (!address.ok()) return address.error();
+    endpoint = "tcp://" + *address + ":*";
+  }
+  if (Status s = system->Listen(endpoint); !s.ok()) return s.error();
+  link->SetSystem(system);
+  const auto completions = std::make_shared<Completions>();
+  link->SetOutput([completions](const actors::ActorOutput& o) { completions->Push(o); });
+  client->SetOther([link](const std::string& frame) { (void)link->OnFrame(frame); });
+  link->Start();
+  const auto cleanup = [client, link, system] {
+    link->Stop();
+    system->Stop(kStopLimit);
+    client->SetOther(nullptr);
+  };
+  return std::make_shared<PyActors>(system, completions, cleanup);
+}
+
+Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker) {
+  Result<actors::ActorAssignment> actor =
+      wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, worker->assignment().payload);
+  if (!actor.ok()) return actor.error();
+  daemons::ActorProcessOptions options;
+  options.program.argv = {Env("TROUPE_WORKER_PYTHON"), "-m", "troupe.worker"};
+  for (const char* name : {"PYTHONPATH"}) {
+    if (const std::string value = Env(name); !value.empty()) options.program.env[name] = value;
+  }
+  Result<std::shared_ptr<ActorSystem>> system =
+      daemons::JoinCluster(*worker, "actor/" + actor->actor, std::move(options));
+  if (!system.ok()) return system.error();
+  const auto cleanup = [worker, system = *system] {
+    worker->SetOther(nullptr);
+    system->Stop(kStopLimit);
+  };
+  auto made = std::make_shared<PyActors>(*system, std::make_shared<Completions>(), cleanup);
+  made->SetWorker(worker, std::move(*actor));
+  return made;
+}
+
+}  // namespace
+
+py::object MakeDriverActors(daemons::DriverClient* client, const DriverActorOptions& options) {
+  Result<std::shared_ptr<PyActors>> made = [&] {
+    py::gil_scoped_release release;
+    return StartBesideDriver(client, options);
+  }();
+  return py::cast(Unwrap(std::move(made)));
+}
+
+py::object MakeWorkerActors(daemons::WorkerClient* client) {
+  // The workers of its own actors run the same interpreter.
+  const auto python = py::module_::import("sys").attr("executable").cast<std::string>();
+  ::setenv("TROUPE_WORKER_PYTHON", python.c_str(), 1);
+  Result<std::shared_ptr<PyActors>> made = [&] {
+    py::gil_scoped_release release;
+    return StartInWorker(client);
+  }();
+  return py::cast(Unwrap(std::move(made)));
+}
+
+void BindActors(py::module_& m) {
+  BindCalls(m);
+  BindPlainValues(m);
+  BindRequest(m);
+  m.attr("TASK_RUNNER") = actors::kTaskRunner;
+  py::class_<PyActors, std::shared_ptr<PyActors>>(m, "Actors")
+      .def("spawn", &PyActors::Spawn, py::arg("type"), py::arg("arguments"), py::arg("options"))
+      .def("lookup", &PyActors::Lookup, py::arg("name"), py::arg("timeout_s"))
+      .def("refer", &PyActors::ReferTo, py::arg("address"))
+      .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
+      .def("publish", &PyActors::Publish, py::arg("call"))
+      .def("assigned", &PyActors::Assigned)
+      .def("host", &PyActors::Host, py::arg("saves"), py::arg("restore"), py::arg("tell_cancelled"))
+      .def("fail", &PyActors::Fail, py::arg("message"), py::arg("type"), py::arg("traceback"))
+      .def("next", &PyActors::Next, py::arg("timeout_s"))
+      .def("poll", &PyActors::Poll)
+      .def_property_readonly("fd", &PyActors::Fd)
+      .def_property_readonly("released", &PyActors::Released)
+      .def_property_readonly("process", &PyActors::Process)
+      .def_property_readonly("endpoint", &PyActors::Endpoint)
+      .def_property_readonly("node", &PyActors::Node)
+      .def_property_readonly("completions", &PyActors::completions)
+      .def("stop", &PyActors::Stop, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace troupe::pyapi

@@ -1,0 +1,317 @@
+"""A worker process that hosts an actor, or runs tasks: makes the instance and answers its calls.
+
+Methods run on the main thread; with ``max_concurrency`` on that many threads; if there are
+``async`` methods on one event loop of the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
+
+from troupe import _calls, _codec, _context, _native, _session
+from troupe._held_streams import HeldStreams
+from troupe._remote import has_async, methods_of
+from troupe.errors import SerializationError
+
+_log = logging.getLogger("troupe.actors")
+_TURN_S = 5.0
+_RELEASED_CHECK_S = 0.2
+_RESULT_BYTES_MAX = 250 << 20  # What a message can carry, with room for the rest of it.
+_FUNCTIONS_KEPT = 1000
+
+
+class UnknownMethodError(AttributeError):
+    """A call names a method that the actor does not have."""
+
+
+class TaskRunner:
+    """What runs tasks: its one method is given the function."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def run(self, digest: str, dumped: bytes, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Calls the function, unpickled once."""
+        if digest not in self._known:
+            if len(self._known) >= _FUNCTIONS_KEPT:
+                self._known.clear()
+            self._known[digest] = _calls.load_code(dumped)
+        return self._known[digest](*args, **kwargs)
+
+
+def serve(worker: Any) -> int:
+    """Hosts the actor of a worker's assignment until it is let go; the process's exit status."""
+    actors = worker.actors()
+    session = _session.enter_worker(actors)
+    info = actors.assigned()
+    where = _context.Running(None, info["actor"], info["type"], actors.node, info["incarnation"])
+    token = _context.enter(where)
+    try:
+        instance = _make(info, session)
+        host = ActorHost(actors, session, instance, where, info["max_concurrency"])
+        host.start()
+    except BaseException as error:
+        problem = getattr(error, "__cause__", None) or error
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        actors.fail(f"{info['type']}() raised {type(problem).__name__}: {problem}",
+                    type(problem).__name__, text)
+        return 1
+    finally:
+        _context.leave(token)
+    host.run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    session.stop()
+    return 0
+
+
+def _make(info: dict[str, Any], session: _session.Session) -> Any:
+    if info["type"] == _native.core().TASK_RUNNER:
+        return TaskRunner()
+    dumped, args, kwargs, _ = _codec.take_apart(info["arguments"]).load(session.store)
+    return _calls.load_code(dumped)(*args, **kwargs)
+
+
+class ActorHost:
+    """Answers the calls of one actor."""
+
+    def __init__(
+        self, actors: Any, session: _session.Session, instance: Any, where: _context.Running,
+        concurrency: int,
+    ) -> None:
+        self._actors = actors
+        self._session = session
+        self._instance = instance
+        self._where = where
+        self._concurrency = concurrency
+        self._is_async = has_async(type(instance))
+        self._streams = HeldStreams()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._left = False  # By exit_actor: no call begins any more.
+
+    def start(self) -> None:
+        """Takes calls from now on, after restoring what was saved."""
+        saves = hasattr(self._instance, "__troupe_save__")
+        if saves != hasattr(self._instance, "__troupe_restore__"):
+            raise TypeError(f"{type(self._instance).__name__} needs both __troupe_save__ and "
+                            "__troupe_restore__, or neither")
+        self._actors.host(saves, self._restore, self._is_async)
+
+    def run(self) -> None:
+        """Answers calls until the process is let go."""
+        if self._is_async:
+            asyncio.run(self._run_loop())
+        elif self._concurrency > 1:
+            with ThreadPoolExecutor(self._concurrency, "troupe-call") as pool:
+                self._run_queue(lambda request: pool.submit(self.answer, request))
+        else:
+            self._run_queue(self.answer)
+
+    def _run_queue(self, answer: Callable[[Any], Any]) -> None:
+        while not self._actors.released:
+            item = self._actors.next(_TURN_S)
+            if item is not None:
+                answer(item[0])
+
+    # ---- threads ----
+
+    def answer(self, request: Any) -> None:
+        """Runs one call on this thread."""
+        if request.saves:
+            self._save(request)
+            return
+        if self._left:
+            request.fail("peer_gone", "the actor has ended before this call ran")
+            return
+        left = request.remaining
+        if request.cancelled or (left is not None and left <= 0):
+            _fail_cancelled(request)  # It has waited behind others; nobody wants it any more.
+            return
+        token = _context.enter(self._running(request))
+        try:
+            name, args, kwargs, owner = self._read(request)
+            value = self._find(name)(*args, **kwargs)
+            self._reply(request, value, owner)
+        except _context.ExitActor as leaving:
+            self._reply(request, None, None, leaving.reason)
+        except BaseException as error:
+            self._fail(request, error)
+        finally:
+            _context.leave(token)
+
+    # ---- the event loop ----
+
+    async def _run_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._actors.fd, self._take_all, loop)
+        self._take_all(loop)
+        while not self._actors.released:
+            await asyncio.sleep(_RELEASED_CHECK_S)
+        loop.remove_reader(self._actors.fd)
+
+    def _take_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            item = self._actors.poll()
+            if item is None:
+                return
+            request, cancelled = item
+            if cancelled:
+                if request.key in self._tasks:
+                    self._tasks[request.key].cancel()
+            elif request.saves:
+                self._save(request)
+            else:
+                self._start_task(loop, request)
+
+    def _start_task(self, loop: asyncio.AbstractEventLoop, request: Any) -> None:
+        task = loop.create_task(self._answer_async(request))
+        self._tasks[request.key] = task
+        timer = None
+        if request.remaining is not None:  # Then nobody waits for it any more.
+            timer = loop.call_later(max(0.0, request.remaining), task.cancel)
+
+        def over(_: Any) -> None:
+            self._tasks.pop(request.key, None)
+            if timer is not None:
+                timer.cancel()
+            if task.cancelled():  # Before its first step.
+                _fail_cancelled(request)
+
+        task.add_done_callback(over)
+
+    async def _answer_async(self, request: Any) -> None:
+        _context.enter(self._running(request))  # A task has a context of its own.
+        try:
+            name, args, kwargs, owner = self._read(request)
+            value = self._find(name)(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+            self._reply(request, value, owner)
+        except _context.ExitActor as leaving:
+            self._reply(request, None, None, leaving.reason)
+        except asyncio.CancelledError:
+            _fail_cancelled(request)
+        except BaseException as error:
+            self._fail(request, error)
+
+    # ---- one call ----
+
+    def _running(self, request: Any) -> _context.Running:
+        where = self._where
+        return _context.Running(
+            request, where.actor_id, where.actor_type, where.node, where.incarnation)
+
+    def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str]]:
+        """Name, arguments, and to whom the files of the result belong."""
+        data = request.arguments
+        if not _codec.is_payload(data):
+            return request.method, _native.core().unpack_arguments(data), {}, None
+        values = _codec.take_apart(data).load(self._session.store)
+        if isinstance(self._instance, TaskRunner):
+            digest, dumped, args, kwargs, owner = values
+            return request.method, (digest, dumped, args, kwargs), {}, owner
+        args, kwargs, owner = values
+        return request.method, args, kwargs, owner
+
+    def _find(self, name: str) -> Callable[..., Any]:
+        special: dict[str, Callable[..., Any]] = {
+            _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
+            _calls.CLOSE: self._streams.close}
+        if name in special:
+            return special[name]
+        method = getattr(self._instance, name, None)
+        dunder = name.startswith("__") and name.endswith("__") and name != "__call__"
+        if dunder or not callable(method):
+            raise UnknownMethodError(f"{type(self._instance).__name__} has no method {name!r}")
+        found: Callable[..., Any] = method
+        return found
+
+    def _describe(self) -> dict[str, bool]:
+        return methods_of(type(self._instance))
+
+    def _next(self, stream: int, index: int) -> Any:
+        remaining = _context.current().remaining()
+        return self._streams.next(stream, index, remaining)
+
+    def _reply(self, request: Any, value: Any, owner: Optional[str], leave: str = "") -> None:
+        left = request.remaining
+        if left is not None and left <= 0 and not leave:
+            _fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
+            return
+        if not _codec.is_payload(request.arguments):
+            payload = self._plain(request, value)
+        elif inspect.isgenerator(value) or inspect.isasyncgen(value):
+            payload = _codec.encode(self._streams.add(value), kind=_codec.STREAM).payload
+        else:
+            payload = self._encode(value, owner)
+        if leave:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._left = True
+            request.exit(payload, leave)
+        else:
+            request.reply(payload)
+
+    def _plain(self, request: Any, value: Any) -> bytes:
+        """A result for a caller of C++."""
+        values = [] if value is None else [value]
+        packed: bytes = _native.core().pack_result(values)
+        return packed
+
+    def _encode(self, value: Any, owner: Optional[str]) -> bytes:
+        store = self._session.store if owner is not None else None
+        try:
+            encoded = _codec.encode(value, store=store, owner=owner)
+        except Exception as error:
+            if isinstance(error, (MemoryError, SerializationError)):
+                raise
+            raise _codec.explain(error, "the result", {"the result": value}) from error
+        if len(encoded.payload) > _RESULT_BYTES_MAX:
+            raise ValueError(
+                f"the result has {len(encoded.payload)} bytes, over the limit of "
+                f"{_RESULT_BYTES_MAX} for a message; return it in parts")
+        return encoded.payload
+
+    def _fail(self, request: Any, error: BaseException) -> None:
+        if _codec.is_payload(request.arguments):
+            request.reply(_codec.encode_error(error, skip_frames=1))
+            return
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        unknown = isinstance(error, UnknownMethodError)
+        request.fail("not_found" if unknown else "user_error", f"{type(error).__name__}: {error}",
+                     type(error).__name__, text)
+
+    # ---- state ----
+
+    def _save(self, request: Any) -> None:
+        try:
+            state = self._instance.__troupe_save__()
+            if not isinstance(state, bytes):
+                raise TypeError(f"__troupe_save__ must return bytes, not {type(state).__name__}")
+            request.reply(state)
+        except BaseException as error:
+            request.fail("user_error", f"__troupe_save__ raised {type(error).__name__}: {error}")
+
+    def _restore(self, state: bytes) -> str:
+        """Restores what was saved; what went wrong, or nothing."""
+        try:
+            self._instance.__troupe_restore__(state)
+            return ""
+        except BaseException as error:
+            _log.exception("__troupe_restore__ raised")
+            return f"__troupe_restore__ raised {type(error).__name__}: {error}"
+
+
+def _fail_cancelled(request: Any) -> None:
+    left = request.remaining
+    if left is not None and left <= 0:
+        request.fail("deadline_exceeded", "its deadline has passed while it ran")
+    else:
+        request.fail("cancelled", "it was cancelled while it ran")

@@ -1,0 +1,244 @@
+"""Sending calls to actors and tasks: arguments that wait, buffers that must live, order."""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Optional
+
+import cloudpickle
+
+from troupe import _codec, _native, _refs, _session
+from troupe._refs import ObjectRef
+from troupe.errors import TroupeError
+
+DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
+
+
+class DependencyError(Exception):
+    """An argument is a ref whose call has failed: ``__cause__`` is its error."""
+
+
+class Outboxes:
+    """Calls whose arguments are not ready, and those behind them, by actor; order is kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._waiting: dict[str, collections.deque[tuple[list[ObjectRef], Callable[[], None]]]] = {}
+
+    def holds(self, key: str) -> bool:
+        """Whether calls to this actor wait, so that another has to wait behind them."""
+        return key in self._waiting
+
+    def send(self, key: str, refs: list[ObjectRef], send: Callable[[], None]) -> None:
+        """Runs ``send`` when these refs are ready and all calls before it are sent."""
+        with self._lock:
+            self._waiting.setdefault(key, collections.deque()).append((refs, send))
+            if not refs:
+                self._flush(key)
+        if refs:
+            _refs.when_all(refs, lambda: self._flush(key))
+
+    def _flush(self, key: str) -> None:
+        with self._lock:
+            waiting = self._waiting.get(key)
+            while waiting and all(ref.ready() for ref in waiting[0][0]):
+                waiting[0][1]()  # Still in its place, so that nobody overtakes it.
+                waiting.popleft()
+            if waiting is not None and not waiting:
+                del self._waiting[key]
+
+
+_outboxes = Outboxes()
+
+
+def refs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ObjectRef]:
+    """The refs among the arguments themselves."""
+    found = [value for value in args if isinstance(value, ObjectRef)]
+    if kwargs:
+        found += [value for value in kwargs.values() if isinstance(value, ObjectRef)]
+    return found
+
+
+class Packed:
+    """Arguments as bytes, with what must live until the call is over."""
+
+    def __init__(
+        self, session: _session.Session, what: str, args: tuple[Any, ...], kwargs: dict[str, Any],
+        *before: Any,
+    ) -> None:
+        refs: list[ObjectRef] = []
+        if refs_in(args, kwargs):
+            try:
+                args, kwargs, refs = _refs.resolve(args, kwargs)
+            except Exception as error:
+                raise DependencyError(f"an argument of {what}") from error
+        owner = session.store.owner if session.store is not None else None
+        try:
+            encoded = _codec.encode((*before, args, kwargs, owner), store=session.store)
+        except TroupeError:
+            raise
+        except Exception as error:
+            values = {f"argument {i}": value for i, value in enumerate(args)}
+            values.update((f"argument {k!r}", v) for k, v in kwargs.items())
+            raise _codec.explain(error, f"the arguments of {what}", values) from error
+        self.payload = encoded.payload
+        self._session = session
+        self._files = encoded.files
+        self._refs = refs
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something that must live on."""
+        return bool(self._files or self._refs)
+
+    def keep_until(self, call: Any) -> None:
+        """Lets buffers and refs go when the call is complete."""
+        if not self.holds:
+            return
+        files, refs, store = self._files, self._refs, self._session.store
+
+        def let_go() -> None:
+            refs.clear()
+            if store is not None:
+                store.discard(files)
+
+        self._session.on_done(call, let_go)
+
+
+def call_python(
+    session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
+    kwargs: dict[str, Any], timeout_s: float, retry: bool,
+) -> ObjectRef:
+    """Calls a method of a Python actor."""
+
+    def send() -> Any:
+        packed = Packed(session, what, args, kwargs)
+        call = native.call(method, packed.payload, timeout_s, retry)
+        packed.keep_until(call)
+        return call
+
+    return _now_or_later(session, native.id, what, _refs.PYTHON, refs_in(args, kwargs), send)
+
+
+def call_cpp(
+    session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
+    timeout_s: float, retry: bool,
+) -> ObjectRef:
+    """Calls a method of a C++ actor with plain values."""
+
+    def send() -> Any:
+        try:
+            values = [a.value() if isinstance(a, ObjectRef) else a for a in args]
+        except Exception as error:
+            raise DependencyError(f"an argument of {what}") from error
+        return native.call(method, pack_plain(values, what), timeout_s, retry)
+
+    return _now_or_later(session, native.id, what, _refs.CPP, refs_in(args, {}), send)
+
+
+def call_task(
+    session: _session.Session, what: str, function: tuple[str, bytes], args: tuple[Any, ...],
+    kwargs: dict[str, Any], options: dict[str, Any],
+) -> ObjectRef:
+    """Runs a function in a process of the pool."""
+
+    def send() -> Any:
+        packed = Packed(session, what, args, kwargs, *function)
+        call = session.actors.submit("run", packed.payload, options)
+        packed.keep_until(call)
+        return call
+
+    return _now_or_later(session, None, what, _refs.TASK, refs_in(args, kwargs), send)
+
+
+def _now_or_later(
+    session: _session.Session, key: Optional[str], what: str, language: str,
+    refs: list[ObjectRef], send: Callable[[], Any],
+) -> ObjectRef:
+    """Sends a call, or keeps it until its arguments are ready; without a key in any order."""
+    session.check()
+    waiting = [ref for ref in refs if not ref.ready()]
+    if waiting or (key is not None and _outboxes.holds(key)):
+        result = _refs.later(session, what, language)
+
+        def settle() -> None:
+            _refs.settle_later(result, send)
+
+        if key is None:
+            _refs.when_all(waiting, settle)
+        else:
+            _outboxes.send(key, waiting, settle)
+        return result
+    try:
+        return ObjectRef(send(), session, what, language)
+    except DependencyError as error:
+        return _refs.failed(session, what, language, error)
+
+
+def pack_plain(values: list[Any], what: str) -> bytes:
+    """Arguments of a C++ actor; handles of actors as their native refs."""
+    from troupe._remote import ActorHandle
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ActorHandle):
+            return value.native_ref()
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return value
+
+    try:
+        packed: bytes = _native.core().pack_arguments([plain(value) for value in values])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    return packed
+
+
+def dump_code(code: Any, what: str) -> bytes:
+    """A class or a function as bytes, with what is needed to import what it uses.
+
+    Raises:
+        SerializationError: it cannot be pickled; names the captured variable that is to blame.
+    """
+    try:
+        blob = cloudpickle.dumps(code)
+    except Exception as error:
+        values = {what: code}
+        raise _codec.explain(error, what, values) from error
+    path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    return cloudpickle.dumps((path, _cwd(), blob))
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # It was removed.
+        return "/"
+
+
+def load_code(dumped: bytes) -> Any:
+    """What ``dump_code`` was given, with the sender's modules importable."""
+    path, cwd, blob = cloudpickle.loads(dumped)
+    for entry in path:
+        if entry not in sys.path and os.path.exists(entry):
+            sys.path.append(entry)
+    if os.path.isdir(cwd):
+        os.chdir(cwd)
+    return cloudpickle.loads(blob)
+
+
+def native_errors(what: str, language: str, fn: Callable[[], Any]) -> Any:
+    """Calls the native core; its errors are raised as what users know."""
+    try:
+        return fn()
+    except RuntimeError as error:
+        translated: Optional[BaseException] = _refs.translate(error, what, language)
+        if translated is error:
+            raise
+        assert translated is not None
+        raise translated from None

@@ -1,0 +1,265 @@
+"""How arguments, results and exceptions of Python become bytes and back.
+
+A payload is a pickle of protocol 5 and its out-of-band buffers: small ones follow it, large ones
+are files of the host (``_objects``). Little-endian: magic "TPy1", u8 kind, u8 flags, u16 files, u32
+buffers; of each file u64 bytes, u16 length of its name, its name; of each buffer u8 whether it is
+a file, u64 bytes; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes. The
+native part reads the names of the files (pyapi/actor_calls.cpp).
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import pickle
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import cloudpickle
+
+from troupe import _payload
+from troupe._objects import THRESHOLD_BYTES, ObjectStore
+from troupe.errors import ActorTaskError, SerializationError, task_error
+
+MAGIC = b"TPy1"
+VALUE, ERROR, STREAM = 0, 1, 2
+_RECEIVER_OWNS = 1
+_HEADER = struct.Struct("<4sBBHI")
+_FILE = struct.Struct("<QH")
+_BUFFER = struct.Struct("<BQ")
+_LENGTH = struct.Struct("<Q")
+_ALIGN = 16
+_SMALL_CONTAINER = 64
+_ATOMS = frozenset({int, float, str, bytes, bool, type(None)})
+
+
+@dataclass
+class Encoded:
+    """Bytes to be sent, and the files that they name."""
+
+    payload: bytes
+    files: list[str]
+
+
+def encode(
+    value: Any,
+    *,
+    kind: int = VALUE,
+    store: Optional[ObjectStore] = None,
+    owner: Optional[str] = None,
+) -> Encoded:
+    """Pickles a value; without a store all buffers travel inside.
+
+    Args:
+        owner: to whom its files belong (``ObjectStore.owner``); ``None``: to this process.
+
+    Raises:
+        Whatever pickling raises; ObjectStoreFullError.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    blob = _dumps(value, buffers.append)
+    if not buffers:
+        return Encoded(
+            _HEADER.pack(MAGIC, kind, 0, 0, 0) + _LENGTH.pack(len(blob)) + blob, [])
+    files: list[str] = []
+    file_table: list[bytes] = []
+    table: list[bytes] = []
+    inline: list[memoryview] = []
+    try:
+        for buffer in buffers:
+            view = buffer.raw()
+            shared = store is not None and view.nbytes >= THRESHOLD_BYTES
+            table.append(_BUFFER.pack(shared, view.nbytes))
+            if store is None or not shared:
+                inline.append(view)
+                continue
+            files.append(store.write(view, owner))
+            name = files[-1].encode()
+            file_table.append(_FILE.pack(view.nbytes, len(name)) + name)
+    except BaseException:
+        if store is not None:
+            store.discard(files)
+        raise
+    flags = _RECEIVER_OWNS if owner is not None and files else 0
+    header = _HEADER.pack(MAGIC, kind, flags, len(files), len(buffers))
+    parts: list[Any] = [header, *file_table, *table, _LENGTH.pack(len(blob)), blob]
+    at = sum(map(len, parts))
+    for view in inline:
+        padding = -at % _ALIGN
+        parts += [b"\0" * padding, view]
+        at += padding + view.nbytes
+    return Encoded(b"".join(parts), files)
+
+
+@dataclass
+class Decoded:
+    """A payload taken apart; ``load`` makes the value."""
+
+    kind: int
+    files: list[tuple[str, int]]
+    receiver_owns: bool
+    blob: memoryview
+    buffers: list[Any]  # memoryview, or the index of a file
+
+    def load(self, store: Optional[ObjectStore]) -> Any:
+        """The value; arrays are read-only views of the payload or of shared files."""
+        buffers = []
+        for buffer in self.buffers:
+            if isinstance(buffer, int):
+                if store is None:
+                    raise SerializationError("a shared buffer of another host")
+                buffer = store.map(*self.files[buffer])
+            buffers.append(buffer)
+        return pickle.loads(self.blob, buffers=buffers)
+
+
+def is_payload(data: bytes) -> bool:
+    """Whether these bytes are a payload of Python, not MessagePack of C++."""
+    return data[:4] == MAGIC
+
+
+def take_apart(payload: Any) -> Decoded:
+    """Reads the layout of a payload.
+
+    Raises:
+        SerializationError: these are other bytes.
+    """
+    view = memoryview(payload)
+    try:
+        magic, kind, flags, file_count, buffer_count = _HEADER.unpack_from(view, 0)
+        if magic != MAGIC:
+            raise SerializationError("these bytes are no payload of Python")
+        at = _HEADER.size
+        files = []
+        for _ in range(file_count):
+            size, length = _FILE.unpack_from(view, at)
+            at += _FILE.size
+            files.append((str(view[at:at + length], "ascii"), size))
+            at += length
+        table = [_BUFFER.unpack_from(view, at + i * _BUFFER.size) for i in range(buffer_count)]
+        at += buffer_count * _BUFFER.size
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size
+    except struct.error as error:
+        raise SerializationError(f"a payload that is cut short: {error}") from error
+    blob = view[at:at + length]
+    at += length
+    buffers: list[Any] = []
+    next_file = 0
+    for shared, size in table:
+        if shared:
+            buffers.append(next_file)
+            next_file += 1
+            continue
+        at += -at % _ALIGN
+        buffers.append(view[at:at + size].toreadonly())
+        at += size
+    return Decoded(kind, files, bool(flags & _RECEIVER_OWNS), blob, buffers)
+
+
+class Resolved:
+    """The payload of a ref in place of the ref: its receiver sees the value."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return (load_resolved, (pickle.PickleBuffer(self.payload),))
+
+
+def load_resolved(payload: Any) -> Any:
+    """What unpickling a :class:`Resolved` gives."""
+    from troupe import _session
+
+    return take_apart(payload).load(_session.current_store())
+
+
+def explain(error: Exception, what: str, values: dict[str, Any]) -> SerializationError:
+    """The error of pickling as one that names the argument, or the part of it, that is to blame."""
+    for label, value in values.items():
+        culprit = _payload._check(value, label, set(), 0)
+        if culprit:
+            return SerializationError(
+                f"cannot send {what}: {culprit} cannot be pickled ({error}). Create such objects "
+                "where they are used, or pass what is needed to create them"
+            )
+    return SerializationError(f"cannot send {what}: it cannot be pickled ({error})")
+
+
+def encode_error(error: BaseException, skip_frames: int = 0) -> bytes:
+    """An exception with its traceback as a payload of kind ERROR."""
+    frames = error.__traceback__
+    for _ in range(skip_frames):
+        if frames is not None and frames.tb_next is not None:
+            frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    blob: Optional[bytes]
+    try:
+        blob = cloudpickle.dumps(error)
+        pickle.loads(blob)
+    except Exception:
+        blob = None
+    return encode((message, text, type(error).__name__, blob), kind=ERROR).payload
+
+
+def decode_error(decoded: Decoded, actor: str, node: str) -> ActorTaskError:
+    """The exception that a payload of kind ERROR stands for."""
+    message, text, name, blob = decoded.load(None)
+    return task_error(message, blob, actor=actor, node=node, remote_traceback=text, exc_type=name)
+
+
+# ---- pickling ----
+
+
+def _dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
+    if _plain(value):  # By value, whoever defined it: the C pickler will do.
+        return pickle.dumps(value, protocol=5, buffer_callback=buffer_callback)
+    with io.BytesIO() as file:
+        _Pickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+        return file.getvalue()
+
+
+def _plain(value: Any, depth: int = 0) -> bool:
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind.__module__ == "numpy":
+        return kind.__name__ == "ndarray" and not value.dtype.hasobject
+    if depth > 3 or kind not in (tuple, list, dict) or len(value) > _SMALL_CONTAINER:
+        return False
+    if kind is dict:
+        return all(_plain(k, depth + 1) and _plain(v, depth + 1) for k, v in value.items())
+    return all(_plain(item, depth + 1) for item in value)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """cloudpickle, with the memory of CPU tensors out of band."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is torch.Tensor and _shareable(torch, obj):
+            data = obj.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            name = str(obj.dtype).rpartition(".")[2]
+            raw = pickle.PickleBuffer(data.view(torch.uint8).numpy())
+            return _load_tensor, (raw, name, tuple(obj.shape), obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _shareable(torch: Any, tensor: Any) -> bool:
+    return (tensor.device.type == "cpu" and tensor.layout is torch.strided
+            and not tensor.is_quantized and tensor.numel() > 0)
+
+
+def _load_tensor(raw: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    # A tensor cannot be read-only: writing must reach neither the sender nor unmapped memory.
+    base = memoryview(raw).obj
+    memory = base if isinstance(base, mmap.mmap) else bytearray(raw)
+    tensor = torch.frombuffer(memory, dtype=getattr(torch, dtype)).reshape(shape)
+    return tensor.requires_grad_() if requires_grad else tensor

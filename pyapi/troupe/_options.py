@@ -1,0 +1,131 @@
+"""Options of actors and tasks: their names, their checks, and what the native core is given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from troupe._config import check_amount, check_count
+
+CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
+START_TIMEOUT_S = 60.0
+ASYNC_CONCURRENCY = 1000
+_ACTOR_CPUS = 0.01  # Actors mostly wait; who computes says so.
+
+_COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "runtime_env")
+ACTOR_OPTIONS = (*_COMMON, "name", "get_if_exists", "lifetime", "max_restarts", "max_task_retries",
+                 "max_concurrency", "max_pending_calls", "scheduling_strategy", "node",
+                 "node_soft", "placement_group", "placement_group_bundle_index", "priority",
+                 "start_timeout")
+TASK_OPTIONS = (*_COMMON, "max_retries", "timeout")
+METHOD_OPTIONS = ("timeout", "retries", "look_ahead")
+
+
+def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Raises TypeError for an option that does not exist, with what may have been meant."""
+    for name in given:
+        if name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+        raise TypeError(f"{what} have no option {name!r}{hint}")
+
+
+def resources_of(options: Mapping[str, Any], cpus: float) -> dict[str, float]:
+    """What an actor or a task needs, by resource."""
+    needs = {"CPU": cpus}
+    for name, amount in (options.get("resources") or {}).items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"resources: names are strings, not {name!r}")
+        if name in ("CPU", "GPU"):
+            raise ValueError(f"resources: ask for {name} by num_{name.lower()}s")
+        needs[name] = check_amount(f"resources[{name!r}]", amount)
+    for option, name in (("num_cpus", "CPU"), ("num_gpus", "GPU"), ("memory", "memory")):
+        if options.get(option) is not None:
+            needs[name] = check_amount(option, options[option])
+    return {name: amount for name, amount in needs.items() if amount > 0}
+
+
+def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
+    """The native core's options of an actor.
+
+    Raises:
+        TypeError, ValueError: an option is unusable; its name is in the message.
+    """
+    check_names(options, ACTOR_OPTIONS, "actors")
+    lifetime = options.get("lifetime")
+    if lifetime not in (None, "detached", "non_detached"):
+        raise ValueError(f'lifetime must be None or "detached", not {lifetime!r}')
+    name = options.get("name") or ""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, not {name!r}")
+    if options.get("get_if_exists") and not name:
+        raise ValueError("get_if_exists needs a name")
+    strategy = str(options.get("scheduling_strategy") or "DEFAULT").upper()
+    if strategy not in ("DEFAULT", "SPREAD"):
+        raise ValueError(f'scheduling_strategy must be "DEFAULT" or "SPREAD", not {strategy!r}')
+    concurrency = options.get("max_concurrency")
+    if concurrency is None:
+        concurrency = ASYNC_CONCURRENCY if is_async else 1
+    start_timeout = options.get("start_timeout")
+    native: dict[str, Any] = {
+        "name": name,
+        "get_if_exists": bool(options.get("get_if_exists")),
+        "detached": lifetime == "detached",
+        "resources": resources_of(options, _ACTOR_CPUS),
+        "strategy": "spread" if strategy == "SPREAD" else "hybrid",
+        "labels": labels_of(options),
+        "node": options.get("node") or "",
+        "node_soft": bool(options.get("node_soft")),
+        "placement_group": options.get("placement_group") or "",
+        "bundle": options.get("placement_group_bundle_index", -1),
+        "priority": options.get("priority", 0),
+        "max_restarts": check_count("max_restarts", options.get("max_restarts", 0), least=-1),
+        "max_concurrency": check_count("max_concurrency", concurrency),
+        "env": env_of(options),
+        "start_timeout_s": check_amount(
+            "start_timeout", START_TIMEOUT_S if start_timeout is None else start_timeout),
+    }
+    if options.get("max_pending_calls") not in (None, -1):
+        native["mailbox_depth"] = check_count("max_pending_calls", options["max_pending_calls"])
+        native["refuse_when_full"] = True
+    return native
+
+
+def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The native core's options of a task."""
+    check_names(options, TASK_OPTIONS, "tasks")
+    if env_of(options):
+        raise ValueError("runtime_env is for actors: tasks share their processes")
+    return {
+        "resources": resources_of(options, 1.0),
+        "labels": labels_of(options),
+        "max_retries": check_count("max_retries", options.get("max_retries", 3), least=-1),
+        "timeout_s": timeout_of(options),
+    }
+
+
+def timeout_of(options: Mapping[str, Any]) -> float:
+    """Seconds that a call may take."""
+    timeout = options.get("timeout")
+    return CALL_TIMEOUT_S if timeout is None else check_amount("timeout", timeout)
+
+
+def labels_of(options: Mapping[str, Any]) -> list[str]:
+    """Terms that must hold: ["zone=a"] or {"zone": "a"}."""
+    selector = options.get("label_selector")
+    if selector is None:
+        return []
+    if isinstance(selector, Mapping):
+        return [f"{key}={value}" for key, value in selector.items()]
+    if isinstance(selector, str) or not all(isinstance(term, str) for term in selector):
+        raise TypeError('label_selector must be a dict or a list of terms such as "zone=a"')
+    return list(selector)
+
+
+def env_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """Environment variables of its process."""
+    runtime_env = options.get("runtime_env") or {}
+    check_names(runtime_env, ("env_vars",), "runtime_env: environments")
+    return {str(key): str(value) for key, value in (runtime_env.get("env_vars") or {}).items()}

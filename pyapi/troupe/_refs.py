@@ -1,0 +1,384 @@
+"""References to results that may not be there yet, and what can be done with them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future as ConcurrentFuture
+from typing import Any, Optional, Union
+
+from troupe import _codec, _native, _session
+from troupe.errors import (
+    ActorDiedError,
+    ActorError,
+    ActorNameTakenError,
+    ActorTaskError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    PendingCallsLimitExceededError,
+    PlacementError,
+    TaskCancelledError,
+    TroupeError,
+    WorkerCrashedError,
+    code_of,
+)
+
+FOREVER_S = 365 * 86400.0  # A call's own deadline comes before.
+_INTERNAL = 17  # ErrorCode::kInternal
+
+PYTHON, CPP, TASK = "python", "cpp", "task"
+
+
+class ObjectRef:
+    """The result of a call, or a value that was put: for ``get``, ``wait``, ``await``, arguments.
+
+    As an argument of its own it is replaced by its value before the call; inside another value it
+    stays a ref, which asks the process that it comes from.
+    """
+
+    __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files",
+                 "__weakref__")
+
+    def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
+        self._call = call
+        self._session = session
+        self._what = what
+        self._language = language
+        self._home: Optional[tuple[bytes, str]] = None  # Who has it, by which id.
+        self._real: Any = None  # The native call, for one that was sent later.
+        self._files = False
+
+    def __repr__(self) -> str:
+        state = "ready" if self._call is not None and self._call.ready() else "pending"
+        return f"<ObjectRef of {self._what}, {state}>"
+
+    def __reduce__(self) -> tuple:
+        self._session.check()
+        if self._home is None:
+            self._home = self._session.actors.publish(self._native())
+            self._session.keep(self)
+        return _ref_from_home, (self._home, self._what, self._language)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait_in_loop().__await__()
+
+    def future(self) -> ConcurrentFuture[Any]:
+        """A ``concurrent.futures.Future`` with the value or the exception."""
+        result: ConcurrentFuture[Any] = ConcurrentFuture()
+
+        def settle() -> None:
+            try:
+                result.set_result(self.value())
+            except BaseException as error:
+                result.set_exception(error)
+
+        self.on_done(settle)
+        return result
+
+    def ready(self) -> bool:
+        """Whether ``get`` returns or raises at once."""
+        ready: bool = self._native().ready()
+        return ready
+
+    def on_done(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn()`` on a thread of the runtime when it is ready. ``fn`` must not block."""
+        self._session.on_done(self._native(), fn)
+
+    def cancel(self) -> None:
+        """As :func:`troupe.cancel`."""
+        self._session.check()
+        if self._real is not None:
+            self._real.cancel()
+        self._native().cancel()
+
+    async def _wait_in_loop(self) -> Any:
+        await self.ready_in_loop()
+        return self.value()
+
+    async def ready_in_loop(self) -> None:
+        """Waits on the running event loop until it is ready."""
+        if not self.ready():
+            loop = asyncio.get_running_loop()
+            event = asyncio.Event()
+
+            def wake() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(event.set)
+
+            self.on_done(wake)
+            await event.wait()
+
+    def _native(self) -> Any:
+        """The native call; for a ref of another process it is made at first use."""
+        if self._call is None:
+            self._session.check()
+            assert self._home is not None
+            owner = self._session.actors.refer(self._home[0])
+            self._call = owner.call("get", self._home[1].encode(), FOREVER_S, False)
+        return self._call
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Whether it is ready within this time."""
+        self._session.check()
+        ready: bool = self._native().wait(timeout_s)
+        return ready
+
+    def payload(self) -> bytes:
+        """The bytes of its value; only when it is ready.
+
+        Raises:
+            What the call ended with, but for exceptions of Python's methods, which are payloads.
+        """
+        try:
+            data: bytes = self._native().result()
+        except RuntimeError as error:
+            raise translate(error, self._what, self._language) from error.__cause__
+        return data
+
+    def value(self, stream: bool = False) -> Any:
+        """Its value, or raises; only when it is ready. ``stream``: of a generator, its number."""
+        data = self.payload()
+        if not _codec.is_payload(data):
+            items = _native.core().unpack_result(data) if data else []
+            return items[0] if items else None
+        decoded = _codec.take_apart(data)
+        self.own_files(decoded)
+        if decoded.kind == _codec.ERROR:
+            raise _codec.decode_error(decoded, self._what, "")
+        if decoded.kind == _codec.STREAM and not stream:
+            raise TypeError(f"{self._what} has returned a generator; only a method that is a "
+                            "generator itself (it contains `yield`) gives values one by one")
+        return decoded.load(self._session.store)
+
+    def own_files(self, decoded: _codec.Decoded) -> None:
+        """Large buffers of a result are ours from now on, and go with this ref."""
+        if decoded.files and decoded.receiver_owns and not self._files:
+            self.keep_files([name for name, _ in decoded.files])
+
+    def keep_files(self, names: Sequence[str]) -> None:
+        """Unlinks these files when the ref goes."""
+        self._files = True
+        if names and self._session.store is not None:
+            weakref.finalize(self, self._session.store.discard, list(names))
+
+
+def _ref_from_home(home: tuple[bytes, str], what: str, language: str) -> ObjectRef:
+    ref = ObjectRef(None, _session.current(), what, language)
+    ref._home = home
+    return ref
+
+
+def later(session: _session.Session, what: str, language: str) -> ObjectRef:
+    """A ref of a call that cannot be sent yet."""
+    return ObjectRef(_native.core().pending_call(), session, what, language)
+
+
+def settle_later(ref: ObjectRef, send: Callable[[], Any]) -> None:
+    """Sends the call of a ref made by ``later``, unless it was cancelled meanwhile."""
+    if ref._call.ready():
+        return
+    try:
+        ref._real = send()
+    except BaseException as error:
+        ref._real = failed(ref._session, ref._what, ref._language, error)._call
+    ref._call.complete_from(ref._real)
+
+
+def failed(
+    session: _session.Session, what: str, language: str, error: BaseException
+) -> ObjectRef:
+    """A ref of a call that could not be sent; an argument's error is its error."""
+    payload = _codec.encode_error(error.__cause__ or error)
+    return ObjectRef(_native.core().completed_call(payload), session, what, language)
+
+
+def translate(error: RuntimeError, what: str, language: str) -> BaseException:
+    """An error of the native core as the exception that users know."""
+    code = code_of(error)
+    if code is None:
+        return error
+    message = f"{what}: {getattr(error, 'message', None) or error}"
+    fields = {
+        "actor": getattr(error, "actor", ""), "node": getattr(error, "node", ""),
+        "remote_traceback": getattr(error, "remote_traceback", ""),
+        "exc_type": getattr(error, "exc_type", ""),
+    }
+    if code == "user_error":  # A Python method's exception is a payload: this is a constructor's.
+        kind: type[ActorError] = ActorTaskError if language == CPP else ActorDiedError
+        return kind(message, **fields)
+    if code == "peer_gone":
+        return (WorkerCrashedError if language == TASK else ActorDiedError)(message, **fields)
+    if code in ("invalid_argument", "corrupt"):
+        wrong = ValueError if code == "invalid_argument" else TypeError
+        return _usage_error(message, fields, wrong)
+    if code == "not_found":
+        return _usage_error(message, fields, AttributeError)
+    if code == "resource_exhausted":
+        return PlacementError(message)
+    kinds: dict[str, type[ActorError]] = {
+        "deadline_exceeded": GetTimeoutError, "cancelled": TaskCancelledError,
+        "unavailable": ActorUnavailableError, "backpressure": PendingCallsLimitExceededError,
+        "already_exists": ActorNameTakenError,
+    }
+    if code in kinds:
+        return kinds[code](message, **fields)
+    return TroupeError(f"{message} ({code})")
+
+
+def _usage_error(message: str, fields: dict[str, str], kind: type[Exception]) -> ActorTaskError:
+    dual = type(f"ActorTaskError({kind.__name__})", (ActorTaskError, kind), {})
+    error: ActorTaskError = dual(message, **fields)
+    return error
+
+
+# ---- the public functions ----
+
+Refs = Union[ObjectRef, Sequence[ObjectRef]]
+
+
+def get(refs: Refs, timeout: Optional[float] = None) -> Any:
+    """The value of a ref, or the list of values of a list of refs. Waits; Ctrl-C ends the wait.
+
+    Args:
+        timeout: seconds to wait at most; ``None``: as long as the calls may take.
+
+    Raises:
+        ActorTaskError: the method raised; also an instance of what it raised.
+        ActorDiedError, WorkerCrashedError, ActorUnavailableError, TaskCancelledError,
+        PlacementError: there will be no result; the message says why.
+        GetTimeoutError: it is not there in time; the call goes on.
+    """
+    if isinstance(refs, ObjectRef):
+        return _get_one(refs, _deadline(timeout))
+    if not isinstance(refs, (list, tuple)):
+        raise TypeError(f"get() takes a ref or a list of refs, not {type(refs).__name__}")
+    for index, ref in enumerate(refs):
+        _check_ref(ref, f"refs[{index}]")
+    deadline = _deadline(timeout)
+    return [_get_one(ref, deadline) for ref in refs]
+
+
+def wait(
+    refs: Sequence[ObjectRef], num_returns: int = 1, timeout: Optional[float] = None
+) -> tuple[list[ObjectRef], list[ObjectRef]]:
+    """Waits until ``num_returns`` of the refs are ready, or the time is up.
+
+    Returns:
+        (at most ``num_returns`` ready refs, the rest), both in the order given.
+
+    Raises:
+        TypeError, ValueError: an argument is unusable.
+    """
+    if not isinstance(refs, (list, tuple)):
+        raise TypeError(f"wait() takes a list of refs, not {type(refs).__name__}")
+    for index, ref in enumerate(refs):
+        _check_ref(ref, f"refs[{index}]")
+    if len(set(map(id, refs))) != len(refs):
+        raise ValueError("wait() takes each ref once")
+    if not 0 < num_returns <= len(refs):
+        raise ValueError(f"num_returns must lie between 1 and {len(refs)}, not {num_returns}")
+    limit = FOREVER_S if timeout is None else max(0.0, timeout)
+    _native.core().wait_for_some([ref._native() for ref in refs], num_returns, limit)
+    ready = [ref for ref in refs if ref.ready()][:num_returns]
+    chosen = set(map(id, ready))
+    return ready, [ref for ref in refs if id(ref) not in chosen]
+
+
+def put(value: Any) -> ObjectRef:
+    """Keeps a value for calls: its large buffers are written once and read by all who get the ref.
+
+    They are freed when the ref goes; once the ref has travelled inside another value, when this
+    process ends.
+
+    Raises:
+        SerializationError: it cannot be pickled. ObjectStoreFullError: there is no room.
+    """
+    session = _session.current()
+    session.check()
+    if isinstance(value, ObjectRef):
+        raise TypeError("put() takes a value, not a ref; the ref can be passed on as it is")
+    try:
+        encoded = _codec.encode(value, store=session.store)
+    except TroupeError:
+        raise
+    except Exception as error:
+        raise _codec.explain(error, "the value", {"the value": value}) from error
+    ref = ObjectRef(_native.core().completed_call(encoded.payload), session, "a value", PYTHON)
+    ref.keep_files(encoded.files)
+    return ref
+
+
+def cancel(ref: ObjectRef) -> None:
+    """Gives a call up: ``get`` raises TaskCancelledError at once.
+
+    One that waits in its actor does not run any more; an ``async`` method that runs is cancelled;
+    another method that runs, and a task, can ask ``troupe.current().cancelled()``.
+    """
+    _check_ref(ref, "cancel()'s argument")
+    ref.cancel()
+
+
+def resolve(
+    args: Iterable[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], list[ObjectRef]]:
+    """Ready refs among the arguments replaced by their payloads; and the refs.
+
+    Raises:
+        What a ref's call ended with.
+    """
+    refs: list[ObjectRef] = []
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, ObjectRef):
+            return value
+        refs.append(value)
+        data = value.payload()
+        if not _codec.is_payload(data):
+            return value.value()
+        decoded = _codec.take_apart(data)
+        if decoded.kind == _codec.ERROR:
+            raise _codec.decode_error(decoded, value._what, "")
+        value.own_files(decoded)
+        return _codec.Resolved(data)
+
+    return tuple(map(one, args)), {k: one(v) for k, v in kwargs.items()}, refs
+
+
+def when_all(refs: Sequence[ObjectRef], fn: Callable[[], None]) -> None:
+    """Runs ``fn`` when all are ready."""
+    left = len(refs)
+    lock = threading.Lock()
+
+    def one_more() -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            fn()
+
+    for ref in refs:
+        ref.on_done(one_more)
+
+
+def _deadline(timeout: Optional[float]) -> Optional[float]:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
+    return time.monotonic() + max(0.0, timeout)
+
+
+def _get_one(ref: ObjectRef, deadline: Optional[float]) -> Any:
+    left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
+    if not ref.wait_ready(left):
+        raise GetTimeoutError(f"{ref._what}: not ready in time; the call goes on")
+    return ref.value()
+
+
+def _check_ref(ref: Any, what: str) -> None:
+    if not isinstance(ref, ObjectRef):
+        raise TypeError(f"{what} must be a ref, the result of .remote() or put(), not {ref!r}")

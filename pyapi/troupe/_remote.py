@@ -1,0 +1,387 @@
+"""``@troupe.remote``: classes as actors, functions as tasks, and the handles of actors."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+from troupe import _calls, _native, _options, _refs, _session
+from troupe._refs import ObjectRef
+from troupe._streams import RemoteGenerator
+from troupe.errors import ActorNotFoundError, PlacementError, TroupeError
+
+_ASK_S = 30.0
+_DESCRIBE_S = 90.0
+
+
+def remote(*args: Any, **options: Any) -> Any:
+    """Makes a class an actor class, or a function a task; with or without options.
+
+        @troupe.remote
+        class Counter: ...
+
+        @troupe.remote(num_cpus=2, max_restarts=3)
+        class Model: ...
+
+    Options of actors: ``name``, ``get_if_exists``, ``lifetime="detached"``, ``num_cpus`` (0.01),
+    ``num_gpus``, ``memory`` (bytes), ``resources``, ``label_selector``, ``scheduling_strategy``,
+    ``node``, ``node_soft``, ``placement_group``, ``placement_group_bundle_index``, ``priority``,
+    ``max_restarts`` (0; -1: always), ``max_task_retries`` (0; calls that are sent again to the next
+    incarnation), ``max_concurrency`` (1; 1000 with async methods), ``max_pending_calls``,
+    ``start_timeout`` (60 s), ``runtime_env={"env_vars": {...}}``.
+    Options of tasks: ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
+    ``label_selector``, ``max_retries`` (3), ``timeout``.
+
+    An actor class with ``__troupe_save__(self) -> bytes`` and ``__troupe_restore__(self, state)``
+    keeps its state over restarts: a result leaves only when the state it is due to is safe.
+
+    Raises:
+        TypeError, ValueError: an option is unusable.
+    """
+    if len(args) == 1 and callable(args[0]) and not options:
+        return _make(args[0], {})
+    if args:
+        raise TypeError("use @troupe.remote, or @troupe.remote(name=value, ...)")
+    return functools.partial(_make, options=options)
+
+
+def _make(code: Any, options: dict[str, Any]) -> Union[ActorClass, RemoteFunction]:
+    if inspect.isclass(code):
+        return ActorClass(code, options)
+    if callable(code):
+        return RemoteFunction(code, options)
+    raise TypeError(f"@troupe.remote is for classes and functions, not {code!r}")
+
+
+# ---- actors ----
+
+
+class ActorClass:
+    """A class whose instances are actors; made by :func:`troupe.remote`."""
+
+    def __init__(self, cls: type, options: dict[str, Any], dumped: Optional[bytes] = None) -> None:
+        self._cls = cls
+        self._options = options
+        self._dumped = dumped
+        self._seen: Optional[tuple[dict[str, bool], bool]] = None
+        _options.actor_options(options, False)
+        self.__name__ = cls.__name__
+        self.__doc__ = cls.__doc__
+        self.__module__ = cls.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self.__name__} is an actor class: use {self.__name__}.remote(...)")
+
+    def __reduce__(self) -> tuple:
+        return ActorClass, (self._cls, self._options)
+
+    def _look(self) -> tuple[dict[str, bool], bool]:
+        """Its methods, and whether it is async. Not when it is made: a class that refers to itself
+        is unpickled before its methods are."""
+        if self._seen is None:
+            self._seen = methods_of(self._cls), has_async(self._cls)
+        return self._seen
+
+    def options(self, **options: Any) -> ActorClass:
+        """The same class with other options; see :func:`troupe.remote`."""
+        return ActorClass(self._cls, {**self._options, **options}, self._dumped)
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Starts an actor; ``args`` go to its constructor. Does not wait for it.
+
+        Calls wait until it is there, and fail with the reason if it cannot be: PlacementError if
+        no node can ever offer what it needs, ActorDiedError if its constructor raised.
+
+        Raises:
+            ActorNameTakenError: a living actor has this name.
+            SerializationError: the class or an argument cannot be pickled.
+        """
+        session = _session.current()
+        session.check()
+        methods, is_async = self._look()
+        native = _options.actor_options(self._options, is_async)
+        if self._dumped is None:
+            self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
+        refs = _calls.refs_in(args, kwargs)
+        if refs:
+            _refs.get(refs)
+        what = f"{self.__name__}()"
+        packed = _calls.Packed(session, what, args, kwargs, self._dumped)
+        if packed.holds:  # A restart needs them again.
+            session.keep(packed)
+        ref = _calls.native_errors(what, _refs.PYTHON, lambda: session.actors.spawn(
+            self.__name__, packed.payload, native))
+        return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
+                           _retries(self._options.get("max_task_retries")))
+
+
+def methods_of(cls: type) -> dict[str, bool]:
+    """Names of the methods that can be called, and whether each is a generator."""
+    found = {}
+    for name, value in inspect.getmembers(cls, callable):
+        if name.startswith("__") and name.endswith("__") and name != "__call__":
+            continue
+        found[name] = inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value)
+    if "__call__" not in vars(cls):
+        found.pop("__call__", None)
+    return found
+
+
+def has_async(cls: type) -> bool:
+    """Whether a class has ``async def`` methods, so that its actors run an event loop."""
+    return any(inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value)
+               for _, value in inspect.getmembers(cls, callable))
+
+
+def _retries(count: Any) -> bool:
+    return count is not None and count != 0
+
+
+class ActorHandle:
+    """Refers to an actor: ``handle.method.remote(...)``. Can be an argument, a result, or a key."""
+
+    def __init__(
+        self, session: _session.Session, native: Any, name: str,
+        methods: Optional[Mapping[str, bool]], language: str, retry: bool = False,
+    ) -> None:
+        self._session = session
+        self._native = native
+        self._name = name
+        self._methods = methods
+        self._language = language
+        self._retry = retry
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        if name.startswith("_troupe") or (name.startswith("__") and name != "__call__"):
+            raise AttributeError(name)
+        if self._methods is None and not self._language:
+            self._describe()
+        if self._methods is not None and name not in self._methods:
+            close = difflib.get_close_matches(name, self._methods, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise AttributeError(f"{self._name} has no method {name!r}{hint}")
+        stream = self._methods is not None and self._methods[name]
+        method = ActorMethod(self, name, stream, {})
+        self.__dict__[name] = method  # The next time it is found without this function.
+        return method
+
+    def __repr__(self) -> str:
+        return f"<ActorHandle of {self._name} {self._native.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and self._native.id == other._native.id
+
+    def __hash__(self) -> int:
+        return hash(self._native.id)
+
+    def __reduce__(self) -> tuple:
+        self._session.check()
+        return _load_handle, (self._native.address(), self._name, self._methods, self._language,
+                              self._retry)
+
+    def native_ref(self) -> Any:
+        """The native reference, for calls of C++."""
+        return self._native
+
+    def _describe(self) -> None:
+        """Asks an actor found by name for its methods; one of C++ does not know the question."""
+        core = _native.core()
+        call = self._native.call(_calls.DESCRIBE, core.pack_arguments([]), _DESCRIBE_S, True)
+        ref = ObjectRef(call, self._session, self._name, _refs.CPP)
+        try:
+            self._methods = _refs.get(ref, _DESCRIBE_S)
+            self._language = _refs.PYTHON
+        except AttributeError:
+            self._language = _refs.CPP
+
+
+def _load_handle(
+    address: bytes, name: str, methods: Optional[dict[str, bool]], language: str, retry: bool
+) -> ActorHandle:
+    session = _session.current()
+    return ActorHandle(session, session.actors.refer(address), name, methods, language, retry)
+
+
+class ActorMethod:
+    """A method of an actor: ``.remote(...)`` calls it."""
+
+    __slots__ = ("_handle", "_method", "_stream", "_options")
+
+    def __init__(
+        self, handle: ActorHandle, name: str, stream: bool, options: dict[str, Any]
+    ) -> None:
+        self._handle = handle
+        self._method = name
+        self._stream = stream
+        self._options = options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"a method of an actor is called by .remote(): "
+                        f"{self._handle._name}.{self._method}.remote(...)")
+
+    def options(self, **options: Any) -> ActorMethod:
+        """The same method with other options.
+
+        Args:
+            timeout: seconds until the result must be there, waiting for a restart included; then
+                GetTimeoutError. By default a day.
+            retries: not 0: if the actor dies while the call is on its way, send it again to its
+                next incarnation. Where state is saved it has its effect once even so.
+            look_ahead: of a generator: how many values it may be ahead of its reader.
+        """
+        _options.check_names(options, _options.METHOD_OPTIONS, "methods")
+        _options.timeout_of(options)
+        return ActorMethod(self._handle, self._method, self._stream, {**self._options, **options})
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it; returns a ref of the result at once, or of a generator an iterator of values.
+
+        Raises:
+            SerializationError: an argument cannot be pickled; the message says which.
+        """
+        handle, options = self._handle, self._options
+        what = f"{handle._name}.{self._method}"
+        timeout = _options.timeout_of(options) if options else _options.CALL_TIMEOUT_S
+        retry = _retries(options["retries"]) if "retries" in options else handle._retry
+        if handle._language == _refs.CPP:
+            if kwargs:
+                raise TypeError(f"{what}: methods of C++ actors have no keyword arguments")
+            return _calls.call_cpp(handle._session, handle._native, what, self._method, args,
+                                   timeout, retry)
+        ref = _calls.call_python(handle._session, handle._native, what, self._method, args, kwargs,
+                                 timeout, retry)
+        if not self._stream:
+            return ref
+        return RemoteGenerator(handle._session, handle._native, ref, what, timeout,
+                               options.get("look_ahead"))
+
+
+def get_actor(name: str, timeout: float = _ASK_S) -> ActorHandle:
+    """The living actor of this name, of Python or of C++.
+
+    Raises:
+        ActorNotFoundError (a ValueError): there is none.
+    """
+    session = _session.current()
+    session.check()
+    try:
+        native = session.actors.lookup(name, timeout)
+    except RuntimeError as error:
+        if getattr(error, "code", None) == "not_found":
+            raise ActorNotFoundError(f"no living actor is named {name!r}") from None
+        raise _refs.translate(error, f"get_actor({name!r})", _refs.PYTHON) from None
+    return ActorHandle(session, native, native.type, None, "")
+
+
+def kill(handle: ActorHandle, no_restart: bool = True) -> None:
+    """Ends an actor at once, as a crash of its process would.
+
+    Args:
+        no_restart: False: ``max_restarts`` decides whether it comes back.
+    """
+    if not isinstance(handle, ActorHandle):
+        raise TypeError(f"kill() takes a handle of an actor, not {handle!r}")
+    handle._session.check()
+    _calls.native_errors(handle._name, handle._language, lambda: handle._native.kill(
+        not no_restart, "killed by troupe.kill()", _ASK_S))
+
+
+def cpp_actor(
+    program: Sequence[str], type: str, args: Sequence[Any] = (), **options: Any
+) -> ActorHandle:
+    """Starts an actor of a C++ program: one that describes ``type`` with TROUPE_ACTOR.
+
+    Args:
+        program: its command line; the path must exist on every node.
+        type: the class, as TROUPE_ACTOR names it.
+        args: of its constructor: bool, int, float, str, bytes, list, dict with str keys, handles.
+        options: as of actors of Python; see :func:`troupe.remote`.
+    """
+    if isinstance(program, str):
+        program = [program]
+    session = _session.current()
+    session.check()
+    native = _options.actor_options(options, False)
+    native["program"] = [str(part) for part in program]
+    ref = _calls.native_errors(type, _refs.CPP, lambda: session.actors.spawn(
+        type, _calls.pack_plain(list(args), f"{type}()"), native))
+    return ActorHandle(session, ref, type, None, _refs.CPP,
+                       _retries(options.get("max_task_retries")))
+
+
+# ---- tasks ----
+
+
+class RemoteFunction:
+    """A function that runs in a process of the cluster; made by :func:`troupe.remote`."""
+
+    def __init__(
+        self, fn: Any, options: dict[str, Any], dumped: Optional[tuple[str, bytes]] = None
+    ) -> None:
+        self._fn = fn
+        self._options = options
+        self._dumped = dumped
+        self._native_options = _options.task_options(options)
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(self._fn, "__name__", "f")
+        raise TypeError(f"{name} is a task: use {name}.remote(...)")
+
+    def __reduce__(self) -> tuple:
+        return RemoteFunction, (self._fn, self._options)
+
+    def options(self, **options: Any) -> RemoteFunction:
+        """The same function with other options; see :func:`troupe.remote`."""
+        return RemoteFunction(self._fn, {**self._options, **options}, self._dumped)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it; returns a ref of the result at once, or of a generator an iterator of values.
+
+        If its process dies it runs again, ``max_retries`` times; if it raises it does not.
+
+        Raises:
+            SerializationError: the function or an argument cannot be pickled.
+        """
+        session = _session.current()
+        session.check()
+        name = getattr(self._fn, "__name__", "f")
+        if inspect.isgeneratorfunction(self._fn):
+            return self._stream(args, kwargs)
+        if self._dumped is None:
+            blob = _calls.dump_code(self._fn, f"the function {name}")
+            self._dumped = hashlib.sha256(blob).hexdigest(), blob
+        return _calls.call_task(session, name, self._dumped, args, kwargs, self._native_options)
+
+    def _stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteGenerator:
+        given = {k: v for k, v in self._options.items() if k not in ("max_retries", "timeout")}
+        given.setdefault("num_cpus", 1)
+        runner = ActorClass(GeneratorRunner, given).remote(self._fn)
+        method = runner.run
+        if "timeout" in self._options:
+            method = method.options(timeout=self._options["timeout"])
+        values: RemoteGenerator = method.remote(*args, **kwargs)
+        values.on_end = functools.partial(_kill_quietly, runner)
+        return values
+
+
+class GeneratorRunner:
+    """The actor that runs a task which is a generator."""
+
+    def __init__(self, fn: Any) -> None:
+        self._fn = fn
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The values of the function."""
+        yield from self._fn(*args, **kwargs)
+
+
+def _kill_quietly(handle: ActorHandle) -> None:
+    try:
+        kill(handle)
+    except (TroupeError, PlacementError):  # It has ended already, or the runtime has.
+        return

@@ -1,0 +1,244 @@
+"""This process as part of a cluster for actors: started by ``init`` or by first use, or a worker.
+
+One thread of Python runs what is to happen when calls complete, and prints what actors print.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+from troupe import _cluster, _native
+from troupe._config import build_settings
+from troupe._objects import ObjectStore
+from troupe.errors import TroupeError
+
+_log = logging.getLogger("troupe.actors")
+_TURN_S = 5.0
+_JOIN_S = 5.0
+_INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
+                  "cluster_resources", "python", "bin_dir", "redis_server", "log_dir",
+                  "start_timeout", "lease_ms")
+
+
+class Session:
+    """The native actors of this process and what Python keeps beside them."""
+
+    def __init__(
+        self, actors: Any, cluster: Optional[_cluster.Cluster], log_to_driver: bool = True,
+        object_store_memory: Optional[int] = None,
+    ) -> None:
+        self.actors = actors
+        self.cluster = cluster
+        self.pid = os.getpid()
+        self.store: Optional[ObjectStore] = None
+        endpoint = actors.endpoint
+        if endpoint.startswith("ipc://"):  # Then all of the cluster is on this host.
+            folder = os.path.join(os.path.dirname(endpoint[len("ipc://"):]), "objects")
+            self.store = ObjectStore(folder, object_store_memory)
+            _native.core().set_object_folder(folder)
+        self._log_to_driver = log_to_driver
+        self._kept: list[Any] = []
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._tokens = itertools.count(1)
+        self._completions = actors.completions
+        self._thread = threading.Thread(
+            target=self._run_callbacks, name="troupe-completions", daemon=True)
+        self._thread.start()
+
+    def on_done(self, call: Any, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on a thread of ours when the call is complete; it must not block."""
+        token = next(self._tokens)
+        self._callbacks[token] = fn
+        call.notify(self._completions, token)
+
+    def keep(self, ref: Any) -> None:
+        """Keeps a ref that other processes may ask for, until the end."""
+        self._kept.append(ref)
+
+    def check(self) -> None:
+        """Raises in a forked child."""
+        if self.pid != os.getpid():
+            raise TroupeError(
+                f"this belongs to process {self.pid} and cannot be used in process {os.getpid()}, "
+                "which was forked from it; use it in the parent, or call troupe.init() here"
+            )
+
+    def stop(self) -> None:
+        """Ends what this process has spawned, and the cluster if it is embedded and ours."""
+        self.actors.stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+        if self.store is not None:
+            self.store.discard_own()
+        if self.cluster is not None:
+            _cluster.release(self.cluster)
+
+    def _run_callbacks(self) -> None:
+        while not self._completions.closed:
+            for item in self._completions.take(_TURN_S):
+                if isinstance(item, int):
+                    self._run_callback(item)
+                elif self._log_to_driver:
+                    _print_output(*item)
+
+    def _run_callback(self, token: int) -> None:
+        fn = self._callbacks.pop(token, None)
+        if fn is None:
+            return
+        try:
+            fn()
+        except Exception:
+            _log.exception("a callback of a call failed")
+
+
+def _print_output(
+    kind: str, pid: int, node: str, is_stderr: bool, lines: list[str], dropped: int
+) -> None:
+    prefix = f"({kind} pid={pid} node={node}) "
+    if dropped:
+        lines = [*lines, f"[{dropped} lines dropped: printed faster than they could be sent]"]
+    stream = sys.stderr if is_stderr else sys.stdout
+    with contextlib.suppress(OSError, ValueError):  # It was closed: nobody reads.
+        stream.write("".join(f"{prefix}{line}\n" for line in lines))
+        stream.flush()
+
+
+_lock = threading.RLock()
+_session: Optional[Session] = None
+_orphans: list[Any] = []
+_hooks_installed = False
+
+
+def init(
+    address: Optional[str] = None,
+    *,
+    num_cpus: Optional[float] = None,
+    num_gpus: Optional[float] = None,
+    memory: Optional[int] = None,
+    resources: Optional[Mapping[str, float]] = None,
+    key_file: Optional[str] = None,
+    data_address: str = "",
+    object_store_memory: Optional[int] = None,
+    log_to_driver: bool = True,
+    log_dir: Optional[str] = None,
+    ignore_reinit_error: bool = False,
+    **settings: Any,
+) -> None:
+    """Makes this process a driver of actors; their first use does it with all defaults.
+
+    Args:
+        address: ``HOST:PORT`` of a cluster's head; ``None``: what ``TROUPE_ADDRESS`` says, else a
+            cluster of this process's own on this machine, which ends with it.
+        num_cpus, num_gpus, memory (bytes), resources: what the own cluster offers; by default what
+            the machine has.
+        key_file: the cluster's key pair, for an address; or ``TROUPE_KEY_FILE``.
+        data_address: where others can call this process; by default what reaches the head.
+        object_store_memory: bytes of large buffers that all processes of the host's cluster may
+            share; by default 30 % of the memory.
+        log_to_driver: print here what actors print, behind ``(Type pid=... node=...)``.
+        log_dir: keep the daemons' and the actors' output here.
+        ignore_reinit_error: do nothing if this was called before.
+        settings: ``python``, ``bin_dir``, ``redis_server``, ``start_timeout``, ``lease_ms`` as for
+            :class:`troupe.Executor`.
+
+    Raises:
+        TroupeError: it was called before, or the cluster does not start. TypeError, ValueError: an
+            argument is unusable.
+    """
+    unknown = sorted(set(settings) - set(_INIT_SETTINGS))
+    if unknown:
+        raise TypeError(f"init() has no argument {unknown[0]!r}")
+    with _lock:
+        if _session is not None:
+            if ignore_reinit_error or in_worker():
+                return
+            raise TroupeError("troupe.init() was called before; call troupe.shutdown() first")
+        built = build_settings(None, {
+            "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus, "memory_bytes": memory,
+            "cluster_resources": dict(resources) if resources else None,
+            "key_file": key_file or os.environ.get("TROUPE_KEY_FILE"), "log_dir": log_dir,
+            **settings,
+        })
+        cluster = _cluster.acquire(built)
+        try:
+            with _native.driver_errors("joining the cluster"):
+                actors = cluster.driver.actors(data_address)
+            _start(Session(actors, cluster, log_to_driver, object_store_memory))
+        except BaseException:
+            _cluster.release(cluster)
+            raise
+
+
+def shutdown() -> None:
+    """Ends every actor of this process that is not detached, and its cluster if it is its own.
+
+    Calls on their way fail with :class:`troupe.TaskCancelledError`. Does nothing if there is
+    nothing to end; ``init`` may be called again.
+    """
+    global _session
+    with _lock:
+        session, _session = _session, None
+    if session is not None and session.pid == os.getpid():
+        session.stop()
+
+
+def is_initialized() -> bool:
+    """Whether this process can use actors already."""
+    return _session is not None
+
+
+def current() -> Session:
+    """The session of this process; started with all defaults if there is none."""
+    session = _session
+    if session is None:
+        with _lock:
+            if _session is None:
+                init()
+            session = _session
+    assert session is not None
+    return session
+
+
+def current_store() -> Optional[ObjectStore]:
+    """Where shared buffers of this process's cluster are, None without one."""
+    return _session.store if _session is not None else None
+
+
+def in_worker() -> bool:
+    """Whether this process hosts an actor or tasks."""
+    return _session is not None and _session.cluster is None
+
+
+def enter_worker(actors: Any) -> Session:
+    """Makes the actors of a worker process those of this one."""
+    with _lock:
+        return _start(Session(actors, None))
+
+
+def _start(session: Session) -> Session:
+    global _session, _hooks_installed
+    _session = session
+    if not _hooks_installed:
+        _hooks_installed = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_forget_in_child)
+    return session
+
+
+def _forget_in_child() -> None:
+    """A child must neither use nor end what belongs to its parent, not even by a destructor."""
+    global _session, _lock
+    _lock = threading.RLock()
+    if _session is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_session))
+        _orphans.append(_session)
+    _session = None

@@ -1,0 +1,125 @@
+"""Generators of actors, as their callers see them."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable
+from typing import Any, Optional
+
+from troupe import _calls, _codec, _refs, _session
+from troupe._config import check_count
+from troupe._refs import ObjectRef
+from troupe.errors import TroupeError
+
+LOOK_AHEAD = 4
+_CLOSE_S = 30.0
+
+
+class RemoteGenerator:
+    """Iterates over the values of a generator that runs in an actor, as they come.
+
+    The generator is at most ``look_ahead`` values ahead of its reader. What it raises is raised
+    behind the values before it. ``close()``, or dropping this object, ends the generator.
+    """
+
+    def __init__(
+        self, session: _session.Session, native: Any, made: ObjectRef, what: str,
+        timeout_s: float, look_ahead: Optional[int] = None,
+    ) -> None:
+        self._session = session
+        self._native = native
+        self._made: Optional[ObjectRef] = made
+        self._what = what
+        self._timeout_s = timeout_s
+        self._ahead = LOOK_AHEAD if look_ahead is None else check_count("look_ahead", look_ahead)
+        self._stream: Optional[int] = None
+        self._asked = 0
+        self._coming: collections.deque[ObjectRef] = collections.deque()
+        self._over = False
+        self.on_end: Optional[Callable[[], None]] = None
+
+    def __iter__(self) -> RemoteGenerator:
+        return self
+
+    def __aiter__(self) -> RemoteGenerator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        try:
+            if self._made is not None:
+                self._made.wait_ready(_refs.FOREVER_S)
+                self._begin(self._made)
+            self._ask_ahead()
+            there, value = _refs.get(self._coming.popleft())
+        except BaseException as error:
+            # An interrupted wait has lost a value; an error of the generator has ended it.
+            self._end(stop=not isinstance(error, Exception))
+            raise
+        if not there:
+            self._end(stop=False)
+            raise StopIteration
+        return value
+
+    async def __anext__(self) -> Any:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            if self._made is not None:
+                await self._made.ready_in_loop()
+                self._begin(self._made)
+            self._ask_ahead()
+            there, value = await self._coming.popleft()
+        except BaseException as error:
+            self._end(stop=isinstance(error, asyncio.CancelledError))
+            raise
+        if not there:
+            self._end(stop=False)
+            raise StopAsyncIteration
+        return value
+
+    def close(self) -> None:
+        """Ends the generator in its actor: ``finally`` blocks run there. Idempotent."""
+        if not self._over:
+            self._end(stop=True)
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # The interpreter or the runtime is on its way out.
+            return
+
+    def _begin(self, made: ObjectRef) -> None:
+        self._made = None
+        self._stream = made.value(stream=True)
+
+    def _ask_ahead(self) -> None:
+        while len(self._coming) < self._ahead:
+            self._coming.append(_calls.call_python(
+                self._session, self._native, self._what, _calls.NEXT,
+                (self._stream, self._asked), {}, self._timeout_s, False))
+            self._asked += 1
+
+    def _end(self, stop: bool) -> None:
+        self._over = True
+        made, self._made = self._made, None
+        coming = list(self._coming)
+        self._coming.clear()
+        try:
+            if stop and made is not None:
+                made.on_done(lambda: self._tell_closed(made.value(stream=True)))
+            if stop and self._stream is not None:
+                for ref in coming:
+                    ref.cancel()
+                self._tell_closed(self._stream)
+        except TroupeError:
+            return
+        finally:
+            if self.on_end is not None:
+                self.on_end()
+
+    def _tell_closed(self, stream: int) -> None:
+        packed = _codec.encode(((stream,), {}, None))
+        self._native.call(_calls.CLOSE, packed.payload, _CLOSE_S, False)

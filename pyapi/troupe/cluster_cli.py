@@ -1,0 +1,435 @@
+"""The commands that start, show and end a cluster: ``troupe start | stop | status | ... | down``.
+
+What runs on this host is recorded in ``$TROUPE_HOME/run`` (default ``~/.troupe/run``), one file per
+``troupe start``. Exit statuses: 0 done, 1 failed, 2 wrong usage, 3 no cluster answers, 4 no such
+thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from troupe._cluster import find_bin_dir
+from troupe.errors import TroupeError
+
+FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
+_START_LIMIT_S = 20.0
+_STOP_LIMIT_S = 10.0
+_ASK_LIMIT_S = 5.0
+_TAIL_BYTES = 1 << 20
+
+
+class CommandError(Exception):
+    """A command that ends with a status of its own."""
+
+    def __init__(self, message: str, status: int = FAILED) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Record:
+    """What one ``troupe start`` runs on this host."""
+
+    path: Path
+    pid: int
+    role: str
+    address: str
+    key_file: str
+    node: str
+    log_dir: str
+
+    def alive(self) -> bool:
+        """Whether its supervisor still runs."""
+        try:
+            name = Path(f"/proc/{self.pid}/comm").read_text().strip()
+        except OSError:
+            return False
+        return name == "troupe-local"
+
+
+def home() -> Path:
+    """Where this user's clusters are recorded."""
+    return Path(os.environ.get("TROUPE_HOME") or Path.home() / ".troupe")
+
+
+def records() -> list[Record]:
+    """What runs here; files of what has ended are removed."""
+    found = []
+    for path in sorted((home() / "run").glob("*.record")):
+        lines = path.read_text().splitlines()
+        if len(lines) < 6 or not lines[0].isdigit():
+            continue
+        record = Record(path, int(lines[0]), *lines[1:6])
+        if record.alive():
+            found.append(record)
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the subcommands to the parser of ``troupe``."""
+    start = commands.add_parser("start", help="start this host's part of a cluster")
+    what = start.add_mutually_exclusive_group(required=True)
+    what.add_argument("--head", action="store_true", help="a new cluster, with its first node")
+    what.add_argument("--address", metavar="HOST:PORT", help="a node of the cluster there")
+    start.add_argument("--host", default="0.0.0.0", help="where the head listens (0.0.0.0)")
+    start.add_argument("--port", type=int, default=6380, help="of the head (6380)")
+    start.add_argument("--key-file", metavar="FILE",
+                       help="the cluster's key pair (~/.troupe/cluster.key); made by --head")
+    start.add_argument("--name", help="of this node; default: the host's name")
+    start.add_argument("--num-cpus", type=float, metavar="X")
+    start.add_argument("--num-gpus", type=float, metavar="X")
+    start.add_argument("--memory", type=float, metavar="BYTES")
+    start.add_argument("--resource", action="append", default=[], metavar="NAME=AMOUNT")
+    start.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
+    start.add_argument("--data-address", metavar="ADDRESS", help="that others reach this host by")
+    start.add_argument("--log-dir", metavar="DIR", help="default: ~/.troupe/logs/NAME")
+    start.add_argument("--no-node", action="store_true", help="with --head: no node here")
+    start.set_defaults(action=_guarded(_start))
+
+    stop = commands.add_parser("stop", help="end what `troupe start` has started on this host")
+    stop.set_defaults(action=_guarded(_stop))
+
+    for name, show, text in (("status", _status, "the cluster in a few lines"),
+                             ("nodes", _nodes, "all nodes"),
+                             ("actors", _actors, "all actors, the dead for five minutes"),
+                             ("groups", _groups, "runs with their groups, and placement groups")):
+        command = _asking(commands.add_parser(name, help=text))
+        command.set_defaults(action=_guarded(show))
+    logs = _asking(commands.add_parser("logs", help="what an actor or a daemon has printed"))
+    logs.add_argument("what", help="an actor's id or name, or: head, node, local, redis")
+    logs.add_argument("-n", "--tail", type=int, default=100, metavar="LINES")
+    logs.set_defaults(action=_guarded(_logs))
+    down = _asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
+    down.set_defaults(action=_guarded(_down))
+
+
+def _asking(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    command.add_argument("--address", metavar="HOST:PORT",
+                         help="of the head; default: $TROUPE_ADDRESS, else what runs on this host")
+    command.add_argument("--key-file", metavar="FILE",
+                         help="default: $TROUPE_KEY_FILE, else what the cluster here uses")
+    command.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    return command
+
+
+def _guarded(action: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        try:
+            action(arguments)
+        except CommandError as error:
+            print(f"troupe: {error}", file=sys.stderr)
+            return error.status
+        except (TroupeError, OSError, RuntimeError) as error:
+            print(f"troupe: {error}", file=sys.stderr)
+            return FAILED
+        return 0
+
+    return run
+
+
+# ---- start and stop ----
+
+
+def _start(arguments: argparse.Namespace) -> None:
+    folder = home() / "run"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = arguments.name or _free_name(platform.node() or "node")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise CommandError(f"a node's name has 1 to 64 letters, digits, . _ or -, got {name!r}", 2)
+    if any(record.node == name for record in records()):
+        raise CommandError(f"{name} runs already; `troupe stop` ends it, --name starts another")
+    key_file = os.path.abspath(arguments.key_file or home() / "cluster.key")
+    if arguments.address and not os.path.exists(key_file):
+        raise CommandError(f"no key file {key_file}; copy it from the head's host (mode 0600), or "
+                           "name another with --key-file")
+    log_dir = Path(arguments.log_dir or home() / "logs" / name).absolute()
+    log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    record = folder / f"{name}.record"
+    command = [os.path.join(find_bin_dir(), "troupe-local"), "--keep", "--run-dir",
+               tempfile.mkdtemp(prefix="troupe-"), "--bin-dir", find_bin_dir(), "--log-dir",
+               str(log_dir), "--key-file", key_file, "--node-name", name, "--record", str(record)]
+    if arguments.head:
+        command += ["--listen", f"tcp://{arguments.host}:{arguments.port}"]
+        if arguments.no_node:
+            command.append("--no-node")
+    else:
+        command += ["--join", f"tcp://{arguments.address}"]
+    command += [f"--node-arg={word}" for word in _node_words(arguments)]
+    with open(log_dir / "local.out", "ab") as output:
+        supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=output, start_new_session=True)
+    assert supervisor.stdout is not None
+    said = supervisor.stdout.readline().decode(errors="replace").strip()
+    if not said.startswith("ready "):
+        raise CommandError(said.removeprefix("error ") or f"it did not start; see {log_dir}")
+    address = said.split()[1].removeprefix("tcp://")
+    try:
+        _await_node(address, key_file, None if arguments.no_node else name)
+    except CommandError:
+        os.kill(supervisor.pid, signal.SIGTERM)
+        raise
+    where = f"{_reachable(arguments.host)}:{arguments.port}" if arguments.head else address
+    role = "node" if not arguments.head else "head" if arguments.no_node else "head and node"
+    print(f"{role} {name} started; logs in {log_dir}")
+    if arguments.head:
+        print(f"more nodes:  copy {key_file} there, then  troupe start --address {where}")
+        print(f"programs:    export TROUPE_ADDRESS={where} TROUPE_KEY_FILE={key_file}")
+
+
+def _node_words(arguments: argparse.Namespace) -> list[str]:
+    words: list[str] = []
+    for flag, value in (("--cpus", arguments.num_cpus), ("--gpus", arguments.num_gpus),
+                        ("--memory", arguments.memory)):
+        if value is not None:
+            words += [flag, repr(float(value))]
+    for flag, values in (("--resource", arguments.resource), ("--label", arguments.label)):
+        for value in values:
+            if "=" not in value:
+                raise CommandError(f"{flag} wants NAME=..., got {value!r}", 2)
+            words += [flag, value]
+    host = (arguments.address or arguments.host).rsplit(":", 1)[0]
+    address = arguments.data_address or _reachable(host)
+    return [*words, "--data-address", address]
+
+
+def _reachable(host: str) -> str:
+    """The address of this host that who reaches ``host`` can reach, too."""
+    import socket
+
+    if host in ("0.0.0.0", "::"):
+        host = "192.0.2.1"  # nothing is sent there; it tells the way out
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _free_name(host: str) -> str:
+    taken = {record.node for record in records()}
+    return host if host not in taken else f"{host}-{secrets.token_hex(2)}"
+
+
+def _await_node(address: str, key_file: str, node: Optional[str]) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while True:
+        try:
+            state = ask(address, key_file)
+            if node is None or any(n["id"] == node and n["state"] == "alive"
+                                   for n in state["nodes"]):
+                return
+            problem = f"the head at {address} does not know node {node}"
+        except CommandError as error:
+            problem = str(error)
+        if time.monotonic() > deadline:
+            raise CommandError(problem, UNREACHABLE)
+        time.sleep(0.05)
+
+
+def _stop(arguments: argparse.Namespace) -> None:
+    running = records()
+    if not running:
+        print("nothing runs on this host")
+        return
+    for record in sorted(running, key=lambda r: r.role == "head"):  # nodes say goodbye to it first
+        os.kill(record.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while record.alive():
+            if time.monotonic() > deadline:
+                raise CommandError(f"{record.node} (process {record.pid}) does not end; see "
+                                   f"{record.log_dir}")
+            time.sleep(0.02)
+        record.path.unlink(missing_ok=True)
+        print(f"stopped {record.role} {record.node}")
+
+
+def _down(arguments: argparse.Namespace) -> None:
+    address, key_file = target(arguments)
+    driver = _driver(address, key_file)
+    try:
+        driver.take_down()
+    finally:
+        driver.shutdown()
+    deadline = time.monotonic() + _STOP_LIMIT_S
+    while any(record.address.endswith(address) or record.role == "node" for record in records()
+              if record.key_file == key_file):
+        if time.monotonic() > deadline:
+            raise CommandError("some of it still runs on this host; try `troupe stop`")
+        time.sleep(0.05)
+    print(f"the cluster at {address} is down")
+
+
+# ---- questions ----
+
+
+def target(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Address and key file of the cluster that is meant."""
+    address = arguments.address or os.environ.get("TROUPE_ADDRESS", "")
+    key_file = arguments.key_file or os.environ.get("TROUPE_KEY_FILE", "")
+    if not address:
+        running = sorted(records(), key=lambda r: r.role != "head")
+        if not running:
+            raise CommandError("no cluster runs on this host; name its head with --address "
+                               "HOST:PORT, or start one with `troupe start --head`", UNREACHABLE)
+        address = running[0].address
+        key_file = key_file or running[0].key_file
+    return address.removeprefix("tcp://"), key_file or str(home() / "cluster.key")
+
+
+def _driver(address: str, key_file: str) -> Any:
+    from troupe import _native
+
+    try:
+        return _native.core().Driver(address, {"key_file": key_file, "bin_dir": find_bin_dir(),
+                                               "start_timeout_s": _ASK_LIMIT_S})
+    except RuntimeError as error:
+        raise CommandError(f"{getattr(error, 'message', None) or error}", UNREACHABLE) from error
+
+
+def ask(address: str, key_file: str) -> dict[str, Any]:
+    """What the head at ``address`` knows."""
+    driver = _driver(address, key_file)
+    try:
+        return dict(driver.state())
+    finally:
+        driver.shutdown()
+
+
+def _show(arguments: argparse.Namespace, pick: Callable[[dict[str, Any]], Any],
+          draw: Callable[[dict[str, Any]], None]) -> None:
+    state = ask(*target(arguments))
+    if arguments.output == "json":
+        print(json.dumps(pick(state), indent=2, sort_keys=True))
+    else:
+        draw(state)
+
+
+def amounts(resources: Mapping[str, float]) -> str:
+    """``CPU 2, memory 16GiB``."""
+    def one(name: str, amount: float) -> str:
+        if name != "memory":
+            return f"{name} {amount:g}"
+        for unit in ("B", "KiB", "MiB", "GiB"):
+            if amount < 1024:
+                return f"memory {amount:.3g}{unit}"
+            amount /= 1024
+        return f"memory {amount:.3g}TiB"
+
+    return ", ".join(one(name, amount) for name, amount in resources.items()) or "-"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints aligned columns; the last one is not padded."""
+    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(padded).rstrip())
+
+
+def _usage(node: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {node['used'].get(name, 0):g}/{amount:g}"
+                     for name, amount in node["resources"].items() if name != "memory")
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    def draw(state: dict[str, Any]) -> None:
+        up = [n for n in state["nodes"] if n["state"] in ("alive", "suspect", "draining")]
+        print(f"{len(up)} of {len(state['nodes'])} nodes up")
+        for node in state["nodes"]:
+            print(f"  {node['id']}  {node['state']}  {_usage(node)}")
+        counts: dict[str, int] = {}
+        for actor in state["actors"]:
+            counts[actor["state"]] = counts.get(actor["state"], 0) + 1
+        print("actors: " + (", ".join(f"{n} {s}" for s, n in sorted(counts.items())) or "none"))
+        for run in state["groups"]:
+            if run["state"] in ("succeeded", "failed", "cancelled"):
+                continue
+            print(f"run {run['name']}: {run['state']}, {len(run['workers'])} of {run['target']} "
+                  f"workers, epoch {run['epoch']}")
+        for lease in state["waiting"][:10]:
+            print(f"waiting: {lease['id']} ({amounts(lease['resources'])}): {lease['reason']}")
+        if len(state["waiting"]) > 10:
+            print(f"... and {len(state['waiting']) - 10} more wait")
+
+    _show(arguments, lambda state: state, draw)
+
+
+def _nodes(arguments: argparse.Namespace) -> None:
+    _show(arguments, lambda state: state["nodes"], lambda state: table(
+        ("NODE", "HOST", "STATE", "USED", "MEMORY", "LABELS", "REASON"),
+        [(n["id"], n["host"], n["state"], _usage(n),
+          amounts({"memory": n["resources"].get("memory", 0)}).removeprefix("memory "),
+          ",".join(f"{k}={v}" for k, v in n["labels"].items()) or "-", n["reason"])
+         for n in state["nodes"]]))
+
+
+def _actors(arguments: argparse.Namespace) -> None:
+    _show(arguments, lambda state: state["actors"], lambda state: table(
+        ("ACTOR", "NAME", "TYPE", "STATE", "NODE", "PID", "RESTARTS", "REASON"),
+        [(a["id"], a["name"] or "-", a["type"], a["state"], a["node"] or "-", a["pid"] or "-",
+          a["restarts"], a["reason"]) for a in state["actors"]]))
+
+
+def _groups(arguments: argparse.Namespace) -> None:
+    def draw(state: dict[str, Any]) -> None:
+        table(("RUN", "NAME", "STATE", "EPOCH", "WORKERS", "REASON"),
+              [(g["job"], g["name"], g["state"], g["epoch"],
+                f"{len(g['workers'])}/{g['target']}", g["reason"]) for g in state["groups"]])
+        if state["placement_groups"]:
+            print()
+            table(("PLACEMENT GROUP", "STATE", "BUNDLES", "REASON"),
+                  [(g["id"], g["state"],
+                    "; ".join(f"{b['number']}: {amounts(b['resources'])} on {b['node'] or '-'}"
+                              for b in g["bundles"]), g["reason"])
+                   for g in state["placement_groups"]])
+
+    _show(arguments, lambda state: {k: state[k] for k in ("groups", "placement_groups")}, draw)
+
+
+def _logs(arguments: argparse.Namespace) -> None:
+    here = {record.node: record for record in records()}
+    if arguments.what in ("head", "node", "local", "redis"):
+        paths = [Path(record.log_dir) / f"{arguments.what}.log" for record in here.values()]
+    else:
+        state = ask(*target(arguments))
+        found = [a for a in state["actors"] if arguments.what in (a["id"], a["name"])]
+        if not found:
+            raise CommandError(f"no actor {arguments.what}; `troupe actors` lists them", NOT_FOUND)
+        actor = found[-1]
+        if not actor["process"]:
+            raise CommandError(f"{actor['id']} has no process now: it is {actor['state']}",
+                               NOT_FOUND)
+        if actor["node"] not in here:
+            raise CommandError(f"{actor['id']} runs on node {actor['node']}; run this command on "
+                               "its host, where its log is", NOT_FOUND)
+        paths = [Path(here[actor["node"]].log_dir) / f"worker-{actor['process']}.log"]
+    paths = [path for path in paths if path.exists()]
+    if not paths:
+        raise CommandError(f"no log of {arguments.what} on this host", NOT_FOUND)
+    for path in paths:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()[-arguments.tail:]
+        if arguments.output == "json":
+            print(json.dumps({"file": str(path), "lines": lines}))
+        else:
+            print(f"==> {path}", *lines, sep="\n")

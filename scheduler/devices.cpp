@@ -1,0 +1,52 @@
+#include "scheduler/devices.h"
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+int64_t GpuUnits(const ResourceSet& resources) {
+  const auto found = resources.units().find("GPU");
+  return found == resources.units().end() ? 0 : found->second;
+}
+
+}  // namespace
+
+std::string VisibleDevices(const std::vector<DeviceShare>& devices) {
+  std::string text;
+  for (const DeviceShare& device : devices) {
+    text += (text.empty() ? "" : ",") + std::to_string(device.index);
+  }
+  return text;
+}
+
+Status CheckGpuAmount(const ResourceSet& resources) {
+  const int64_t units = GpuUnits(resources);
+  if (units <= kResourceUnitsPerOne || units % kResourceUnitsPerOne == 0) return Status::Ok();
+  return Error{ErrorCode::kInvalidArgument,
+               "GPU " + ShowAmount("GPU", resources.Get("GPU")) +
+                   ": more than one GPU must be a whole number, less than one is a share of one"};
+}
+
+Status CheckNodeGpus(const ResourceSet& total) {
+  const int64_t units = GpuUnits(total);
+  if (units % kResourceUnitsPerOne == 0 &&
+      units / kResourceUnitsPerOne <= static_cast<int64_t>(kDevicesMax)) {
+    return Status::Ok();
+  }
+  return Error{ErrorCode::kInvalidArgument, "GPU " + ShowAmount("GPU", total.Get("GPU")) +
+                                                ": a node has whole devices, at most " +
+                                                std::to_string(kDevicesMax)};
+}
+
+std::vector<DeviceShare> DevicesOf(uint64_t mask, int64_t gpu_units) {
+  std::vector<DeviceShare> devices;
+  const double share =
+      static_cast<double>(std::min(gpu_units, kResourceUnitsPerOne)) / kResourceUnitsPerOne;
+  for (uint32_t i = 0; i < kDevicesMax; ++i) {
+    if ((mask >> i) & 1) devices.push_back(DeviceShare{i, share});
+  }
+  return devices;
+}
+
+}  // namespace troupe

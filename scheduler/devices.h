@@ -1,0 +1,35 @@
+// GPU devices of a grant, and how a process is told of them.
+//
+// Thread: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/result.h"
+#include "scheduler/resources.h"
+
+namespace troupe {
+
+inline constexpr size_t kDevicesMax = 64;  // Of one node.
+
+struct DeviceShare {
+  uint32_t index = 0;  // As the node counts its devices, from 0.
+  double share = 1;    // Of the device; 1: all of it.
+  friend bool operator==(const DeviceShare&, const DeviceShare&) = default;
+};
+
+// The value of CUDA_VISIBLE_DEVICES: "0,3". Empty, which hides every device, for none.
+[[nodiscard]] std::string VisibleDevices(const std::vector<DeviceShare>& devices);
+
+// A request has 0 GPU, a share of one device, or whole ones: 1.5 is refused.
+[[nodiscard]] Status CheckGpuAmount(const ResourceSet& resources);
+// What a node has must be whole devices, at most kDevicesMax.
+[[nodiscard]] Status CheckNodeGpus(const ResourceSet& total);
+
+// Bits of a device mask as shares of `gpu_units` (in 1/10000) over all of them.
+[[nodiscard]] std::vector<DeviceShare> DevicesOf(uint64_t mask, int64_t gpu_units);
+
+}  // namespace troupe

@@ -1,0 +1,222 @@
+"""Parts of the actors' Python side alone: payloads, shared files, options, errors, held streams."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import troupe
+from troupe import _codec, _held_streams, _objects, _options, _refs, errors
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> _objects.ObjectStore:
+    return _objects.ObjectStore(str(tmp_path / "objects"), 8 << 20)
+
+
+def there(store: _objects.ObjectStore) -> list[str]:
+    return os.listdir(store.folder)
+
+
+# ---- payloads ----
+
+
+@pytest.mark.parametrize("value", [
+    None, 5, "text", (1, [2, {"a": b"3"}]), {"nested": {"deep": [1.5] * 100}}, {1, 2}, Path("/a"),
+])
+def test_values_come_back(value: Any) -> None:
+    encoded = _codec.encode(value)
+    assert encoded.files == [] and _codec.is_payload(encoded.payload)
+    decoded = _codec.take_apart(encoded.payload)
+    assert decoded.kind == _codec.VALUE and decoded.load(None) == value
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 5, 7], [1 << 18], [3, 1 << 20, 0, 1 << 18]])
+def test_buffers_inside_and_in_files(store: _objects.ObjectStore, sizes: list[int]) -> None:
+    values = [bytearray(os.urandom(size)) for size in sizes]
+    wrapped = [pickle.PickleBuffer(value) for value in values]
+    encoded = _codec.encode(wrapped, store=store)
+    large = [size for size in sizes if size >= _objects.THRESHOLD_BYTES]
+    assert len(encoded.files) == len(large) == len(there(store))
+    assert len(encoded.payload) < sum(sizes) - sum(large) + 1000
+    back = _codec.take_apart(encoded.payload).load(store)
+    assert [bytes(buffer) for buffer in back] == [bytes(value) for value in values]
+    assert all(memoryview(buffer).readonly for buffer in back)
+    store.discard(encoded.files)
+    assert there(store) == [] and [bytes(buffer) for buffer in back] == list(map(bytes, values))
+
+
+def test_a_result_belongs_to_its_caller(store: _objects.ObjectStore) -> None:
+    buffer = pickle.PickleBuffer(bytearray(1 << 20))
+    for owner in (None, store.owner):
+        encoded = _codec.encode(buffer, store=store, owner=owner)
+        assert _codec.take_apart(encoded.payload).receiver_owns is (owner is not None)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 11, 13, 30])
+def test_a_payload_cut_short_is_an_error(cut: int) -> None:
+    payload = _codec.encode([pickle.PickleBuffer(b"x" * 100), "y"]).payload
+    with pytest.raises((errors.SerializationError, pickle.UnpicklingError, EOFError)):
+        _codec.take_apart(payload[:cut]).load(None)
+    with pytest.raises(errors.SerializationError, match="no payload"):
+        _codec.take_apart(b"\x93" + payload)
+
+
+def test_a_failed_encoding_leaves_no_files(store: _objects.ObjectStore) -> None:
+    buffers = [pickle.PickleBuffer(bytearray(5 << 20)) for _ in range(2)]
+    with pytest.raises(errors.ObjectStoreFullError, match="8388608"):
+        _codec.encode(buffers, store=store)
+    assert there(store) == []
+
+
+# ---- files ----
+
+
+def test_files_are_private_and_names_are_no_paths(store: _objects.ObjectStore) -> None:
+    name = store.write(memoryview(b"abc"))
+    path = Path(store.folder) / name
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert bytes(store.map(name, 3)) == b"abc"
+    for wrong in ("../x", "/etc/passwd"):
+        with pytest.raises(errors.TroupeError, match="no name"):
+            store.map(wrong, 1)
+    store.discard([name, name])
+    with pytest.raises(errors.TroupeError, match="is gone"):
+        store.map(name, 3)
+
+
+def test_what_a_process_that_has_ended_owned_is_swept(store: _objects.ObjectStore) -> None:
+    code = ("import sys\nfrom troupe._objects import ObjectStore\n"
+            "store = ObjectStore(sys.argv[1], 1 << 20)\n"
+            "print(store.write(memoryview(b'a')), store.write(memoryview(b'b'), sys.argv[2]))\n"
+            "import os, signal; sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)")
+    package = Path(troupe.__file__).absolute().parents[1]
+    done = subprocess.run([sys.executable, "-c", code, store.folder, store.owner], text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(package)})
+    theirs, ours = done.stdout.split()
+    assert sorted(there(store)) == sorted([theirs, ours])
+    _objects.ObjectStore(store.folder, 1 << 20)  # Whoever comes next.
+    assert there(store) == [ours]
+    store.discard_own()
+    assert there(store) == []
+
+
+# ---- errors ----
+
+
+class Strange(Exception):
+    def __new__(cls, one: int, two: int) -> Strange:
+        return super().__new__(cls, one, two)
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one, two)
+
+
+@pytest.mark.parametrize("original", [
+    ValueError("bad"), KeyError("k"), OSError(2, "none", "/f"), RecursionError("deep"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), StopIteration(3), Strange(1, 2),
+    errors.ActorDiedError("gone", actor="a"),
+])
+def test_an_error_is_ours_and_if_it_can_be_its_own(original: Exception) -> None:
+    decoded = _codec.take_apart(_codec.encode_error(original))
+    assert decoded.kind == _codec.ERROR
+    error = _codec.decode_error(decoded, "Actor.method", "node")
+    again = pickle.loads(pickle.dumps(error))
+    for one in (error, again):
+        assert isinstance(one, errors.ActorTaskError) and one.actor == "Actor.method"
+        assert type(one.__cause__) is type(original) and one.exc_type == type(original).__name__
+        if not isinstance(original, Strange):
+            assert isinstance(one, type(original))
+    if isinstance(original, OSError):
+        assert (error.errno, error.filename) == (2, "/f")
+
+
+def test_errors_of_the_core_have_types() -> None:
+    def error(code: str, **more: str) -> RuntimeError:
+        made = RuntimeError("why")
+        made.__dict__.update(code=code, message="why", **more)
+        return made
+
+    expected = {
+        ("peer_gone", _refs.PYTHON): errors.ActorDiedError,
+        ("peer_gone", _refs.TASK): errors.WorkerCrashedError,
+        ("user_error", _refs.PYTHON): errors.ActorDiedError,
+        ("user_error", _refs.CPP): errors.ActorTaskError,
+        ("deadline_exceeded", _refs.CPP): TimeoutError,
+        ("resource_exhausted", _refs.PYTHON): errors.PlacementError,
+        ("invalid_argument", _refs.PYTHON): ValueError, ("corrupt", _refs.CPP): TypeError,
+        ("not_found", _refs.CPP): AttributeError, ("internal", _refs.CPP): errors.TroupeError,
+        ("backpressure", _refs.CPP): errors.PendingCallsLimitExceededError,
+    }
+    for (code, language), kind in expected.items():
+        translated = _refs.translate(error(code, node="n"), "A.f", language)
+        assert isinstance(translated, kind) and isinstance(translated, errors.TroupeError)
+        assert "A.f: why" in str(translated)
+    plain = RuntimeError("not of the core")
+    assert _refs.translate(plain, "A.f", _refs.CPP) is plain
+
+
+# ---- options ----
+
+
+def test_options_become_those_of_the_core() -> None:
+    native = _options.actor_options(
+        {"num_cpus": 2, "num_gpus": 0, "memory": 5, "resources": {"w": 1}, "lifetime": "detached",
+         "label_selector": {"zone": "a"}, "scheduling_strategy": "SPREAD", "max_restarts": -1,
+         "max_pending_calls": 7, "runtime_env": {"env_vars": {"A": 1}}}, False)
+    assert native["resources"] == {"CPU": 2.0, "memory": 5.0, "w": 1.0} and native["detached"]
+    assert native["labels"] == ["zone=a"] and native["strategy"] == "spread"
+    assert (native["max_restarts"], native["mailbox_depth"]) == (-1, 7)
+    assert native["refuse_when_full"] and native["env"] == {"A": "1"}
+    assert _options.actor_options({}, True)["max_concurrency"] == 1000
+    assert _options.actor_options({}, False)["max_concurrency"] == 1
+    assert _options.task_options({})["resources"] == {"CPU": 1.0}
+    with pytest.raises(ValueError, match="runtime_env"):
+        _options.task_options({"runtime_env": {"env_vars": {"A": "1"}}})
+
+
+# ---- generators in an actor ----
+
+
+def test_values_are_given_in_order_whoever_asks_first() -> None:
+    streams = _held_streams.HeldStreams()
+    number = streams.add(i for i in range(2))
+    given: dict[int, Any] = {}
+
+    def ask(index: int) -> None:
+        given[index] = streams.next(number, index, 20)
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in (3, 2, 1)]
+    for thread in threads:
+        thread.start()
+    ask(0)
+    for thread in threads:
+        thread.join(20)
+    assert given == {0: (True, 0), 1: (True, 1), 2: (False, None), 3: (False, None)}
+    assert streams.next(number, 4, 20) == (False, None)
+
+
+def test_too_many_held_generators_end_the_oldest() -> None:
+    streams = _held_streams.HeldStreams()
+    closed = []
+
+    def generator(i: int) -> Any:
+        try:
+            yield i
+            yield i
+        finally:
+            closed.append(i)
+
+    first = streams.add(generator(0))
+    assert streams.next(first, 0, 1) == (True, 0)
+    for i in range(1, _held_streams.STREAMS_MAX + 1):
+        streams.add(generator(i))
+    assert closed == [0] and streams.next(first, 1, 1) == (False, None)

@@ -1,0 +1,96 @@
+"""``troupe start | stop | status | ... | down`` on a real cluster of two nodes on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import MARK, assert_nothing_left, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.once]
+
+
+class Cli:
+    """Runs the command with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {**os.environ, "TROUPE_HOME": str(home), MARK: str(home)}
+        for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
+            self.environment.pop(name, None)
+
+    def run(self, *words: str, status: int = 0) -> str:
+        done = subprocess.run([sys.executable, "-m", "troupe", *words], env=self.environment,
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, f"{words}: {done.stdout}\n{done.stderr}"
+        return done.stdout if status == 0 else done.stderr
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "-o", "json"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    command = Cli(tmp_path)
+    yield command
+    command.run("stop")
+    assert_nothing_left(str(tmp_path))
+
+
+def test_a_cluster_of_two_nodes_from_start_to_down(cli: Cli) -> None:
+    port = free_port()
+    said = cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first",
+                   "--num-cpus", "4")
+    assert f"troupe start --address 127.0.0.1:{port}" in said
+    cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second", "--num-cpus", "3",
+            "--label", "zone=b", "--resource", "widget=2")
+    nodes = {node["id"]: node for node in cli.json("nodes")}
+    assert {name: node["state"] for name, node in nodes.items()} == {"first": "alive",
+                                                                   "second": "alive"}
+    assert nodes["second"]["labels"] == {"zone": "b"}
+    assert nodes["second"]["resources"]["widget"] == 2
+    assert "2 of 2 nodes up" in cli.run("status")
+    assert "zone=b" in cli.run("nodes")
+    assert cli.json("actors") == []
+    assert cli.json("groups") == {"groups": [], "placement_groups": []}
+    assert "is down" in cli.run("down")
+    cli.run("status", status=3)
+
+
+def test_stop_ends_what_runs_here_nodes_first(cli: Cli) -> None:
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
+    assert cli.run("stop").splitlines() == ["stopped node second", "stopped head first"]
+    assert "nothing runs" in cli.run("stop")
+
+
+def test_a_head_that_dies_is_started_again_and_knows_its_nodes(cli: Cli) -> None:
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    found = subprocess.run(["pgrep", "-f", f"troupe-head.*:{port}"], capture_output=True, text=True,
+                           check=True).stdout.split()
+    os.kill(int(found[-1]), 9)
+    cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
+    assert {node["id"] for node in cli.json("nodes")} == {"first", "second"}
+
+
+def test_mistakes_are_told_with_their_status(cli: Cli, tmp_path: Path) -> None:
+    assert "troupe start --head" in cli.run("status", status=3)
+    assert "no key file" in cli.run("start", "--address", "127.0.0.1:1", status=1)
+    assert "NAME=" in cli.run("start", "--head", "--port", str(free_port()), "--label", "zone",
+                              status=2)
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    assert "runs already" in cli.run("start", "--head", "--name", "first", status=1)
+    assert "no actor" in cli.run("logs", "nobody", status=4)
+    assert "offers CPU" in cli.run("logs", "head")
+    (tmp_path / "other.key").write_text("")
+    assert cli.run("status", "--key-file", str(tmp_path / "missing.key"), "--address",
+                   f"127.0.0.1:{port}", status=3)
