@@ -173,6 +173,11 @@ Status ActorSystem::End(const std::string& actor, const Error& reason) {
   return Status::Ok();
 }
 
+Status ActorSystem::Has(const std::string& actor) const {
+  std::lock_guard lock(mu_);
+  return cells_.contains(actor) ? Status::Ok() : Status(ReasonOf(actor));
+}
+
 std::shared_ptr<ActorCell> ActorSystem::Find(const std::string& actor) const {
   std::lock_guard lock(mu_);
   const auto it = cells_.find(actor);

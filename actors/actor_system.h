@@ -62,6 +62,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
                                                   uint64_t incarnation, const std::string& saved);
   // Ends an actor of this process. kNotFound if there is none.
   Status End(const std::string& actor, const Error& reason);
+  // Whether the actor is in this process; why not.
+  [[nodiscard]] Status Has(const std::string& actor) const;
   // What handles refer to; the same for the same actor as long as somebody holds it.
   [[nodiscard]] std::shared_ptr<ActorRef> Refer(const ActorAddress& address);
   // The host actor of a process: methods "spawn"(ActorBlueprint) and "end"(id, reason).

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/group_protocol.h"
 #include "actors/supervisor.h"
 
 namespace troupe::actors {
@@ -90,10 +91,11 @@ struct CreateActor {
 
 struct ActorRequest {
   uint64_t request = 0;
-  std::string kind;          // "kill", "restart", "exited", "failed", "lookup", "owner_gone".
+  // "kill", "restart", "exited", "failed", "lookup", "owner_gone", "link", "unlink".
+  std::string kind;
   std::string actor;         // Its id; "lookup": its name; "owner_gone": the owner.
   uint64_t incarnation = 0;  // "exited", "failed".
-  std::string reason;
+  std::string reason;        // "link", "unlink": the other actor.
   template <class A>
   void Fields(A& a) {
     a(request, kind, actor, incarnation, reason);
@@ -102,11 +104,12 @@ struct ActorRequest {
 
 struct ActorAnswer {
   uint64_t request = 0;
-  ErrorChain error;      // Empty: done.
-  ActorAddress address;  // Of "create" and "lookup".
+  ErrorChain error;            // Empty: done.
+  ActorAddress address;        // Of "create" and "lookup".
+  PlacementGroupStatus group;  // Of a GroupRequest.
   template <class A>
   void Fields(A& a) {
-    a(request, error, address);
+    a(request, error, address, group);
   }
 };
 

@@ -123,6 +123,7 @@ Result<ActorAddress> Directory::Create(Time now, ActorSpec spec, DirectoryAction
 }
 
 void Directory::Restore(Time now, ActorSpec spec, ActorLife life) {
+  restored_ = true;
   const std::string id = spec.actor;
   PlacedActor& actor = actors_[id];
   actor.spec = std::move(spec);
@@ -197,27 +198,33 @@ void Directory::Died(Time now, const std::string& id, uint64_t incarnation, cons
 }
 
 void Directory::End(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions) {
-  const std::string id = actor.spec.actor;
-  EndOne(now, actor, reason, actions);
-  EndOwned(now, kActorOwner + id, "its owner " + id + " has ended", actions);
+  EndAll(now, {{actor.spec.actor, reason}}, actions);
 }
 
-// Owners may be chained to any depth, so this does not recurse.
-void Directory::EndOwned(Time now, std::string owner, const std::string& reason,
-                         DirectoryActions& actions) {
-  std::vector<std::pair<std::string, std::string>> gone{{std::move(owner), reason}};
-  while (!gone.empty()) {
-    const auto [name, why] = gone.back();
-    const auto it = owned_.find(name);
-    if (it == owned_.end()) {
-      gone.pop_back();
-      continue;
+// Owners and links may be chained to any depth, so this does not recurse.
+void Directory::EndAll(Time now, Ending ending, DirectoryActions& actions) {
+  while (!ending.empty()) {
+    const auto [id, reason] = std::move(ending.back());
+    ending.pop_back();
+    const auto it = actors_.find(id);
+    if (it == actors_.end() || it->second.dead()) continue;
+    const std::vector<std::string> links = std::move(it->second.life.links);
+    EndOne(now, it->second, reason, actions);
+    for (const std::string& other : links) {
+      if (const auto linked = actors_.find(other); linked != actors_.end())
+        ending.emplace_back(
+            other, DeadBecause(linked->second, "it is linked to " + id + ": " + reason.message));
     }
-    PlacedActor& actor = actors_.at(*it->second.begin());  // It removes itself from the set.
-    const std::string id = actor.spec.actor;
-    EndOne(now, actor, DeadBecause(actor, why), actions);
-    gone.emplace_back(kActorOwner + id, "its owner " + id + " has ended");
+    AddOwned(kActorOwner + id, "its owner " + id + " has ended", ending);
   }
+}
+
+void Directory::AddOwned(const std::string& owner, const std::string& reason,
+                         Ending& ending) const {
+  const auto it = owned_.find(owner);
+  if (it == owned_.end()) return;
+  for (const std::string& id : it->second)
+    ending.emplace_back(id, DeadBecause(actors_.at(id), reason));
 }
 
 void Directory::EndOne(Time now, PlacedActor& actor, const Error& reason,
@@ -277,7 +284,67 @@ Status Directory::Kill(Time now, const std::string& id, bool restart, const std:
 
 void Directory::OwnerGone(Time now, const std::string& owner, const std::string& reason,
                           DirectoryActions& actions) {
-  EndOwned(now, owner, reason, actions);
+  Ending ending;
+  AddOwned(owner, reason, ending);
+  EndAll(now, std::move(ending), actions);
+}
+
+// ---- links ----
+
+Status Directory::Link(const std::string& one, const std::string& other,
+                       DirectoryActions& actions) {
+  if (one == other)
+    return Error{ErrorCode::kInvalidArgument, "an actor cannot be linked to itself"};
+  for (const std::string& id : {one, other}) {
+    const PlacedActor* actor = Find(id);
+    if (actor == nullptr || actor->dead())
+      return Error{ErrorCode::kPeerGone, "actor " + id + " has ended; nothing was linked"};
+  }
+  std::vector<std::string>& links = actors_.at(one).life.links;
+  std::vector<std::string>& back = actors_.at(other).life.links;
+  if (std::ranges::count(links, other) > 0) return Status::Ok();
+  if (links.size() >= kLinksMax || back.size() >= kLinksMax) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "an actor has at most " + std::to_string(kLinksMax) + " links"};
+  }
+  links.push_back(other);
+  back.push_back(one);
+  actions.emplace_back(KeepActor{one, false});
+  actions.emplace_back(KeepActor{other, false});
+  return Status::Ok();
+}
+
+Status Directory::Unlink(const std::string& one, const std::string& other,
+                         DirectoryActions& actions) {
+  const auto from = [&](const std::string& id, const std::string& linked) {
+    const auto it = actors_.find(id);
+    if (it != actors_.end() && std::erase(it->second.life.links, linked) > 0)
+      actions.emplace_back(KeepActor{id, false});
+  };
+  from(one, other);
+  from(other, one);
+  return Status::Ok();
+}
+
+// The store may have what was true of one of the two only.
+void Directory::CheckLinks(Time now, DirectoryActions& actions) {
+  Ending ending;
+  std::vector<std::pair<std::string, std::string>> links;
+  for (const auto& [id, actor] : actors_) {
+    for (const std::string& other : actor.life.links) links.emplace_back(id, other);
+  }
+  std::sort(links.begin(), links.end());
+  for (const auto& [id, other] : links) {
+    const auto it = actors_.find(other);
+    if (it == actors_.end() || it->second.dead()) {
+      ending.emplace_back(
+          id, DeadBecause(actors_.at(id), "it is linked to " + other + ", which has ended"));
+    } else if (std::ranges::count(it->second.life.links, id) == 0) {
+      it->second.life.links.push_back(id);
+      actions.emplace_back(KeepActor{other, false});
+    }
+  }
+  EndAll(now, std::move(ending), actions);
 }
 
 void Directory::Drain(Time now, const std::string& node, const std::string& reason,
@@ -298,6 +365,7 @@ void Directory::Drain(Time now, const std::string& node, const std::string& reas
 }
 
 void Directory::Tick(Time now, DirectoryActions& actions) {
+  if (std::exchange(restored_, false)) CheckLinks(now, actions);
   while (!wakes_.empty() && wakes_.begin()->first <= now) {
     PlacedActor& actor = actors_.at(wakes_.begin()->second);
     Schedule(actor, Time::Never());

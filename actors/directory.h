@@ -12,8 +12,9 @@
 // Invariants: DR-1 incarnations of an actor only grow, and at most one of them is placed. DR-2 no
 // two living actors have one name. DR-3 dead is for ever. DR-4 no more than max_restarts deaths are
 // followed by another life; a drain is no death. DR-5 an actor whose owner is gone is dead, unless
-// it is detached; so is what it owns. DR-6 asking twice for the same is asking once.
-// Limits: kActorsMax; the dead are forgotten after kDeadKept.
+// it is detached; so is what it owns. DR-6 asking twice for the same is asking once. DR-7 of two
+// linked actors both live or both are dead.
+// Limits: kActorsMax; kLinksMax of one actor; the dead are forgotten after kDeadKept.
 #pragma once
 
 #include <map>
@@ -31,6 +32,7 @@
 namespace troupe::actors {
 
 inline constexpr size_t kActorsMax = 1'000'000;
+inline constexpr size_t kLinksMax = 1'000;
 inline constexpr const char* kActorOwner = "actor/";  // What owners that are actors begin with.
 inline constexpr Duration kDeadKept = seconds(300);
 inline constexpr Duration kProvenLife = seconds(60);  // Lived so long: the back-off begins anew.
@@ -45,10 +47,11 @@ struct ActorLife {
   uint32_t failures = 0;  // In a row, for the back-off.
   PeerAddress address;
   ErrorChain reason;
-  std::string restart;  // The last request for one that was done.
+  std::string restart;             // The last request for one that was done.
+  std::vector<std::string> links;  // Actors that end with it, and it with them.
   template <class A>
   void Fields(A& a) {
-    a(state, incarnation, node, process, restarts, failures, address, reason, restart);
+    a(state, incarnation, node, process, restarts, failures, address, reason, restart, links);
   }
 };
 
@@ -84,6 +87,9 @@ class Directory {
   // `request` tells a restart that is asked for again from another one.
   Status Kill(Time now, const std::string& actor, bool restart, const std::string& reason,
               const std::string& request, DirectoryActions& actions);
+  // Two that end together from now on, or no more. kPeerGone: one has ended already.
+  Status Link(const std::string& one, const std::string& other, DirectoryActions& actions);
+  Status Unlink(const std::string& one, const std::string& other, DirectoryActions& actions);
   // The order to start its process never arrived.
   void Lost(Time now, const std::string& actor, uint64_t incarnation, const Error& how,
             DirectoryActions& actions);
@@ -109,14 +115,18 @@ class Directory {
            DirectoryActions& actions);
   void Schedule(PlacedActor& actor, Time wake);
   void End(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions);
+  using Ending = std::vector<std::pair<std::string, Error>>;
+  void EndAll(Time now, Ending ending, DirectoryActions& actions);
   void EndOne(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions);
-  void EndOwned(Time now, std::string owner, const std::string& reason, DirectoryActions& actions);
+  void AddOwned(const std::string& owner, const std::string& reason, Ending& ending) const;
+  void CheckLinks(Time now, DirectoryActions& actions);
   void Adopt(PlacedActor& actor);
 
   std::unordered_map<std::string, PlacedActor> actors_;
   std::unordered_map<std::string, std::string> names_;  // Of the living.
   std::map<std::string, std::set<std::string>> owned_;  // By owner: living and not detached.
   std::set<std::pair<Time, std::string>> wakes_;
+  bool restored_ = false;  // Since the last Tick.
   std::map<Program, std::weak_ptr<const Program>, bool (*)(const Program&, const Program&)>
       programs_{[](const Program& a, const Program& b) {
         return std::tie(a.argv, a.env) < std::tie(b.argv, b.env);

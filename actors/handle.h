@@ -148,6 +148,7 @@ class ActorHandle {
   }
   [[nodiscard]] std::string id() const { return address().actor; }
   [[nodiscard]] const std::shared_ptr<actors::ActorRef>& ref() const { return ref_; }
+  [[nodiscard]] const std::shared_ptr<actors::ActorSystem>& system() const { return system_; }
 
   template <class Archive>
   void Fields(Archive& archive) {

@@ -1,12 +1,14 @@
 // HostActor: the actor that every process has, through which others start and end actors in it.
 //
-// Methods: "spawn"(an encoded ActorBlueprint) -> an encoded ActorAddress; "end"(actor, reason).
+// Methods: "spawn"(an encoded ActorBlueprint) -> an encoded ActorAddress; "end"(actor, reason);
+// "link"(an actor here, another, what: "check" that it is here, "link" or "unlink").
 // Thread: that of an actor.
 #pragma once
 
 #include <string>
 
 #include "actors/actor_system.h"
+#include "actors/links.h"
 
 namespace troupe::actors {
 
@@ -32,11 +34,22 @@ class HostActor final : public Instance {
       (void)system_->End(actor, Error{ErrorCode::kPeerGone, reason});  // Already gone is as good.
       return wire::Encode(kValueType, Box<void>{});
     }
+    if (method == "link") {
+      using Arguments = Pack<ActorAddress, ActorAddress, std::string>;
+      Result<Arguments> pack = wire::Decode<Arguments>(kArgumentsType, arguments);
+      if (!pack.ok()) return pack.error();
+      const auto& [mine, other, what] = pack->values;
+      if (Status there = system_->Has(mine.actor); !there.ok()) return there.error();
+      if (what == "link") links_->Link(mine, other);
+      if (what == "unlink") links_->Unlink(mine.actor, other.actor);
+      return wire::Encode(kValueType, Box<void>{});
+    }
     return Error{ErrorCode::kNotFound, "a host actor has no method " + method};
   }
 
  private:
   ActorSystem* const system_;
+  const std::shared_ptr<ProcessLinks> links_ = std::make_shared<ProcessLinks>(system_);
 };
 
 }  // namespace troupe::actors

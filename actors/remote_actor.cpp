@@ -252,13 +252,14 @@ void RemoteActor::Demonitor(uint64_t monitor) {
 }
 
 void RemoteActor::Kill(bool restart, const std::string& reason, CallDone done) {
-  if (address_.placed) {
+  const ActorAddress address = this->address();
+  if (address.placed) {
     if (system_->supervisor() == nullptr)
       return done(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    return system_->supervisor()->Kill(address_.actor, restart, reason, std::move(done));
+    return system_->supervisor()->Kill(address.actor, restart, reason, std::move(done));
   }
-  const Pack<std::string, std::string> arguments{{address_.actor, reason}};
-  system_->Refer(ActorSystem::HostOf(address_.process))
+  const Pack<std::string, std::string> arguments{{address.actor, reason}};
+  system_->Refer(ActorSystem::HostOf(address.process))
       ->Call("end", wire::Encode(kArgumentsType, arguments), CallOptions{}, std::move(done));
 }
 

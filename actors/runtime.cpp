@@ -122,6 +122,18 @@ std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& syst
 
 }  // namespace actors
 
+Result<PlacementGroup> Runtime::CreatePlacementGroup(const PlacementGroupOptions& options) const {
+  Result<PlacementGroupStatus> created = actors::CreateGroup(system_, options);
+  if (!created.ok()) return created.error().WithContext("cannot create a placement group");
+  return PlacementGroup(system_, created->id);
+}
+
+Result<PlacementGroup> Runtime::GetPlacementGroup(const std::string& name) const {
+  Result<PlacementGroupStatus> found = actors::FindGroup(system_, name);
+  if (!found.ok()) return found.error();
+  return PlacementGroup(system_, found->id);
+}
+
 Runtime Runtime::Current() {
   CallContext* const context = CallContext::Current();
   if (context != nullptr) return Runtime(context->system().shared_from_this());

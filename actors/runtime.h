@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "actors/handle.h"
+#include "actors/links.h"
 #include "actors/options.h"
+#include "actors/placement_group.h"
 #include "actors/when.h"
 
 namespace troupe {
@@ -91,6 +93,12 @@ class Runtime {
     if (!address.ok()) return address.error();
     return ActorHandle<T>(system_, system_->Refer(*address));
   }
+  // Reserves room that actors are then started in; returns before it has a place. kAlreadyExists:
+  // its name is taken; kInvalidArgument says what of the bundles cannot be.
+  [[nodiscard]] Result<PlacementGroup> CreatePlacementGroup(
+      const PlacementGroupOptions& options) const;
+  // The placement group of this name. kNotFound.
+  [[nodiscard]] Result<PlacementGroup> GetPlacementGroup(const std::string& name) const;
   // Runs a function described with TROUPE_TASK somewhere in the cluster: Run<&Square>(5).
   template <auto F, class... A>
   [[nodiscard]] TaskFuture<F> Run(A&&... arguments) const {

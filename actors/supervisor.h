@@ -9,6 +9,10 @@
 #include "actors/call_window.h"
 #include "actors/protocol.h"
 
+namespace troupe {
+struct PlacementGroupStatus;  // actors/group_protocol.h
+}
+
 namespace troupe::actors {
 
 enum class ActorState : uint8_t {
@@ -38,23 +42,30 @@ struct Whereabouts {
 // Followed as "process/NAME": it is kAlive or kDead.
 inline constexpr const char* kProcessPrefix = "process/";
 
-struct ActorSpec;  // actors/cluster_protocol.h
+struct ActorSpec;     // actors/cluster_protocol.h
+struct GroupRequest;  // actors/group_protocol.h
 
 class Supervisor {
  public:
   using OnAddress = std::function<void(Result<ActorAddress>)>;
+  using OnGroup = std::function<void(Result<PlacementGroupStatus>)>;
 
   virtual ~Supervisor() = default;
   // Starts the actor of `spec` somewhere; `done` as soon as that is decided, with its address or,
   // for a name that is taken and get_if_exists, the other's.
   virtual void Create(ActorSpec spec, OnAddress done) = 0;
   virtual void Lookup(const std::string& name, Duration limit, OnAddress done) = 0;
+  // Asks for something about a placement group.
+  virtual void Group(GroupRequest request, Duration limit, OnGroup done) = 0;
   // As what this process owns the actors that it creates.
   [[nodiscard]] virtual const std::string& owner() const = 0;
   // From now on, and after every change, ActorSystem::SetWhereabouts is called.
   virtual void Follow(const std::string& actor) = 0;
   virtual void Unfollow(const std::string& actor) = 0;
   virtual void Kill(const std::string& actor, bool restart, const std::string& reason,
+                    CallDone done) = 0;
+  // Two actors that end together from now on; or, if not `on`, no more.
+  virtual void Link(const std::string& one, const std::string& other, bool on, Duration limit,
                     CallDone done) = 0;
   // Keeps the state of an incarnation that runs here; `done` when it is safe.
   virtual void Save(const std::string& actor, uint64_t incarnation, std::string state,

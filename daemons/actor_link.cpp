@@ -10,6 +10,21 @@ namespace {
 
 constexpr Duration kBeat = milliseconds(500);
 
+// What takes an answer for who wants the address in it.
+auto WithAddress(ActorLink::OnAddress done) {
+  return [done = std::move(done)](const Result<actors::ActorAnswer>& answer) {
+    if (answer.ok()) return done(answer->address);
+    done(answer.error());
+  };
+}
+
+// For who wants to know only whether it is done.
+auto WithoutValue(actors::CallDone done) {
+  return [done = std::move(done)](const Result<actors::ActorAnswer>& answer) {
+    done(answer.ok() ? Result<std::string>(std::string()) : Result<std::string>(answer.error()));
+  };
+}
+
 }  // namespace
 
 ActorLink::ActorLink(EventLoop* loop, std::function<Status(std::string frame)> send,
@@ -62,7 +77,12 @@ void ActorLink::Stop() {
 
 // ---- requests ----
 
-void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const OnAddress& done) {
+uint64_t ActorLink::NextRequest() {
+  std::lock_guard lock(mu_);
+  return next_request_++;
+}
+
+void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const OnAnswered& done) {
   std::optional<Error> refusal;
   {
     std::lock_guard lock(mu_);
@@ -79,39 +99,43 @@ void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const O
 }
 
 void ActorLink::Create(actors::ActorSpec spec, OnAddress done) {
-  uint64_t request = 0;
-  {
-    std::lock_guard lock(mu_);
-    request = next_request_++;
-  }
+  const uint64_t request = NextRequest();
   Ask(request,
       wire::Encode(actors::kFrameCreateActor, actors::CreateActor{request, std::move(spec)}),
-      kLinkRequestLimit, done);
+      kLinkRequestLimit, WithAddress(std::move(done)));
 }
 
 void ActorLink::Lookup(const std::string& name, Duration limit, OnAddress done) {
-  uint64_t request = 0;
-  {
-    std::lock_guard lock(mu_);
-    request = next_request_++;
-  }
+  const uint64_t request = NextRequest();
   const actors::ActorRequest lookup{request, "lookup", name, 0, ""};
-  Ask(request, wire::Encode(actors::kFrameActorRequest, lookup), limit, done);
+  Ask(request, wire::Encode(actors::kFrameActorRequest, lookup), limit,
+      WithAddress(std::move(done)));
+}
+
+void ActorLink::Group(actors::GroupRequest request, Duration limit, OnGroup done) {
+  request.request = NextRequest();
+  request.spec.owner = owner_;
+  const std::string frame = wire::Encode(actors::kFrameGroupRequest, request);
+  Ask(request.request, frame, limit, [done = std::move(done)](Result<actors::ActorAnswer> answer) {
+    if (!answer.ok()) return done(answer.error());
+    done(std::move(answer->group));
+  });
 }
 
 void ActorLink::Kill(const std::string& actor, bool restart, const std::string& reason,
                      actors::CallDone done) {
-  uint64_t request = 0;
-  {
-    std::lock_guard lock(mu_);
-    request = next_request_++;
-  }
+  const uint64_t request = NextRequest();
   const actors::ActorRequest kill{request, restart ? "restart" : "kill", actor, 0, reason};
   Ask(request, wire::Encode(actors::kFrameActorRequest, kill), kLinkRequestLimit,
-      [done = std::move(done)](const Result<actors::ActorAddress>& answer) {
-        done(answer.ok() ? Result<std::string>(std::string())
-                         : Result<std::string>(answer.error()));
-      });
+      WithoutValue(std::move(done)));
+}
+
+void ActorLink::Link(const std::string& one, const std::string& other, bool on, Duration limit,
+                     actors::CallDone done) {
+  const uint64_t request = NextRequest();
+  const actors::ActorRequest link{request, on ? "link" : "unlink", one, 0, other};
+  Ask(request, wire::Encode(actors::kFrameActorRequest, link), limit,
+      WithoutValue(std::move(done)));
 }
 
 void ActorLink::Failed(const std::string& actor, uint64_t incarnation, const Error& reason) {
@@ -124,14 +148,10 @@ void ActorLink::Exited(const std::string& actor, uint64_t incarnation, const Err
 
 void ActorLink::AskLast(const std::string& kind, const std::string& actor, uint64_t incarnation,
                         const Error& reason) {
-  uint64_t request = 0;
-  {
-    std::lock_guard lock(mu_);
-    request = next_request_++;
-  }
+  const uint64_t request = NextRequest();
   const actors::ActorRequest last{request, kind, actor, incarnation, reason.message};
   Ask(request, wire::Encode(actors::kFrameActorRequest, last), kLinkRequestLimit,
-      [](const Result<actors::ActorAddress>&) {});
+      [](const Result<actors::ActorAnswer>&) {});
 }
 
 void ActorLink::OnAnswer(const actors::ActorAnswer& answer) {
@@ -144,7 +164,7 @@ void ActorLink::OnAnswer(const actors::ActorAnswer& answer) {
     requests_.erase(it);
   }
   if (answer.error.empty()) {
-    request.done(answer.address);
+    request.done(answer);
   } else {
     request.done(actors::FromChain(answer.error));
   }
@@ -250,7 +270,7 @@ void ActorLink::OnSaved(const actors::ActorSaved& saved) {
 // ---- time ----
 
 void ActorLink::Beat() {
-  std::vector<OnAddress> late;
+  std::vector<OnAnswered> late;
   {
     std::lock_guard lock(mu_);
     if (stopped_) return;
@@ -274,7 +294,7 @@ void ActorLink::Beat() {
     version_at_beat_ = version_;
     asked_ = false;
   }
-  for (const OnAddress& done : late)
+  for (const OnAnswered& done : late)
     done(Error{ErrorCode::kDeadlineExceeded, "the head did not answer in time"});
   loop_->CallAfter(kBeat, [this, alive = alive_] {
     if (*alive) Beat();

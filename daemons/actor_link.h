@@ -47,10 +47,13 @@ class ActorLink final : public actors::Supervisor {
 
   void Create(actors::ActorSpec spec, OnAddress done) override;
   void Lookup(const std::string& name, Duration limit, OnAddress done) override;
+  void Group(actors::GroupRequest request, Duration limit, OnGroup done) override;
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override;
   void Unfollow(const std::string& actor) override;
   void Kill(const std::string& actor, bool restart, const std::string& reason,
+            actors::CallDone done) override;
+  void Link(const std::string& one, const std::string& other, bool on, Duration limit,
             actors::CallDone done) override;
   void Save(const std::string& actor, uint64_t incarnation, std::string state,
             std::function<void(Status)> done) override;
@@ -58,10 +61,11 @@ class ActorLink final : public actors::Supervisor {
   void Exited(const std::string& actor, uint64_t incarnation, const Error& reason) override;
 
  private:
+  using OnAnswered = std::function<void(Result<actors::ActorAnswer>)>;
   struct Request {
     std::string frame;
     Time deadline;
-    std::function<void(Result<actors::ActorAddress>)> done;
+    OnAnswered done;
   };
   struct Saving {
     uint64_t version = 0;
@@ -69,7 +73,8 @@ class ActorLink final : public actors::Supervisor {
     std::function<void(Status)> done;
   };
 
-  void Ask(uint64_t request, std::string frame, Duration limit, const OnAddress& done);
+  [[nodiscard]] uint64_t NextRequest();
+  void Ask(uint64_t request, std::string frame, Duration limit, const OnAnswered& done);
   void AskLast(const std::string& kind, const std::string& actor, uint64_t incarnation,
                const Error& reason);
   void OnAnswer(const actors::ActorAnswer& answer);

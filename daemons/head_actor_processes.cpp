@@ -163,6 +163,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
       it->second.node = hello.node;
       it->second.pid = w.pid;
       it->second.booked = true;
+      it->second.room = w.room;
       if (current) Claim(*actor, it->second);
       if (!current) it->second.gone_by = Now();
     }
@@ -191,7 +192,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
 void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
   Result<LeaseRequest> request = LeaseFor(actor.spec, process.incarnation);
   if (!request.ok()) return;
-  seams_.schedule(sched::Claim{*request, process.node, process.bundle, process.devices});
+  seams_.schedule(sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the

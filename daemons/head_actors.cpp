@@ -192,6 +192,8 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       });
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
       feed_.Changed(tell->actor);
+      const actors::PlacedActor* actor = directory_.Find(tell->actor);
+      if (actor != nullptr && actor->dead()) seams_.owner_gone(actors::kActorOwner + tell->actor);
     }
   }
 }
@@ -225,10 +227,11 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   process.node = granted.node;
   process.order = answers_[granted.node];
   process.booked = true;
-  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env};
+  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env, {}};
   start.env["CUDA_VISIBLE_DEVICES"] = VisibleDevices(granted.devices);
-  for (const DeviceShare& device : granted.devices) process.devices.push_back(device.index);
-  process.bundle = granted.bundle;
+  for (const DeviceShare& device : granted.devices) process.room.devices.push_back(device.index);
+  process.room.bundle = granted.bundle;
+  start.room = process.room;
   actors::DirectoryActions actions;
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
   seams_.launch(granted.node, start);
@@ -244,7 +247,11 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   const Error why{ErrorCode::kPeerGone, revoked.reason};
   actors::DirectoryActions actions;
   if (!process.empty()) End(process, revoked.reason);
-  directory_.Died(Now(), id, incarnation, why, false, actions);
+  if (waiting_.erase(revoked.lease) > 0) {  // What it was to be in is no more.
+    directory_.Unplaced(Now(), id, incarnation, why, true, actions);
+  } else {
+    directory_.Died(Now(), id, incarnation, why, false, actions);
+  }
   if (revoked.waits_again) seams_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
   Do(actions);
 }
@@ -312,6 +319,7 @@ void HeadActors::OnStopped(Duration stopped) {
 void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) {
   owners_.erase(owner);
   owner_peers_.erase(owner);
+  seams_.owner_gone(owner);
   actors::DirectoryActions actions;
   directory_.OwnerGone(Now(), owner, reason, actions);
   Do(actions);
@@ -352,7 +360,7 @@ void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& f
 }
 
 void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& create) {
-  actors::ActorAnswer answer{create.request, {}, {}};
+  actors::ActorAnswer answer{create.request, {}, {}, {}};
   const bool repeated = directory_.Find(create.spec.actor) != nullptr;
   Result<LeaseRequest> lease = LeaseFor(create.spec, 1);
   actors::DirectoryActions actions;
@@ -373,12 +381,16 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
 }
 
 void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& request) {
-  actors::ActorAnswer answer{request.request, {}, {}};
+  actors::ActorAnswer answer{request.request, {}, {}, {}};
   actors::DirectoryActions actions;
   Status status = Status::Ok();
   if (request.kind == "kill" || request.kind == "restart") {
     status = directory_.Kill(Now(), request.actor, request.kind == "restart", request.reason,
                              from + "#" + std::to_string(request.request), actions);
+  } else if (request.kind == "link") {
+    status = directory_.Link(request.actor, request.reason, actions);
+  } else if (request.kind == "unlink") {
+    status = directory_.Unlink(request.actor, request.reason, actions);
   } else if (request.kind == "exited") {
     directory_.Exited(Now(), request.actor, request.incarnation,
                       Error{ErrorCode::kPeerGone, request.reason}, actions);

@@ -44,6 +44,8 @@ class HeadActors {
     std::function<void(const std::string& node, const std::string& process, int signal,
                        const std::string& reason)>
         kill;
+    // What else the owner has is to go.
+    std::function<void(const std::string& owner)> owner_gone;
   };
 
   HeadActors(Seams seams, HeadActorsOptions options, std::string log);
@@ -74,6 +76,8 @@ class HeadActors {
   [[nodiscard]] bool Unconfirmed();
   void OnTick();
   void OnStopped(Duration stopped);  // The head was stopped for so long.
+  // It has something that goes with it; from now on its silence matters.
+  void Own(const std::string& owner) { owners_[owner] = Now(); }
   void OwnerGone(const std::string& owner, const std::string& reason);
   void RefreshKeys();
   [[nodiscard]] int64_t PidOf(const std::string& process) const {
@@ -91,8 +95,7 @@ class HeadActors {
     bool hello = false;
     bool listed = false;  // Its node has told of it.
     bool booked = false;  // The scheduler knows of it.
-    int bundle = sched::kAnyBundle;
-    std::vector<uint32_t> devices;
+    WorkerRoom room;
     uint64_t order = 0;            // Answers sent to its node when it was ordered.
     Time gone_by = Time::Never();  // It is to have ended by then.
     std::string last_error;        // What it printed last.

@@ -149,6 +149,7 @@ void HeadService::RefreshKeys() {
     Save(job);
   }
   actors_.RefreshKeys();
+  placement_groups_.RefreshKeys();
 }
 
 WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {

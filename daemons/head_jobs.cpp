@@ -125,7 +125,7 @@ void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscrib
 
 void HeadService::Fill(Job& job) {
   if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
-  for (const auto& [lease, node] : std::exchange(job.granted, {})) StartWorkerOn(job, lease, node);
+  for (const sched::Granted& granted : std::exchange(job.granted, {})) StartWorkerOn(job, granted);
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.status() == WorkerState::kFinished) {  // It is ending: nobody joins any more.
@@ -139,7 +139,8 @@ void HeadService::Fill(Job& job) {
   if (asked < wanted) AskForRoom(job, wanted - asked, job.record.workers.empty() && asked == 0);
 }
 
-void HeadService::StartWorkerOn(Job& job, const std::string& lease, const std::string& node) {
+void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
+  const std::string& node = granted.node;
   std::set<uint32_t> used;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.alive()) used.insert(worker.index);
@@ -148,7 +149,8 @@ void HeadService::StartWorkerOn(Job& job, const std::string& lease, const std::s
   while (used.contains(worker.index)) ++worker.index;
   worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
   worker.node = node;
-  worker.lease = lease;
+  worker.lease = granted.lease;
+  for (const DeviceShare& device : granted.devices) worker.devices.push_back(device.index);
   for (const auto& [name, process] : processes_) {
     const bool spare = process.job == job.spec.job && process.member.empty() &&
                        process.node == node && !process.exited;
@@ -158,7 +160,7 @@ void HeadService::StartWorkerOn(Job& job, const std::string& lease, const std::s
   Process& process = processes_[worker.process];
   process.member = worker.member().ToString();
   process.ours = true;
-  process.lease = lease;
+  process.lease = granted.lease;
   std::erase_if(job.record.workers,
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
@@ -180,7 +182,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   process.node = node;
   process.job = job.spec.job;
   process.started = Now();
-  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env};
+  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   process.order = node_links_[node].answers;
   (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
@@ -456,7 +458,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
     });
   }
   GiveUpRoom(job, job.pending.size());
-  for (const auto& [lease, node] : std::exchange(job.granted, {})) Schedule(sched::Release{lease});
+  for (const sched::Granted& granted : std::exchange(job.granted, {}))
+    Schedule(sched::Release{granted.lease});
   groups_.Close(job.spec.job);
   Forget(job);
   // What a worker printed comes through its node and may be behind its result: the job's last event

@@ -49,7 +49,10 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   if (is_new) LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
   const sched::NodeUp up{hello.node, hello.incarnation, *total, hello.labels};
   // What runs there is claimed before anything new may go there.
-  if (is_new) Schedule(up);
+  if (is_new) {
+    Schedule(up);
+    placement_groups_.OnNodeUp();
+  }
   Reconcile(hello, node.heard);
   actors_.OnNode(hello, node.heard, node.answers + 1);  // With the one that follows.
   const NodeAnswer answer{log_id_, ++node.answers};
@@ -71,7 +74,7 @@ void HeadService::Recover(Time until) {
 }
 
 void HeadService::EndRecovery() {
-  if (recover_until_ <= Now() || actors_.Unconfirmed()) return;
+  if (recover_until_ <= Now() || actors_.Unconfirmed() || placement_groups_.Unconfirmed()) return;
   const bool jobs = std::ranges::any_of(jobs_, [](const auto& entry) {
     return !entry.second.done() && entry.second.confirm_by != Time::Never();
   });
@@ -103,7 +106,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
       sched::LeaseRequest lease;
       lease.id = worker->lease;
       lease.resources = job->need;
-      Schedule(sched::Claim{lease, hello.node, sched::kAnyBundle, {}});
+      Schedule(sched::Claim{lease, hello.node, sched::kAnyBundle, worker->devices});
     }
     const bool orphan = !jobs_.contains(process.job) && Now() > process.started + kLeaveTime;
     if (Now() >= process.gone_by || orphan) Kill(w.process, SIGKILL, "it should have ended");

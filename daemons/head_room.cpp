@@ -78,10 +78,10 @@ void HeadService::OnGranted(const sched::Granted& granted) {
     return;
   }
   if (Now() < job->quiet_until) {  // Its group is being re-formed; Fill starts it then.
-    job->granted.emplace_back(granted.lease, granted.node);
+    job->granted.push_back(granted);
     return;
   }
-  StartWorkerOn(*job, granted.lease, granted.node);
+  StartWorkerOn(*job, granted);
 }
 
 void HeadService::OnRevoked(const sched::Revoked& revoked) {
@@ -89,7 +89,7 @@ void HeadService::OnRevoked(const sched::Revoked& revoked) {
   Job* job = OfLease(revoked.lease);
   if (job == nullptr) return;
   job->pending.erase(revoked.lease);
-  std::erase_if(job->granted, [&](const auto& one) { return one.first == revoked.lease; });
+  std::erase_if(job->granted, [&](const auto& one) { return one.lease == revoked.lease; });
   for (const JobWorker& worker : job->record.workers) {
     if (worker.lease == revoked.lease && worker.alive())
       Kill(worker.process, SIGKILL, revoked.reason);
@@ -119,13 +119,19 @@ void HeadService::Schedule(const SchedulerEvent& event) {
     to_schedule_.pop_front();
     const SchedulerDecision decision = scheduler_.Step(Now(), next);
     const auto of_actor = [](const std::string& lease) { return lease.starts_with(kActorLease); };
+    // Groups first: what the others are told of may lie in them.
+    for (const auto& one : decision.groups) placement_groups_.OnChange(one);
     for (const auto& one : decision.revoked)
       of_actor(one.lease) ? actors_.OnRevoked(one) : OnRevoked(one);
     for (const auto& one : decision.granted)
       of_actor(one.lease) ? actors_.OnGranted(one) : OnGranted(one);
     for (const auto& one : decision.refused) {
       LogWarning("the scheduler refused ", one.what, ": ", one.error.message);
-      of_actor(one.what) ? actors_.OnRefused(one) : OnRefused(one);
+      if (one.what.starts_with(actors::kGroupId)) {
+        placement_groups_.OnRefused(one);
+      } else {
+        of_actor(one.what) ? actors_.OnRefused(one) : OnRefused(one);
+      }
     }
   }
   scheduling_ = false;

@@ -43,8 +43,18 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
              (void)transport_->Send(
                  node_links_[node].peer,
                  wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
-           }},
-          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_) {}
+           },
+           [this](const std::string& owner) { placement_groups_.OwnerGone(owner); }},
+          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
+      placement_groups_(
+          {[this](const SchedulerEvent& event) { Schedule(event); },
+           [this](const std::string& group) { return scheduler_.FindGroup(group); },
+           [this](const std::string& key, std::string record, std::function<void()> then) {
+             KeepRecord(key, std::move(record), std::move(then));
+           },
+           [this](const std::string& to, const actors::ActorAnswer& answer) {
+             (void)transport_->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
+           }}) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
@@ -53,38 +63,44 @@ Status HeadService::Start() {
   if (!records.ok()) return records.error().WithContext("cannot read the jobs");
   Result<std::map<std::string, std::string>> actors = store_->List("actor/");
   if (!actors.ok()) return actors.error().WithContext("cannot read the actors");
-  transport_->loop().Post(
-      [this, alive = alive_, records = std::move(*records), actors = std::move(*actors)] {
-        if (!*alive) return;
-        if (!records.empty() || !actors.empty()) Recover(Now() + options_.confirm_grace);
-        for (const auto& [key, value] : records) {
-          const bool is_spec = key.ends_with("/spec");
-          Result<JobSpec> spec = is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value)
-                                         : Error{ErrorCode::kNotFound, ""};
-          if (!spec.ok()) continue;
-          Job job;
-          job.spec = *spec;
-          const auto state = records.find("job/" + spec->job + "/state");
-          if (state == records.end()) continue;
-          Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
-          Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
-          if (!record.ok() || !need.ok()) continue;
-          job.record = *record;
-          job.need = *need;
-          job.state = "running";
-          job.submitted = job.driver_heard = Now();
-          job.confirm_by = Now() + options_.confirm_grace;
-          const std::string name = spec->job;
-          Job& stored = jobs_[name] = std::move(job);
-          metrics::Add(metrics::Id::kJobsRecovered);
-          LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
-          OpenGroup(stored);
-        }
-        actors_.Restore(actors);
-        transport_->SetHandler(
-            [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
-        OnTick();
-      });
+  Result<std::map<std::string, std::string>> groups = store_->List(kGroupRecords);
+  if (!groups.ok()) return groups.error().WithContext("cannot read the placement groups");
+  transport_->loop().Post([this, alive = alive_, records = std::move(*records),
+                           actors = std::move(*actors), groups = std::move(*groups)] {
+    if (!*alive) return;
+    if (!records.empty() || !actors.empty() || !groups.empty())
+      Recover(Now() + options_.confirm_grace);
+    for (const auto& [key, value] : records) {
+      const bool is_spec = key.ends_with("/spec");
+      Result<JobSpec> spec =
+          is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
+      if (!spec.ok()) continue;
+      Job job;
+      job.spec = *spec;
+      const auto state = records.find("job/" + spec->job + "/state");
+      if (state == records.end()) continue;
+      Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
+      Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
+      if (!record.ok() || !need.ok()) continue;
+      job.record = *record;
+      job.need = *need;
+      job.state = "running";
+      job.submitted = job.driver_heard = Now();
+      job.confirm_by = Now() + options_.confirm_grace;
+      const std::string name = spec->job;
+      Job& stored = jobs_[name] = std::move(job);
+      metrics::Add(metrics::Id::kJobsRecovered);
+      LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
+      OpenGroup(stored);
+    }
+    placement_groups_.Restore(groups);  // Before those that are in them.
+    for (const auto& [id, group] : placement_groups_.groups())
+      if (!group.spec.detached) actors_.Own(group.spec.owner);
+    actors_.Restore(actors);
+    transport_->SetHandler(
+        [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
+    OnTick();
+  });
   return Status::Ok();
 }
 
@@ -107,6 +123,11 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
     return;
   }
   switch (*type) {
+    case actors::kFrameGroupRequest:
+      return On<actors::GroupRequest>(*type, frame, [&](const auto& m) {
+        if (m.kind == "create" && !m.spec.detached) actors_.Own(m.spec.owner);
+        placement_groups_.OnRequest(Now(), from, m);
+      });
     case kFrameGroupReport:
       return On<GroupFrame>(*type, frame, [&](const GroupFrame& m) {
         Result<groups::Report> report = wire::Decode<groups::Report>(kFrameGroupReport, m.body);
@@ -354,9 +375,13 @@ void HeadService::OnTick() {
     EnsureSpare(job);
   }
   actors_.OnTick();
+  if (recover_until_ <= Now()) placement_groups_.Recovered();
+  placement_groups_.OnTick(Now(), options_.embedded && !offered_.empty());
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
-    const bool never = status && status->impossible && options_.embedded && !offered_.empty();
+    // A placement group may grow, a cluster of several hosts, too.
+    const bool fixed = options_.embedded && !offered_.empty();
+    const bool never = status && status->impossible && status->group.empty() && fixed;
     if (status) actors_.SetReason(lease, status->reason, never);
   }
   for (const std::string& name : over) {
@@ -369,6 +394,20 @@ void HeadService::OnTick() {
   transport_->loop().CallAt(tick_due_, [this, alive = alive_] {
     if (*alive) OnTick();
   });
+}
+
+// An empty record is deleted. `then` runs when that has been tried.
+void HeadService::KeepRecord(const std::string& key, std::string record,
+                             std::function<void()> then) {
+  (void)store_lane_->Post(
+      [this, alive = alive_, key, record = std::move(record), then = std::move(then)] {
+        const Status kept =
+            record.empty() ? store_->Delete(key) : store_->Put(key, record, options_.key_ttl);
+        if (!kept.ok()) LogWarning("cannot keep ", key, ": ", kept.error().message);
+        transport_->loop().Post([alive, then] {
+          if (*alive) then();
+        });
+      });
 }
 
 // ---- look-ups ----

@@ -18,6 +18,7 @@
 #include "collective_groups/group_service.h"
 #include "daemons/head_actors.h"
 #include "daemons/job.h"
+#include "daemons/placement_groups.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -104,7 +105,7 @@ class HeadService {
   void OnRevoked(const sched::Revoked& revoked);
   void OnRefused(const sched::Refused& refused);
   [[nodiscard]] Job* OfLease(const std::string& lease);
-  void StartWorkerOn(Job& job, const std::string& lease, const std::string& node);
+  void StartWorkerOn(Job& job, const sched::Granted& granted);
   void EnsureSpare(Job& job);
   std::string LaunchProcess(Job& job, const std::string& node);
   void OpenGroup(Job& job);
@@ -128,6 +129,7 @@ class HeadService {
   void SaveSpec(const Job& job);
   void Forget(const Job& job);
   void RefreshKeys();
+  void KeepRecord(const std::string& key, std::string record, std::function<void()> then);
   void Measure() const;
   static void TakeCounts(Process& process, const WorkerCounts& counts);
   void Kill(const std::string& process, int signal, const std::string& reason);
@@ -142,6 +144,7 @@ class HeadService {
   [[nodiscard]] JobStatus StatusOf(const Job& job) const;
   [[nodiscard]] std::string StateJson();
   void TakeDown();
+  void PressDown(Time until);
   [[nodiscard]] Time Now() { return transport_->loop().Now(); }
 
   Transport* const transport_;
@@ -163,6 +166,8 @@ class HeadService {
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
   HeadActors actors_;
+  PlacementGroups placement_groups_;
+  bool going_down_ = false;
   std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();

@@ -12,8 +12,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kListMax = 10'000;  // Of actors, or of waiting leases, in one answer.
-constexpr Duration kDownGrace = milliseconds(500);  // From the word to the nodes to our own end.
+constexpr size_t kListMax = 10'000;          // Of actors, or of waiting leases, in one answer.
+constexpr Duration kDownLimit = seconds(3);  // For the nodes to go,
+constexpr Duration kDownBeat = milliseconds(200);   // which are told so often.
+constexpr Duration kDownGrace = milliseconds(100);  // For the last words to leave.
 
 // Texts of users may hold any bytes.
 std::string Dump(const Json& json) {
@@ -143,14 +145,25 @@ std::string HeadService::StateJson() {
   return Dump(state);
 }
 
-// Nodes end their workers and themselves; so do we, when they have been told.
+// Nodes end their workers and themselves; so do we, when all have, or have been told for long.
 void HeadService::TakeDown() {
+  if (std::exchange(going_down_, true)) return;
   LogInfo("the cluster is taken down");
-  for (const auto& [id, node] : node_links_)
-    (void)transport_->Send(node.peer,
-                           wire::Encode(kFrameNodeLeave, NodeLeave{"the cluster is taken down"}));
-  transport_->loop().CallAfter(kDownGrace, [this, alive = alive_] {
-    if (*alive) down_.store(true);
+  PressDown(Now() + kDownLimit);
+}
+
+void HeadService::PressDown(Time until) {
+  const std::string leave = wire::Encode(kFrameNodeLeave, NodeLeave{"the cluster is taken down"});
+  bool any = false;
+  for (const auto& [id, record] : nodes_.nodes()) {
+    if (!record.up()) continue;
+    any = true;
+    (void)transport_->Send(node_links_[id].peer, leave);
+  }
+  const bool over = !any || Now() >= until;
+  transport_->loop().CallAfter(over ? kDownGrace : kDownBeat, [this, over, until, alive = alive_] {
+    if (!*alive) return;
+    over ? down_.store(true) : PressDown(until);
   });
 }
 

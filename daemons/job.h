@@ -14,6 +14,7 @@
 #include "daemons/job_events.h"
 #include "scheduler/protocol.h"
 #include "scheduler/resources.h"
+#include "scheduler/scheduler_status.h"
 
 namespace troupe::daemons {
 
@@ -38,7 +39,8 @@ struct JobWorker {
   Time drain_by = Time::Never();  // Its end on this head's clock.
   bool overdue = false;           // It is ended by force.
   bool fenced = false;            // Put aside by its group: what it says is void.
-  std::string lease;              // Its room at the scheduler.
+  std::string lease;              // Its room at the scheduler,
+  std::vector<uint32_t> devices;  // and its GPUs there.
 
   [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
   [[nodiscard]] bool alive() const {
@@ -49,7 +51,7 @@ struct JobWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease);
+    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease, devices);
   }
 };
 
@@ -68,9 +70,9 @@ struct JobRecord {
 struct Job {
   JobSpec spec;
   JobRecord record;
-  ResourceSet need;                                          // Per worker.
-  std::set<std::string> pending;                             // Leases that wait for room.
-  std::vector<std::pair<std::string, std::string>> granted;  // Leases, with nodes, not used yet.
+  ResourceSet need;                     // Per worker.
+  std::set<std::string> pending;        // Leases that wait for room.
+  std::vector<sched::Granted> granted;  // Not used yet.
   uint64_t next_lease = 1;
   std::string state = "pending";  // pending running parked succeeded failed cancelled
   std::string reason;

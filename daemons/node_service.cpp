@@ -80,7 +80,8 @@ void NodeService::Hello() {
   }
   for (const auto& [name, worker] : workers_) {
     if (worker.incarnation == incarnation_)
-      hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported});
+      hello.workers.push_back(
+          {name, worker.child.pid(), worker.job, worker.death_reported, worker.room});
   }
   Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
   transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
@@ -171,6 +172,7 @@ void NodeService::OnStart(const StartWorker& start) {
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(*child);
   worker.job = start.job;
+  worker.room = start.room;
   worker.incarnation = incarnation_;
   worker.slot = slot;
   worker.out = {worker.child.stdout_fd(), false, ""};

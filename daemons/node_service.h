@@ -65,6 +65,7 @@ class NodeService {
   struct Worker {
     ChildProcess child;
     std::string job;
+    WorkerRoom room;
     uint64_t incarnation = 0;  // The node's that started it.
     uint32_t slot = 0;
     Stream out;

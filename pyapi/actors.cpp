@@ -12,6 +12,7 @@
 #include "daemons/actor_process.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_instance.h"
+#include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
 #include "runtime/process.h"
@@ -176,6 +177,11 @@ class PyActors {
     system_->supervisor()->Lookup(name, Seconds(limit_s),
                                   [found](auto address) { found.Complete(std::move(address)); });
     return Refer(Await(found, limit_s + 1));
+  }
+  py::dict Group(const std::string& kind, const py::dict& options, double limit_s) {
+    const Future<PlacementGroupStatus> answer =
+        actors::AskGroupLater(system_.get(), GroupRequestOf(kind, options), Seconds(limit_s));
+    return GroupDict(Await(answer, limit_s + 1));
   }
   std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
     py::gil_scoped_release release;
@@ -432,6 +438,7 @@ void BindActors(py::module_& m) {
   py::class_<PyActors, std::shared_ptr<PyActors>>(m, "Actors")
       .def("spawn", &PyActors::Spawn, py::arg("type"), py::arg("arguments"), py::arg("options"))
       .def("lookup", &PyActors::Lookup, py::arg("name"), py::arg("timeout_s"))
+      .def("group", &PyActors::Group, py::arg("kind"), py::arg("options"), py::arg("timeout_s"))
       .def("refer", &PyActors::ReferTo, py::arg("address"))
       .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
       .def("publish", &PyActors::Publish, py::arg("call"))

@@ -41,14 +41,25 @@ enum FrameType : uint8_t {
 
 // ---- node <-> head ----
 
+// What of its node a process was given, beside amounts.
+struct WorkerRoom {
+  int32_t bundle = -1;            // Of its placement group; -1: it is in none.
+  std::vector<uint32_t> devices;  // Its GPUs, as the node counts them.
+  template <class A>
+  void Fields(A& a) {
+    a(bundle, devices);
+  }
+};
+
 struct RunningWorker {
   std::string process;  // The worker process's name on the transport.
   int64_t pid = 0;
   std::string job;
   bool ended = false;  // Its life lock broke; it is not reaped yet.
+  WorkerRoom room;     // As it was started with.
   template <class A>
   void Fields(A& a) {
-    a(process, pid, job, ended);
+    a(process, pid, job, ended, room);
   }
 };
 
@@ -87,9 +98,10 @@ struct StartWorker {
   std::string job;  // Which it is for; the node tells a head that was restarted.
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
+  WorkerRoom room;
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env);
+    a(process, job, argv, env, room);
   }
 };
 

@@ -19,6 +19,12 @@ from __future__ import annotations
 
 from troupe._context import current, exit_actor
 from troupe._context import current as get_runtime_context
+from troupe._placement import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    remove_placement_group,
+)
 from troupe._refs import ObjectRef, cancel, get, put, wait
 from troupe._remote import ActorHandle, cpp_actor, get_actor, kill, remote
 from troupe._runtime import report
@@ -72,6 +78,7 @@ __all__ = [
     "ObjectStoreFullError",
     "PendingCallsLimitExceededError",
     "PlacementError",
+    "PlacementGroup",
     "RemoteGenerator",
     "RunHandle",
     "SerializationError",
@@ -86,12 +93,15 @@ __all__ = [
     "exit_actor",
     "get",
     "get_actor",
+    "get_placement_group",
     "get_runtime_context",
     "init",
     "is_initialized",
     "kill",
+    "placement_group",
     "put",
     "remote",
+    "remove_placement_group",
     "report",
     "shutdown",
     "wait",

@@ -11,7 +11,7 @@ from troupe._config import check_amount, check_count
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
 ASYNC_CONCURRENCY = 1000
-_ACTOR_CPUS = 0.01  # Actors mostly wait; who computes says so.
+_ACTOR_CPUS = 0.01  # Actors mostly wait; who computes says so. In a placement group none.
 
 _COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "runtime_env")
 ACTOR_OPTIONS = (*_COMMON, "name", "get_if_exists", "lifetime", "max_restarts", "max_task_retries",
@@ -69,16 +69,17 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
     if concurrency is None:
         concurrency = ASYNC_CONCURRENCY if is_async else 1
     start_timeout = options.get("start_timeout")
+    group = _group_of(options.get("placement_group"))
     native: dict[str, Any] = {
         "name": name,
         "get_if_exists": bool(options.get("get_if_exists")),
         "detached": lifetime == "detached",
-        "resources": resources_of(options, _ACTOR_CPUS),
+        "resources": resources_of(options, 0.0 if group else _ACTOR_CPUS),
         "strategy": "spread" if strategy == "SPREAD" else "hybrid",
         "labels": labels_of(options),
         "node": options.get("node") or "",
         "node_soft": bool(options.get("node_soft")),
-        "placement_group": options.get("placement_group") or "",
+        "placement_group": group,
         "bundle": options.get("placement_group_bundle_index", -1),
         "priority": options.get("priority", 0),
         "max_restarts": check_count("max_restarts", options.get("max_restarts", 0), least=-1),
@@ -91,6 +92,15 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         native["mailbox_depth"] = check_count("max_pending_calls", options["max_pending_calls"])
         native["refuse_when_full"] = True
     return native
+
+
+def _group_of(group: Any) -> str:
+    if group in (None, ""):
+        return ""
+    id = getattr(group, "id", group)
+    if not isinstance(id, str):
+        raise TypeError(f"placement_group must be a PlacementGroup, not {group!r}")
+    return id
 
 
 def task_options(options: Mapping[str, Any]) -> dict[str, Any]:

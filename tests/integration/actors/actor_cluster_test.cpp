@@ -345,6 +345,90 @@ TEST_F(ActorCluster, ATaskThatCannotRunSaysWhy) {
   EXPECT_THAT(refused.error().message, HasSubstr("unobtainium"));
 }
 
+// ---- placement groups ----
+
+TEST_F(ActorCluster, ActorsAreStartedInAPlacementGroupThatGrowsAndShrinks) {
+  const auto group = runtime().CreatePlacementGroup(
+      {.bundles = {{.resources = {{"gadget", 0.5}}}}, .name = "workshop"});
+  ASSERT_TRUE(group.ok()) << ErrorOf(group);
+  ASSERT_TRUE(group->Wait(kSoon).ok());
+  ActorOptions inside;
+  inside.resources = {{"gadget", 0.5}};
+  inside.placement_group = group->id();
+  auto first = Spawned<Counter>(inside, 1);
+  auto second = runtime().SpawnLater<Counter>(inside, 2).value();
+  const auto value = second.Call(&Counter::Value);
+  EXPECT_FALSE(value.Get(milliseconds(300)).ok()) << "the bundle is full, though the node is not";
+  ASSERT_TRUE(runtime().GetPlacementGroup("workshop")->Resize({{{{"gadget", 0.5}}, {}}}).ok());
+  EXPECT_EQ(In(value), 2);
+  const auto status = group->Look();
+  ASSERT_TRUE(status.ok()) << ErrorOf(status);
+  EXPECT_TRUE(status->placed());
+  ASSERT_EQ(status->bundles.size(), 2u);
+  EXPECT_EQ(status->bundles[1].node, "local");
+  const auto lingering = first.Call(&Counter::Linger);
+  ASSERT_TRUE(group->Resize({}, {0}).ok());
+  const Result<std::string> gone = lingering.Get(kSoon);
+  EXPECT_EQ(gone.error().code, ErrorCode::kPeerGone) << ErrorOf(gone);
+  EXPECT_THAT(gone.error().message, HasSubstr("bundle 0"));
+  EXPECT_EQ(In(second.Call(&Counter::Value)), 2) << "what stays is left alone";
+  const auto last = second.Call(&Counter::Linger);
+  ASSERT_TRUE(group->Remove().ok());
+  EXPECT_EQ(last.Get(kSoon).error().code, ErrorCode::kPeerGone);
+  EXPECT_EQ(group->Wait(kSoon).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(runtime().GetPlacementGroup("workshop").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ActorCluster, APlacementGroupThatCannotBeSaysWhy) {
+  const auto never = runtime().CreatePlacementGroup({.bundles = {{{{"unobtainium", 1}}, {}}}});
+  ASSERT_TRUE(never.ok()) << ErrorOf(never);
+  const Status waited = never->Wait(kSoon);
+  EXPECT_EQ(waited.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(waited.error().message, HasSubstr("unobtainium"));
+  ASSERT_TRUE(never->Remove().ok());
+  const auto odd = runtime().CreatePlacementGroup({.bundles = {{{{"CPU", -1}}, {}}}});
+  EXPECT_EQ(odd.error().code, ErrorCode::kInvalidArgument) << ErrorOf(odd);
+  ActorOptions nowhere;
+  nowhere.placement_group = "pg-nobody";
+  const auto lost = runtime().Spawn<Counter>(nowhere, 1);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_THAT(lost.error().message, HasSubstr("pg-nobody"));
+}
+
+// ---- links ----
+
+TEST_F(ActorCluster, LinkedActorsEndTogether) {
+  auto one = Spawned<Counter>({}, 1);
+  auto other = Spawned<Counter>({}, 2);
+  auto apart = Spawned<Counter>({}, 3);
+  ASSERT_TRUE(Link(one, other).ok());
+  ASSERT_TRUE(Link(one, apart).ok());
+  ASSERT_TRUE(Unlink(apart, one).ok());
+  const auto lingering = other.Call(&Counter::Linger);
+  ASSERT_TRUE(one.Kill("enough").ok());
+  const Result<std::string> gone = lingering.Get(kSoon);
+  EXPECT_EQ(gone.error().code, ErrorCode::kPeerGone) << ErrorOf(gone);
+  EXPECT_THAT(gone.error().message, HasSubstr("linked to " + one.id()));
+  EXPECT_EQ(In(apart.Call(&Counter::Value)), 3);
+  EXPECT_EQ(Link(one, apart).error().code, ErrorCode::kPeerGone);
+  EXPECT_EQ(Link(apart, apart).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(In(apart.Call(&Counter::Value)), 3) << "what cannot be linked is left alone";
+}
+
+TEST_F(ActorCluster, LinksReachActorsInOtherProcesses) {
+  auto host = Spawned<Counter>({}, 0);
+  auto here = runtime().SpawnHere<Counter>({}, 1).value();
+  auto there = runtime().SpawnBeside<Counter>(host, {}, 2).value();
+  auto placed = Spawned<Counter>({}, 3);
+  ASSERT_TRUE(Link(here, there).ok());
+  ASSERT_TRUE(Link(here, placed).ok());
+  const auto near = here.Call(&Counter::Linger);
+  const auto far = placed.Call(&Counter::Linger);
+  ASSERT_TRUE(host.Kill().ok()) << "its process goes, and with it what is beside it";
+  EXPECT_EQ(ErrorOf(near.Get(kSoon)).substr(0, 9), "peer_gone") << ErrorOf(near.Get(kSoon));
+  EXPECT_EQ(ErrorOf(far.Get(kSoon)).substr(0, 9), "peer_gone") << ErrorOf(far.Get(kSoon));
+}
+
 TEST_F(ActorCluster, ADetachedActorOutlivesWhoMadeIt) {
   std::string id;
   {

@@ -30,7 +30,8 @@ enum class Sabotage {
   kRaiseDead,       // DR-3: a dead actor is restored as living.
   kMoreRestarts,    // DR-4: more deaths are allowed than asked for.
   kForgetOwner,     // DR-5: owners are not told.
-  kRestartTwice,    // DR-6: a repeated request looks like another.
+  kRestartTwice,
+  kForgetLink,  // DR-6: a repeated request looks like another.
 };
 
 struct SimOptions {

@@ -118,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Mutant{Sabotage::kRaiseDead, "DR-3", RunDirectorySimulation},
                     Mutant{Sabotage::kMoreRestarts, "DR-4", RunDirectorySimulation},
                     Mutant{Sabotage::kForgetOwner, "DR-5", RunDirectorySimulation},
-                    Mutant{Sabotage::kRestartTwice, "DR-6", RunDirectorySimulation}));
+                    Mutant{Sabotage::kRestartTwice, "DR-6", RunDirectorySimulation},
+                    Mutant{Sabotage::kForgetLink, "DR-7", RunDirectorySimulation}));
 
 }  // namespace
 }  // namespace troupe::actors::sim

@@ -136,13 +136,41 @@ class DirectorySim {
       ActorLife life = kept.life;
       directory_.Restore(now_, kept.spec, life);
     }
+    CountLate();
+    directory_.Tick(now_, actions_);  // As the head does, before anything else.
+    Do();
     for (auto& [id, model] : models_) {
       const bool kept = kept_.contains(id);
       if (!kept && !model.dead) Violate("DR-3 " + id + " lives and is not kept");
     }
   }
+  void Link() {
+    const std::string one = Any();
+    const std::string other = Any();
+    const auto alive = [this](const std::string& id) {
+      const PlacedActor* actor = directory_.Find(id);
+      return actor != nullptr && !actor->dead();
+    };
+    const bool can = one != other && alive(one) && alive(other);
+    if (directory_.Link(one, other, actions_).ok() != can) Violate("DR-7 " + one + "-" + other);
+    if (!can) return;
+    links_.insert(std::minmax(one, other));
+    if (Is(Sabotage::kForgetLink)) (void)directory_.Unlink(one, other, actions_);
+    if (actions_.size() == 2 && Random(4) == 0) {  // The head dies between the two records.
+      actions_.pop_back();
+      Do();
+      return Restart();
+    }
+    Do();
+    Twice([&] { (void)directory_.Link(other, one, actions_); });
+    if (Random(4) > 0) return;
+    links_.erase(std::minmax(one, other));
+    (void)directory_.Unlink(other, one, actions_);
+    Do();
+  }
   void Event() {
     const uint64_t what = Random(100);
+    if (!models_.empty() && Random(25) == 0) return Link();
     if (models_.empty() || what < 18) return Create();
     const std::string id = Any();
     const PlacedActor* actor = directory_.Find(id);
@@ -242,6 +270,14 @@ class DirectorySim {
       if (gone_.contains(owner) || (other != models_.end() && other->second.dead))
         Violate("DR-5 " + id + " has outlived " + owner);
     }
+    CheckLinks();
+  }
+
+  void CheckLinks() {
+    for (const auto& [one, other] : links_) {
+      if (models_[one].dead != models_[other].dead)
+        Violate("DR-7 of " + one + " and " + other + " one lives");
+    }
   }
 
   const SimOptions options_;
@@ -254,6 +290,7 @@ class DirectorySim {
   std::map<std::string, Kept> kept_;
   std::set<std::pair<std::string, uint64_t>> wanted_;
   std::set<std::string> gone_;
+  std::set<std::pair<std::string, std::string>> links_;
   int next_ = 0;
   int driver_ = 0;
   int requests_ = 0;

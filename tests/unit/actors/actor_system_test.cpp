@@ -109,11 +109,13 @@ class FakeSupervisor final : public Supervisor {
   explicit FakeSupervisor(World* world) : world_(world) {}
   void Create(ActorSpec, OnAddress) override {}
   void Lookup(const std::string&, Duration, OnAddress) override {}
+  void Group(GroupRequest, Duration, OnGroup) override {}
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override { ++followed[actor]; }
   void Unfollow(const std::string& actor) override {
     if (--followed[actor] == 0) followed.erase(actor);
   }
+  void Link(const std::string&, const std::string&, bool, Duration, CallDone) override {}
   void Kill(const std::string&, bool, const std::string&, CallDone done) override {
     done(std::string());
   }

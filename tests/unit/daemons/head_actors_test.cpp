@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <csignal>
 
 #include "daemons/head_service.h"
@@ -34,23 +33,7 @@ class HeadActorsTest : public ::testing::Test {
     Settle();
   }
   void Settle() {
-    for (bool more = true; more;) {
-      std::mutex mu;
-      std::condition_variable cv;
-      bool done = false;
-      ASSERT_TRUE(lane_
-                      .Post([&] {
-                        std::lock_guard lock(mu);
-                        done = true;
-                        cv.notify_one();
-                      })
-                      .ok());
-      {
-        std::unique_lock lock(mu);
-        cv.wait(lock, [&] { return done; });
-      }
-      more = transport_.RunPosted();
-    }
+    ASSERT_TRUE(SettleLane(lane_, transport_)) << "the store is stuck";
     Sort();
   }
   template <class T>
@@ -74,12 +57,12 @@ class HeadActorsTest : public ::testing::Test {
     hello.node = "n";
     hello.incarnation = 1;
     hello.host = "h";
-    hello.resources = {{"CPU", cpus_}};
+    hello.resources = {{"CPU", cpus_}, {"GPU", 2}};
     hello.heard = heard_;
     hello.notice = notice;
     hello.notice_ms = 60'000;
     for (const auto& [process, lease] : running_)
-      hello.workers.push_back({process, 100, lease, false});
+      hello.workers.push_back({process, 100, lease, false, rooms_.at(process)});
     Say(kFrameNodeHello, "node-n", hello);
   }
   void Beat(const std::string& from, const std::string& owner) {
@@ -160,6 +143,7 @@ class HeadActorsTest : public ::testing::Test {
   bool driver_speaks_ = true;
   NodeAnswer heard_;
   std::map<std::string, std::string> running_;  // Process -> lease.
+  std::map<std::string, WorkerRoom> rooms_;     // As they were started with.
   std::vector<std::string> started_;
   std::vector<std::string> killed_;
   std::map<std::string, actors::ActorAssignment> assigned_;
@@ -174,6 +158,7 @@ class HeadActorsTest : public ::testing::Test {
         const StartWorker start = *wire::Decode<StartWorker>(type, frame);
         started_.push_back(start.process);
         running_[start.process] = start.job;
+        rooms_[start.process] = start.room;
       } else if (type == kFrameNodeAnswer) {
         heard_ = *wire::Decode<NodeAnswer>(type, frame);
       } else if (type == kFrameKillWorker) {
@@ -492,6 +477,103 @@ TEST_F(HeadActorsTest, AProcessThatDoesNotEndIsKilledAgain) {
   Pass(seconds(6));
   EXPECT_GE(killed_.size(), 3u);
   EXPECT_THAT(killed_, ::testing::Each(process));
+}
+
+TEST_F(HeadActorsTest, ARestartOfTheHeadLeavesItsGpusToWhoHasThem) {
+  NodeSays();
+  actors::ActorSpec spec = Spec("a");
+  spec.wish.resources = {{"GPU", 1}};
+  const std::string first = Alive(spec);
+  spec.actor = "b";
+  const std::string second = Alive(spec);
+  ASSERT_NE(first, second);
+  ASSERT_NE(rooms_.at(first).devices, rooms_.at(second).devices);
+  Exit(first, 0);
+  Restart();
+  Pass(seconds(3));
+  EXPECT_EQ(State("b"), ActorState::kAlive);
+  EXPECT_THAT(killed_, IsEmpty());
+  spec.actor = "c";
+  const std::string third = Alive(spec);
+  EXPECT_EQ(rooms_.at(third).devices, rooms_.at(first).devices) << "not the one of b";
+}
+
+// ---- placement groups ----
+
+TEST_F(HeadActorsTest, ActorsLiveInBundlesAlsoOverARestart) {
+  NodeSays();
+  actors::GroupRequest create{1, "create", {}, {{{{"CPU", 2}}, {}}, {{{"CPU", 2}}, {}}}, {}};
+  create.spec.group = "pg-1";
+  create.spec.owner = "driver/d";
+  Say(actors::kFrameGroupRequest, "driver", create);
+  EXPECT_TRUE(Answers().at(0).error.empty());
+  actors::ActorSpec spec = Spec("a", 1);
+  spec.wish.group = "pg-1";
+  spec.wish.bundle = 1;
+  spec.wish.resources = {{"CPU", 2}};
+  const std::string process = Alive(spec);
+  EXPECT_EQ(rooms_.at(process).bundle, 1);
+  spec.actor = "b";
+  Create(spec, 2);
+  Pass(milliseconds(300));
+  EXPECT_EQ(State("b"), ActorState::kPending) << "the bundle is full";
+  Restart();
+  Pass(seconds(3));
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  EXPECT_EQ(State("b"), ActorState::kPending);
+  EXPECT_THAT(killed_, IsEmpty());
+  Create(spec, 2);  // A repeat, which the driver follows to the new head.
+  // It goes with all that is in it.
+  actors::GroupRequest remove{3, "remove", create.spec, {}, {}};
+  Say(actors::kFrameGroupRequest, "driver", remove);
+  Pass(seconds(1));
+  EXPECT_THAT(killed_, Contains(process));
+  EXPECT_EQ(State("a"), ActorState::kDead) << dead_["a"];
+  EXPECT_EQ(State("b"), ActorState::kDead) << dead_["b"];
+  EXPECT_THAT(dead_["b"], HasSubstr("placement group"));
+}
+
+TEST_F(HeadActorsTest, AGroupGoesWithTheActorThatMadeIt) {
+  NodeSays();
+  (void)Alive(Spec("a"));
+  actors::GroupRequest create{1, "create", {}, {{{{"CPU", 7}}, {}}}, {}};
+  create.spec.group = "pg-1";
+  create.spec.owner = "actor/a";
+  Say(actors::kFrameGroupRequest, "driver", create);
+  actors::ActorSpec large = Spec("b");
+  large.wish.resources = {{"CPU", 7}};
+  Create(large, 2);
+  Pass(milliseconds(300));
+  EXPECT_EQ(State("b"), ActorState::kPending);
+  Ask("kill", "a", 3);
+  Pass(seconds(1));
+  EXPECT_EQ(State("b"), ActorState::kStarting) << "the room of the group is free";
+}
+
+// ---- links ----
+
+TEST_F(HeadActorsTest, LinkedActorsEndTogetherAlsoAfterARestart) {
+  NodeSays();
+  const auto link = [this](const std::string& kind, const std::string& one,
+                           const std::string& other) {
+    Answers();
+    Say(actors::kFrameActorRequest, "driver", actors::ActorRequest{9, kind, one, 0, other});
+    return Answers().at(0).error;
+  };
+  for (const char* id : {"a", "b", "c", "d"}) (void)Alive(Spec(id));
+  EXPECT_TRUE(link("link", "a", "b").empty());
+  EXPECT_TRUE(link("link", "b", "c").empty());
+  EXPECT_TRUE(link("link", "c", "d").empty());
+  EXPECT_TRUE(link("unlink", "d", "c").empty());
+  EXPECT_EQ(actors::FromChain(link("link", "a", "a")).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(actors::FromChain(link("link", "a", "nobody")).code, ErrorCode::kPeerGone);
+  Restart();
+  Pass(seconds(1));
+  Ask("kill", "c", 10);
+  Pass(milliseconds(200));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_EQ(State("b"), ActorState::kDead);
+  EXPECT_EQ(State("d"), ActorState::kAlive);
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <mutex>
-
 #include "runtime/wire.h"
 
 namespace troupe::daemons::testing {
@@ -31,23 +28,7 @@ void HeadRig::Restart() {
 HeadRig::~HeadRig() { lane_.Stop(); }
 
 void HeadRig::Settle() {
-  for (bool more = true; more;) {
-    std::mutex mu;
-    std::condition_variable cv;
-    bool done = false;
-    EXPECT_TRUE(lane_
-                    .Post([&] {
-                      std::lock_guard lock(mu);
-                      done = true;
-                      cv.notify_one();
-                    })
-                    .ok());
-    {
-      std::unique_lock lock(mu);
-      cv.wait(lock, [&] { return done; });
-    }
-    more = transport_.RunPosted();
-  }
+  ASSERT_TRUE(SettleLane(lane_, transport_)) << "the store is stuck";
   Sort();
 }
 
@@ -89,7 +70,7 @@ NodeHello HeadRig::Hello() const {
 void HeadRig::AddWorkers(NodeHello& hello) const {
   for (const std::string& process : started_) {
     if (node_of_.at(process) == hello.node && !gone_.contains(process))
-      hello.workers.push_back({process, 100, "j", false});
+      hello.workers.push_back({process, 100, "j", false, {}});
   }
 }
 

@@ -336,7 +336,7 @@ TEST_F(HeadNodes, AWorkerThatTheRecordDoesNotKnowIsNoSpare) {
   rig_.JoinNode();
   Active();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"old", 100, "j", false});
+  hello.workers.push_back({"old", 100, "j", false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   WorkerHello worker;
   worker.process = "old";
@@ -375,7 +375,7 @@ TEST_F(HeadNodes, AWorkerThatIsListedAsEndedHasDied) {
 TEST_F(HeadNodes, AWorkerOfAJobThatNobodyKnowsIsEnded) {
   rig_.JoinNode();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"stray", 100, "over", false});
+  hello.workers.push_back({"stray", 100, "over", false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   EXPECT_THAT(rig_.signals("stray"), IsEmpty());  // It may be about to leave by itself.
   rig_.Freeze(seconds(4));

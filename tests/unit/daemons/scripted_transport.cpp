@@ -1,5 +1,7 @@
 #include "tests/unit/daemons/scripted_transport.h"
 
+#include "runtime/executor.h"
+
 #include <algorithm>
 
 namespace troupe::daemons::testing {
@@ -25,6 +27,15 @@ bool ScriptedTransport::RunTimer(Time until) {
   clock_->Advance(next - clock_->Now());
   if (due > until) return false;
   timers_.RunDue(next);
+  return true;
+}
+
+bool SettleLane(BlockingLane& lane, ScriptedTransport& transport) {
+  for (bool more = true; more; more = transport.RunPosted()) {
+    FiberEvent done;
+    if (!lane.Post([done]() mutable { done.Set(); }).ok() || !done.WaitFor(seconds(20)))
+      return false;
+  }
   return true;
 }
 

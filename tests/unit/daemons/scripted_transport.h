@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/blocking_lane.h"
 #include "runtime/clock.h"
 #include "runtime/timer_queue.h"
 #include "runtime/transport.h"
@@ -64,5 +65,9 @@ class ScriptedTransport final : public Transport, private EventLoop {
   std::mutex mu_;
   std::deque<std::function<void()>> posted_;
 };
+
+// Lets the lane do all that it was given, and the transport what comes of it. False if the lane is
+// stuck.
+[[nodiscard]] bool SettleLane(BlockingLane& lane, ScriptedTransport& transport);
 
 }  // namespace troupe::daemons::testing

@@ -1,0 +1,55 @@
+#include "pyapi/placement_groups.h"
+
+#include <pybind11/stl.h>
+
+namespace troupe::pyapi {
+
+namespace py = pybind11;
+
+namespace {
+
+template <class T>
+T Given(const py::dict& dict, const char* key, T fallback) {
+  return dict.contains(key) ? dict[key].cast<T>() : fallback;
+}
+
+}  // namespace
+
+actors::GroupRequest GroupRequestOf(const std::string& kind, const py::dict& options) {
+  actors::GroupRequest request;
+  request.kind = kind;
+  request.spec.group = Given<std::string>(options, "group", "");
+  request.spec.name = Given<std::string>(options, "name", "");
+  request.spec.detached = Given(options, "detached", false);
+  request.spec.strategy = Given(options, "strategy", request.spec.strategy);
+  request.spec.priority = Given(options, "priority", 0);
+  for (const py::handle item : Given(options, "add", py::list())) {
+    const auto bundle = item.cast<py::dict>();
+    request.add.push_back({Given(bundle, "resources", std::map<std::string, double>()),
+                           Given(bundle, "labels", std::vector<std::string>())});
+  }
+  request.remove = Given(options, "remove", request.remove);
+  return request;
+}
+
+py::dict GroupDict(const PlacementGroupStatus& status) {
+  py::list bundles;
+  for (const PlacementGroupStatus::Bundle& bundle : status.bundles) {
+    py::dict one;
+    one["number"] = bundle.number;
+    one["node"] = bundle.node;
+    one["devices"] = bundle.devices;
+    one["resources"] = bundle.wish.resources;
+    one["labels"] = bundle.wish.labels;
+    bundles.append(std::move(one));
+  }
+  py::dict dict;
+  dict["id"] = status.id;
+  dict["name"] = status.name;
+  dict["state"] = status.state;
+  dict["reason"] = status.reason;
+  dict["bundles"] = std::move(bundles);
+  return dict;
+}
+
+}  // namespace troupe::pyapi
