@@ -19,6 +19,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kHelloInterval = milliseconds(500);
+constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
 
 // Greater than that of any process that ran here before under the same name, unless the clock was
@@ -82,10 +83,18 @@ void NodeService::Hello() {
     if (worker.incarnation == incarnation_)
       hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported});
   }
-  Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
+  if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
   transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
     if (*alive) Hello();
   });
+}
+
+// Else a life that was given up would still answer calls, and hold what the next one is given. One
+// that cannot be killed does not keep the host out for ever.
+bool NodeService::Alone() {
+  const bool alone = std::ranges::all_of(
+      workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
+  return alone || transport_->loop().Now() > join_by_;
 }
 
 void NodeService::Tell(uint8_t, const std::string& frame) {
@@ -128,10 +137,11 @@ void NodeService::OnFrame(const std::string& frame) {
 
 // The head has given this incarnation up, and placed its work elsewhere.
 void NodeService::StartOver(uint64_t newest, const std::string& reason) {
-  LogWarning("put aside by the head: ", reason, "; joining again, without the ", workers_.size(),
-             " workers of before");
+  LogWarning("put aside by the head: ", reason, "; joining again when the ", workers_.size(),
+             " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
   incarnation_ = std::max(newest + 1, FirstIncarnation());
+  join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
 uint32_t NodeService::FreeSlot() const {
