@@ -71,6 +71,34 @@ def test_stop_ends_what_runs_here_nodes_first(cli: Cli) -> None:
     assert "nothing runs" in cli.run("stop")
 
 
+def test_what_a_killed_supervisor_leaves_is_gone_with_the_next_command(
+    cli: Cli, tmp_path: Path
+) -> None:
+    port = free_port()
+    start = ("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    cli.run(*start)
+    record = tmp_path / "run" / "first.record"
+    lines = record.read_text().splitlines()
+    run_dir = Path(lines[6])
+    assert (run_dir / "redis.conf").exists()
+    os.kill(int(lines[0]), 9)
+    assert_nothing_left(str(tmp_path))  # Its daemons end with it.
+    assert "nothing runs" in cli.run("stop")
+    assert not run_dir.exists() and not record.exists()
+    cli.run(*start)
+
+
+def test_down_ends_one_cluster_of_two_with_the_same_key(cli: Cli) -> None:
+    ports = {name: free_port() for name in ("one", "two")}
+    for name, port in ports.items():
+        cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", name)
+    cli.run("start", "--address", f"127.0.0.1:{ports['two']}", "--name", "more")
+    assert "is down" in cli.run("down", "--address", f"localhost:{ports['one']}")
+    cli.run("status", "--address", f"127.0.0.1:{ports['one']}", status=3)
+    assert {node["id"] for node in cli.json("nodes")} == {"two", "more"}
+    assert cli.run("stop").splitlines() == ["stopped node more", "stopped head two"]
+
+
 def test_a_head_that_dies_is_started_again_and_knows_its_nodes(cli: Cli) -> None:
     port = free_port()
     cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
