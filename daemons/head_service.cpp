@@ -44,7 +44,13 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                  node_links_[node].peer,
                  wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
            }},
-          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_) {}
+          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
+      logs_({[this](const std::string& node) { return Reachable(node); },
+             [this](const std::string& node, const ReadLog& read) {
+               (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameReadLog, read));
+             },
+             [this](const std::string& driver, uint64_t request, const Status& status,
+                    const std::string& json) { Reply(driver, request, status, json); }}) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
@@ -124,6 +130,8 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
     case kFrameWorkerNote:
       return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
+    case kFrameLogTail:
+      return On<LogTail>(*type, frame, [&](const auto& m) { logs_.OnTail(m); });
     case kFrameSubmitJob:
       return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
     case kFrameJobCommand:
@@ -354,6 +362,7 @@ void HeadService::OnTick() {
     EnsureSpare(job);
   }
   actors_.OnTick();
+  logs_.OnTick(Now());
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
     const bool never = status && status->impossible && options_.embedded && !offered_.empty();

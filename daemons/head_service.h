@@ -18,6 +18,7 @@
 #include "collective_groups/group_service.h"
 #include "daemons/head_actors.h"
 #include "daemons/job.h"
+#include "daemons/log_requests.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -83,6 +84,8 @@ class HeadService {
   void OnJobCommand(const std::string& from, const JobCommand& command);
   void OnSubscribe(const std::string& from, const Subscribe& subscribe);
   void OnQuery(const std::string& from, const Query& query);
+  void OnLogQuery(const std::string& from, const Query& query);
+  [[nodiscard]] Status Reachable(const std::string& node) const;
   void OnTick();
   void NoticeStop();
   void ApplyNodes(const NodeDecision& decision);
@@ -163,6 +166,7 @@ class HeadService {
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
   HeadActors actors_;
+  LogRequests logs_;
   std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "daemons/log_tail.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -121,6 +122,9 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!kill.ok()) return;
     if (const auto it = workers_.find(kill->process); it != workers_.end())
       it->second.child.Kill(kill->signal);
+  } else if (*type == kFrameReadLog) {
+    Result<ReadLog> read = wire::Decode<ReadLog>(*type, frame);
+    if (read.ok()) OnReadLog(*read);
   } else if (*type == kFrameNodeLeave) {
     down_.store(true);
   } else if (*type == kFrameNodeAnswer) {
@@ -133,6 +137,21 @@ void NodeService::OnFrame(const std::string& frame) {
     LogError(aside->reason, "; this one ends. Each node needs a --name of its own");
     replaced_.store(true);
   }
+}
+
+void NodeService::OnReadLog(const ReadLog& read) {
+  LogTail tail;
+  tail.number = read.number;
+  const Result<std::string> path = LogPath(options_.log_dir, read.log);
+  Result<std::string> text = path.ok() ? ReadTail(*path, read.lines) : path;
+  if (text.ok()) {
+    tail.file = *path;
+    tail.text = std::move(*text);
+  } else {
+    tail.code = static_cast<uint8_t>(text.error().code);
+    tail.message = text.error().message;
+  }
+  Tell(kFrameLogTail, wire::Encode(kFrameLogTail, tail));
 }
 
 // The head has given this incarnation up, and placed its work elsewhere.

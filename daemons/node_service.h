@@ -76,6 +76,7 @@ class NodeService {
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  void OnReadLog(const ReadLog& read);
   void StartOver(uint64_t newest, const std::string& reason);
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);

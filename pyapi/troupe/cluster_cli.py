@@ -25,13 +25,14 @@ from typing import Any, Optional
 from troupe import _host_records
 from troupe._cluster import find_bin_dir
 from troupe._host_records import home, records
-from troupe.errors import TroupeError
+from troupe.errors import TroupeError, code_of
 
 FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
 _START_LIMIT_S = 20.0
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
 _TAIL_BYTES = 1 << 20
+_DAEMONS = ("head", "node", "local", "redis")
 
 
 class CommandError(Exception):
@@ -73,7 +74,8 @@ def add_commands(commands: Any) -> None:
         command = _asking(commands.add_parser(name, help=text))
         command.set_defaults(action=_guarded(show))
     logs = _asking(commands.add_parser("logs", help="what an actor or a daemon has printed"))
-    logs.add_argument("what", help="an actor's id or name, or: head, node, local, redis")
+    logs.add_argument("what", help=f"an actor's id or name, or: {', '.join(_DAEMONS)}")
+    logs.add_argument("--node", metavar="NAME", help="a daemon's log on this node; default: here")
     logs.add_argument("-n", "--tail", type=int, default=100, metavar="LINES")
     logs.set_defaults(action=_guarded(_logs))
     down = _asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
@@ -382,30 +384,44 @@ def _groups(arguments: argparse.Namespace) -> None:
 
 
 def _logs(arguments: argparse.Namespace) -> None:
-    here = {record.node: record for record in records()}
-    if arguments.what in ("head", "node", "local", "redis"):
-        paths = [Path(record.log_dir) / f"{arguments.what}.log" for record in here.values()]
+    if arguments.tail < 0:
+        raise CommandError(f"--tail wants a number of lines, got {arguments.tail}", 2)
+    if arguments.node or arguments.what not in _DAEMONS:
+        found = [_log_of(arguments)]
     else:
-        state = ask(*target(arguments))
-        found = [a for a in state["actors"] if arguments.what in (a["id"], a["name"])]
-        if not found:
-            raise CommandError(f"no actor {arguments.what}; `troupe actors` lists them", NOT_FOUND)
-        actor = found[-1]
-        if not actor["process"]:
-            raise CommandError(f"{actor['id']} has no process now: it is {actor['state']}",
-                               NOT_FOUND)
-        if actor["node"] not in here:
-            raise CommandError(f"{actor['id']} runs on node {actor['node']}; run this command on "
-                               "its host, where its log is", NOT_FOUND)
-        paths = [Path(here[actor["node"]].log_dir) / f"worker-{actor['process']}.log"]
+        found = [_read_log(path, arguments.tail) for path in _logs_here(arguments.what)]
+    for log in found:
+        if arguments.output == "json":
+            print(json.dumps(log))
+        else:
+            where = f"{log['node']}:" if log["node"] else ""
+            print(f"==> {where}{log['file']}", *log["lines"], sep="\n")
+
+
+def _log_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the head gets from the node where the log is."""
+    driver = _driver(*target(arguments))
+    try:
+        log = driver.log(arguments.what, arguments.node or "", arguments.tail)
+    except RuntimeError as error:
+        status = NOT_FOUND if code_of(error) == "not_found" else FAILED
+        raise CommandError(getattr(error, "message", None) or str(error), status) from error
+    finally:
+        driver.shutdown()
+    return {"node": log["node"], "file": log["file"], "lines": log["text"].splitlines()}
+
+
+def _logs_here(daemon: str) -> list[Path]:
+    paths = [Path(record.log_dir) / f"{daemon}.log" for record in records()]
     paths = [path for path in paths if path.exists()]
     if not paths:
-        raise CommandError(f"no log of {arguments.what} on this host", NOT_FOUND)
-    for path in paths:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()[-arguments.tail:]
-        if arguments.output == "json":
-            print(json.dumps({"file": str(path), "lines": lines}))
-        else:
-            print(f"==> {path}", *lines, sep="\n")
+        raise CommandError(f"no log of {daemon} on this host; --node NAME shows another's",
+                           NOT_FOUND)
+    return paths
+
+
+def _read_log(path: Path, lines: int) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return {"node": "", "file": str(path), "lines": text.splitlines()[-lines:] if lines else []}

@@ -165,6 +165,8 @@ class HeadActorsTest : public ::testing::Test {
   std::map<std::string, actors::ActorAssignment> assigned_;
   std::map<std::string, std::string> dead_;  // Reasons, as told to the driver.
   std::vector<actors::ActorSaved> saved_;
+  std::vector<ReadLog> read_;
+  std::vector<DriverReply> replies_;
 
  private:
   void Sort() {
@@ -183,6 +185,10 @@ class HeadActorsTest : public ::testing::Test {
           transport_.Deliver(
               "node-n",
               wire::Encode(kFrameWorkerExited, WorkerExited{kill.process, true, "ended", 0, {}}));
+      } else if (type == kFrameReadLog) {
+        read_.push_back(*wire::Decode<ReadLog>(type, frame));
+      } else if (type == kFrameDriverReply) {
+        replies_.push_back(*wire::Decode<DriverReply>(type, frame));
       } else if (type == kFrameAssignment) {
         const Assignment given = *wire::Decode<Assignment>(type, frame);
         assigned_[to] =
@@ -222,6 +228,40 @@ TEST_F(HeadActorsTest, AnActorIsPlacedMadeAndCanBeCalled) {
   Pass(seconds(200));
   EXPECT_EQ(State("a"), ActorState::kAlive) << "its place is confirmed";
   EXPECT_THAT(killed_, IsEmpty());
+}
+
+TEST_F(HeadActorsTest, TheLogOfAnActorIsAskedOfItsNode) {
+  const auto ask = [this](const std::string& whose, const std::string& node = "") {
+    Say(kFrameQuery, "driver", Query{replies_.size() + 1, "log", whose, node, 10});
+  };
+  actors::ActorSpec spec = Spec("a");
+  spec.name = "named";
+  NodeSays();
+  const std::string process = Alive(spec);
+  ask("named");
+  ASSERT_THAT(read_, SizeIs(1));
+  EXPECT_EQ(read_[0].log, "worker-" + process);
+  EXPECT_EQ(read_[0].lines, 10U);
+  Say(kFrameLogTail, "node-n", LogTail{read_[0].number, 0, "", "/logs/x", "hello\n"});
+  ASSERT_THAT(replies_, SizeIs(1));
+  EXPECT_THAT(replies_[0].json, HasSubstr(R"("text":"hello\n")"));
+  Exit(process);  // The dead are asked for, too.
+  ask("a");
+  ask("named");
+  EXPECT_THAT(read_, SizeIs(2)) << "the second is a repeat of the first";
+  Pass(kLogLimit + milliseconds(500));
+  ASSERT_THAT(replies_, SizeIs(2));
+  EXPECT_THAT(replies_[1].message, HasSubstr("did not answer"));
+  node_speaks_ = false;
+  Pass(seconds(40));
+  for (const auto& [whose, node, why] :
+       {std::tuple("named", "", "node n is dead"), std::tuple("node", "n", "node n is dead"),
+        std::tuple("node", "m", "no node m"), std::tuple("other", "", "no actor other"),
+        std::tuple("", "", "no actor ")}) {
+    ask(whose, node);
+    EXPECT_THAT(replies_.back().message, HasSubstr(why)) << whose;
+  }
+  EXPECT_THAT(replies_, SizeIs(7));
 }
 
 TEST_F(HeadActorsTest, AnOrderThatIsLostIsGivenAgainAndIsNoDeath) {
