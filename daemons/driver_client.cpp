@@ -90,7 +90,7 @@ Status DriverClient::Start() {
     pong = Request(
         kFrameQuery,
         [](uint64_t request) {
-          return wire::Encode(kFrameQuery, Query{request, "ping", ""});
+          return wire::Encode(kFrameQuery, Query{request, "ping", "", "", 0});
         },
         deadline - SteadyClock().Now());
   }
@@ -383,7 +383,7 @@ Result<std::string> DriverClient::JobJson(const std::string& job) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "job", job});
+        return wire::Encode(kFrameQuery, Query{r, "job", job, "", 0});
       },
       kRequestLimit);
 }
@@ -392,7 +392,17 @@ Result<std::string> DriverClient::StateJson(Duration limit) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "state", ""});
+        return wire::Encode(kFrameQuery, Query{r, "state", "", "", 0});
+      },
+      limit);
+}
+
+Result<std::string> DriverClient::LogJson(const std::string& what, const std::string& node,
+                                          uint32_t lines, Duration limit) {
+  return Request(
+      kFrameQuery,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameQuery, Query{r, "log", what, node, lines});
       },
       limit);
 }
@@ -401,7 +411,7 @@ Status DriverClient::TakeDown() {
   return ToStatus(Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "down", ""});
+        return wire::Encode(kFrameQuery, Query{r, "down", "", "", 0});
       },
       kRequestLimit));
 }
@@ -410,7 +420,7 @@ Result<std::string> DriverClient::ClusterJson(Duration limit) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "cluster", ""});
+        return wire::Encode(kFrameQuery, Query{r, "cluster", "", "", 0});
       },
       limit);
 }

@@ -60,6 +60,10 @@ class DriverClient {
   Result<std::string> ClusterJson(Duration limit = seconds(20));
   // Everything that the head knows of: nodes, actors, groups, placement groups, who waits and why.
   Result<std::string> StateJson(Duration limit = seconds(20));
+  // The last lines that an actor (its id or name) has printed, or a daemon of a node ("node",
+  // "head", "local", "redis"): {"node", "file", "text"}.
+  Result<std::string> LogJson(const std::string& what, const std::string& node, uint32_t lines,
+                              Duration limit = seconds(10));
   // Ends the head, all nodes and all that runs there.
   Status TakeDown();
   // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before

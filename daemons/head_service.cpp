@@ -54,7 +54,13 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
            },
            [this](const std::string& to, const actors::ActorAnswer& answer) {
              (void)transport_->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
-           }}) {}
+           }}),
+      logs_({[this](const std::string& node) { return Reachable(node); },
+             [this](const std::string& node, const ReadLog& read) {
+               (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameReadLog, read));
+             },
+             [this](const std::string& driver, uint64_t request, const Status& status,
+                    const std::string& json) { Reply(driver, request, status, json); }}) {}
 
 HeadService::~HeadService() { *alive_ = false; }
 
@@ -145,6 +151,8 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
     case kFrameWorkerNote:
       return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
+    case kFrameLogTail:
+      return On<LogTail>(*type, frame, [&](const auto& m) { logs_.OnTail(m); });
     case kFrameSubmitJob:
       return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
     case kFrameJobCommand:
@@ -377,6 +385,7 @@ void HeadService::OnTick() {
   actors_.OnTick();
   if (recover_until_ <= Now()) placement_groups_.Recovered();
   placement_groups_.OnTick(Now(), options_.embedded && !offered_.empty());
+  logs_.OnTick(Now());
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
     // A placement group may grow, a cluster of several hosts, too.

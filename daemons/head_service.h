@@ -18,6 +18,7 @@
 #include "collective_groups/group_service.h"
 #include "daemons/head_actors.h"
 #include "daemons/job.h"
+#include "daemons/log_requests.h"
 #include "daemons/placement_groups.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
@@ -84,6 +85,8 @@ class HeadService {
   void OnJobCommand(const std::string& from, const JobCommand& command);
   void OnSubscribe(const std::string& from, const Subscribe& subscribe);
   void OnQuery(const std::string& from, const Query& query);
+  void OnLogQuery(const std::string& from, const Query& query);
+  [[nodiscard]] Status Reachable(const std::string& node) const;
   void OnTick();
   void NoticeStop();
   void ApplyNodes(const NodeDecision& decision);
@@ -168,6 +171,7 @@ class HeadService {
   HeadActors actors_;
   PlacementGroups placement_groups_;
   bool going_down_ = false;
+  LogRequests logs_;
   std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();

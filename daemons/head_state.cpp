@@ -81,6 +81,7 @@ void HeadService::OnQuery(const std::string& from, const Query& query) {
     return Reply(from, query.request, Status::Ok());
   }
   if (query.kind == "state") return Reply(from, query.request, Status::Ok(), StateJson());
+  if (query.kind == "log") return OnLogQuery(from, query);
   if (query.kind == "down") {
     Reply(from, query.request, Status::Ok());
     return TakeDown();
@@ -97,6 +98,40 @@ void HeadService::OnQuery(const std::string& from, const Query& query) {
   std::vector<JobStatus> jobs;
   for (const auto& [name, job] : jobs_) jobs.push_back(StatusOf(job));
   Reply(from, query.request, Status::Ok(), ClusterJson(nodes, jobs));
+}
+
+void HeadService::OnLogQuery(const std::string& from, const Query& query) {
+  const auto refuse = [&](const std::string& why) {
+    Reply(from, query.request, Error{ErrorCode::kNotFound, why});
+  };
+  if (!query.node.empty())
+    return logs_.OnQuery(Now(), from, query.request, query.node, query.job, query.lines);
+  const actors::PlacedActor* actor = actors_.directory().Find(query.job);
+  if (actor == nullptr) actor = actors_.directory().Named(query.job);
+  // One that is dead has left its name; the last of those that had it is meant.
+  for (const auto& [id, dead] : actors_.directory().actors()) {
+    const bool later = actor == nullptr || (actor->dead() && actor->since < dead.since);
+    if (!query.job.empty() && dead.spec.name == query.job && later) actor = &dead;
+  }
+  if (actor == nullptr) return refuse("no actor " + query.job + "; `troupe actors` lists them");
+  const actors::ActorLife& life = actor->life;
+  if (life.process.empty()) {
+    return refuse(actor->spec.actor + " has no process now: it is " +
+                  actors::ActorStateName(life.state));
+  }
+  logs_.OnQuery(Now(), from, query.request, life.node, "worker-" + life.process, query.lines);
+}
+
+Status HeadService::Reachable(const std::string& node) const {
+  const auto known = nodes_.nodes().find(node);
+  if (known == nodes_.nodes().end() || !node_links_.contains(node))
+    return Error{ErrorCode::kNotFound, "no node " + node + "; `troupe nodes` lists them"};
+  const NodeRecord& record = known->second;
+  if (record.up()) return Status::Ok();
+  return Error{ErrorCode::kUnavailable, "node " + node + " is " +
+                                            std::string(NodeStateName(record.state)) +
+                                            (record.reason.empty() ? "" : ": " + record.reason) +
+                                            "; its logs are on host " + record.host};
 }
 
 std::string HeadService::StateJson() {

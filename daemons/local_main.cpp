@@ -184,10 +184,10 @@ Result<std::vector<Child>> MakeChildren(const Settings& settings) {
 
 bool WriteRecord(const Settings& settings) {
   const std::string draft = settings.record + ".new";
-  const bool written = WriteFile(draft, std::to_string(::getpid()) + "\n" +
-                                            (settings.join.empty() ? "head" : "node") + "\n" +
-                                            settings.head() + "\n" + settings.key_file + "\n" +
-                                            settings.node_name + "\n" + settings.logs() + "\n");
+  const bool written = WriteFile(
+      draft, std::to_string(::getpid()) + "\n" + (settings.join.empty() ? "head" : "node") + "\n" +
+                 settings.head() + "\n" + settings.key_file + "\n" + settings.node_name + "\n" +
+                 settings.logs() + "\n" + settings.run_dir + "\n");
   std::error_code error;
   if (written) fs::rename(draft, settings.record, error);
   return written && !error;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "daemons/log_tail.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -19,6 +20,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kHelloInterval = milliseconds(500);
+constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
 
 // Greater than that of any process that ran here before under the same name, unless the clock was
@@ -83,10 +85,18 @@ void NodeService::Hello() {
       hello.workers.push_back(
           {name, worker.child.pid(), worker.job, worker.death_reported, worker.room});
   }
-  Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
+  if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
   transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
     if (*alive) Hello();
   });
+}
+
+// Else a life that was given up would still answer calls, and hold what the next one is given. One
+// that cannot be killed does not keep the host out for ever.
+bool NodeService::Alone() {
+  const bool alone = std::ranges::all_of(
+      workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
+  return alone || transport_->loop().Now() > join_by_;
 }
 
 void NodeService::Tell(uint8_t, const std::string& frame) {
@@ -113,6 +123,9 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!kill.ok()) return;
     if (const auto it = workers_.find(kill->process); it != workers_.end())
       it->second.child.Kill(kill->signal);
+  } else if (*type == kFrameReadLog) {
+    Result<ReadLog> read = wire::Decode<ReadLog>(*type, frame);
+    if (read.ok()) OnReadLog(*read);
   } else if (*type == kFrameNodeLeave) {
     down_.store(true);
   } else if (*type == kFrameNodeAnswer) {
@@ -127,12 +140,28 @@ void NodeService::OnFrame(const std::string& frame) {
   }
 }
 
+void NodeService::OnReadLog(const ReadLog& read) {
+  LogTail tail;
+  tail.number = read.number;
+  const Result<std::string> path = LogPath(options_.log_dir, read.log);
+  Result<std::string> text = path.ok() ? ReadTail(*path, read.lines) : path;
+  if (text.ok()) {
+    tail.file = *path;
+    tail.text = std::move(*text);
+  } else {
+    tail.code = static_cast<uint8_t>(text.error().code);
+    tail.message = text.error().message;
+  }
+  Tell(kFrameLogTail, wire::Encode(kFrameLogTail, tail));
+}
+
 // The head has given this incarnation up, and placed its work elsewhere.
 void NodeService::StartOver(uint64_t newest, const std::string& reason) {
-  LogWarning("put aside by the head: ", reason, "; joining again, without the ", workers_.size(),
-             " workers of before");
+  LogWarning("put aside by the head: ", reason, "; joining again when the ", workers_.size(),
+             " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
   incarnation_ = std::max(newest + 1, FirstIncarnation());
+  join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
 uint32_t NodeService::FreeSlot() const {

@@ -77,6 +77,7 @@ class NodeService {
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  void OnReadLog(const ReadLog& read);
   void StartOver(uint64_t newest, const std::string& reason);
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
@@ -84,12 +85,14 @@ class NodeService {
   void SendOutput(const std::string& process, Stream& stream, std::vector<std::string> lines,
                   uint64_t dropped);
   void Hello();
+  [[nodiscard]] bool Alone();  // No worker of an incarnation before is left.
   void Tell(uint8_t type, const std::string& frame);
   uint32_t FreeSlot() const;
 
   Transport* const transport_;
   const NodeOptions options_;
   uint64_t incarnation_;
+  Time join_by_{};  // This incarnation joins then at the latest.
   NodeAnswer heard_;
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -143,6 +143,9 @@ class PyDriver {
   py::object State() {
     return ParseJson(Call([&] { return client().StateJson(); }));
   }
+  py::object Log(const std::string& what, const std::string& node, uint32_t lines) {
+    return ParseJson(Call([&] { return client().LogJson(what, node, lines); }));
+  }
   void TakeDown() {
     CallStatus([&] { return client().TakeDown(); });
   }
@@ -276,6 +279,7 @@ void BindDriver(py::module_& m) {
       .def("status", &PyDriver::JobStatus, py::arg("job_id"))
       .def("cluster", &PyDriver::Cluster)
       .def("state", &PyDriver::State)
+      .def("log", &PyDriver::Log, py::arg("what"), py::arg("node"), py::arg("lines"))
       .def("take_down", &PyDriver::TakeDown)
       .def("actors", &PyDriver::Actors, py::keep_alive<0, 1>(), py::arg("data_address") = "")
       .def_property_readonly("run_dir", &PyDriver::RunDir)

@@ -24,11 +24,13 @@ enum FrameType : uint8_t {
   kFrameNodeAnswer = 6,
   kFrameNodePutAside = 7,
   kFrameNodeLeave = 8,
+  kFrameReadLog = 9,
   kFrameWorkerHello = 10,
   kFrameAssignment = 11,
   kFrameWorkerResult = 12,
   kFrameWorkerNote = 13,
   kFrameReleaseWorker = 14,
+  kFrameLogTail = 15,
   kFrameSubmitJob = 20,
   kFrameJobCommand = 21,
   kFrameDriverReply = 22,
@@ -131,6 +133,28 @@ struct NodeLeave {  // The node is to end, with its workers, and not to be start
   template <class A>
   void Fields(A& a) {
     a(reason);
+  }
+};
+
+struct ReadLog {  // Answered with LogTail; repeated until it is, or nobody waits any more.
+  uint64_t number = 0;
+  std::string log;     // "worker-NAME" of a process, or a daemon: "node", "head", "local", "redis".
+  uint32_t lines = 0;  // At most these, the last.
+  template <class A>
+  void Fields(A& a) {
+    a(number, log, lines);
+  }
+};
+
+struct LogTail {
+  uint64_t number = 0;
+  uint8_t code = 0;  // ErrorCode.
+  std::string message;
+  std::string file;  // Its path on the node's host.
+  std::string text;
+  template <class A>
+  void Fields(A& a) {
+    a(number, code, message, file, text);
   }
 };
 
@@ -298,11 +322,13 @@ struct JobCommand {
 
 struct Query {
   uint64_t request = 0;
-  std::string kind;  // "job", "cluster", "state", "ping", "down".
-  std::string job;
+  std::string kind;    // "job", "cluster", "state", "ping", "down", "log".
+  std::string job;     // "log": whose, an actor's id or name, or a daemon as in ReadLog.
+  std::string node;    // "log": of a daemon.
+  uint32_t lines = 0;  // "log".
   template <class A>
   void Fields(A& a) {
-    a(request, kind, job);
+    a(request, kind, job, node, lines);
   }
 };
 

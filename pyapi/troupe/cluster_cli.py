@@ -8,29 +8,31 @@ thing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from troupe import _host_records
 from troupe._cluster import find_bin_dir
-from troupe.errors import TroupeError
+from troupe._host_records import home, records
+from troupe.errors import TroupeError, code_of
 
 FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
 _START_LIMIT_S = 20.0
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
 _TAIL_BYTES = 1 << 20
+_DAEMONS = ("head", "node", "local", "redis")
 
 
 class CommandError(Exception):
@@ -39,47 +41,6 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = FAILED) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass
-class Record:
-    """What one ``troupe start`` runs on this host."""
-
-    path: Path
-    pid: int
-    role: str
-    address: str
-    key_file: str
-    node: str
-    log_dir: str
-
-    def alive(self) -> bool:
-        """Whether its supervisor still runs."""
-        try:
-            name = Path(f"/proc/{self.pid}/comm").read_text().strip()
-        except OSError:
-            return False
-        return name == "troupe-local"
-
-
-def home() -> Path:
-    """Where this user's clusters are recorded."""
-    return Path(os.environ.get("TROUPE_HOME") or Path.home() / ".troupe")
-
-
-def records() -> list[Record]:
-    """What runs here; files of what has ended are removed."""
-    found = []
-    for path in sorted((home() / "run").glob("*.record")):
-        lines = path.read_text().splitlines()
-        if len(lines) < 6 or not lines[0].isdigit():
-            continue
-        record = Record(path, int(lines[0]), *lines[1:6])
-        if record.alive():
-            found.append(record)
-        else:
-            path.unlink(missing_ok=True)
-    return found
 
 
 def add_commands(commands: Any) -> None:
@@ -113,7 +74,8 @@ def add_commands(commands: Any) -> None:
         command = _asking(commands.add_parser(name, help=text))
         command.set_defaults(action=_guarded(show))
     logs = _asking(commands.add_parser("logs", help="what an actor or a daemon has printed"))
-    logs.add_argument("what", help="an actor's id or name, or: head, node, local, redis")
+    logs.add_argument("what", help=f"an actor's id or name, or: {', '.join(_DAEMONS)}")
+    logs.add_argument("--node", metavar="NAME", help="a daemon's log on this node; default: here")
     logs.add_argument("-n", "--tail", type=int, default=100, metavar="LINES")
     logs.set_defaults(action=_guarded(_logs))
     down = _asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
@@ -148,7 +110,7 @@ def _guarded(action: Callable[[argparse.Namespace], None]) -> Callable[[argparse
 
 
 def _start(arguments: argparse.Namespace) -> None:
-    folder = home() / "run"
+    folder = home().absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = arguments.name or _free_name(platform.node() or "node")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
@@ -159,38 +121,72 @@ def _start(arguments: argparse.Namespace) -> None:
     if arguments.address and not os.path.exists(key_file):
         raise CommandError(f"no key file {key_file}; copy it from the head's host (mode 0600), or "
                            "name another with --key-file")
+    node_args = [f"--node-arg={word}" for word in _node_words(arguments)]
     log_dir = Path(arguments.log_dir or home() / "logs" / name).absolute()
     log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    record = folder / f"{name}.record"
-    command = [os.path.join(find_bin_dir(), "troupe-local"), "--keep", "--run-dir",
-               tempfile.mkdtemp(prefix="troupe-"), "--bin-dir", find_bin_dir(), "--log-dir",
-               str(log_dir), "--key-file", key_file, "--node-name", name, "--record", str(record)]
+    run_dir = tempfile.mkdtemp(prefix=_host_records.RUN_DIR_PREFIX)
+    command = [os.path.join(find_bin_dir(), "troupe-local"), "--keep", "--run-dir", run_dir,
+               "--bin-dir", find_bin_dir(), "--log-dir", str(log_dir), "--key-file", key_file,
+               "--node-name", name, "--record", str(folder / f"{name}.record")]
     if arguments.head:
         command += ["--listen", f"tcp://{arguments.host}:{arguments.port}"]
         if arguments.no_node:
             command.append("--no-node")
     else:
         command += ["--join", f"tcp://{arguments.address}"]
-    command += [f"--node-arg={word}" for word in _node_words(arguments)]
-    with open(log_dir / "local.out", "ab") as output:
-        supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=output, start_new_session=True)
-    assert supervisor.stdout is not None
-    said = supervisor.stdout.readline().decode(errors="replace").strip()
-    if not said.startswith("ready "):
-        raise CommandError(said.removeprefix("error ") or f"it did not start; see {log_dir}")
-    address = said.split()[1].removeprefix("tcp://")
+    supervisor, address = _launch(command + node_args, run_dir, log_dir)
     try:
         _await_node(address, key_file, None if arguments.no_node else name)
     except CommandError:
-        os.kill(supervisor.pid, signal.SIGTERM)
+        supervisor.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(_STOP_LIMIT_S)
         raise
-    where = f"{_reachable(arguments.host)}:{arguments.port}" if arguments.head else address
     role = "node" if not arguments.head else "head" if arguments.no_node else "head and node"
     print(f"{role} {name} started; logs in {log_dir}")
     if arguments.head:
+        where = f"{_host_records.address_towards(arguments.host)}:{arguments.port}"
         print(f"more nodes:  copy {key_file} there, then  troupe start --address {where}")
         print(f"programs:    export TROUPE_ADDRESS={where} TROUPE_KEY_FILE={key_file}")
+
+
+def _launch(command: Sequence[str], run_dir: str, log_dir: Path
+            ) -> tuple[subprocess.Popen[bytes], str]:
+    """Starts a supervisor; the process, and where it says the head is."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    supervisor = None
+    try:
+        with open(log_dir / "local.out", "ab") as output:
+            supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output,
+                                          stdout=subprocess.PIPE, start_new_session=True)
+        said = _first_line(supervisor, deadline)
+        if said is None:
+            raise CommandError(f"it did not start within {_START_LIMIT_S:g} s and was ended; see "
+                               f"{log_dir}")
+        if not said.startswith("ready "):
+            raise CommandError(said.removeprefix("error ") or f"it did not start; see {log_dir}")
+        return supervisor, said.split()[1].removeprefix("tcp://")
+    except BaseException:
+        if supervisor is not None:
+            supervisor.kill()  # What it has started ends with it.
+            supervisor.wait(_STOP_LIMIT_S)
+        _host_records.remove_run_dir(run_dir)
+        raise
+
+
+def _first_line(process: subprocess.Popen[bytes], deadline: float) -> Optional[str]:
+    """What a process prints first, perhaps nothing; None if that is not known by the deadline."""
+    assert process.stdout is not None
+    said = b""
+    with process.stdout as pipe:
+        while b"\n" not in said:
+            if not _host_records.readable(pipe.fileno(), deadline):
+                return None
+            more = os.read(pipe.fileno(), 4096)
+            if not more:
+                break
+            said += more
+    return said.decode(errors="replace").partition("\n")[0].strip()
 
 
 def _node_words(arguments: argparse.Namespace) -> list[str]:
@@ -205,22 +201,8 @@ def _node_words(arguments: argparse.Namespace) -> list[str]:
                 raise CommandError(f"{flag} wants NAME=..., got {value!r}", 2)
             words += [flag, value]
     host = (arguments.address or arguments.host).rsplit(":", 1)[0]
-    address = arguments.data_address or _reachable(host)
+    address = arguments.data_address or _host_records.address_towards(host)
     return [*words, "--data-address", address]
-
-
-def _reachable(host: str) -> str:
-    """The address of this host that who reaches ``host`` can reach, too."""
-    import socket
-
-    if host in ("0.0.0.0", "::"):
-        host = "192.0.2.1"  # nothing is sent there; it tells the way out
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 def _free_name(host: str) -> str:
@@ -250,30 +232,26 @@ def _stop(arguments: argparse.Namespace) -> None:
         print("nothing runs on this host")
         return
     for record in sorted(running, key=lambda r: r.role == "head"):  # nodes say goodbye to it first
-        os.kill(record.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_LIMIT_S
-        while record.alive():
-            if time.monotonic() > deadline:
-                raise CommandError(f"{record.node} (process {record.pid}) does not end; see "
-                                   f"{record.log_dir}")
-            time.sleep(0.02)
-        record.path.unlink(missing_ok=True)
+        if not _host_records.end(record, _STOP_LIMIT_S):
+            raise CommandError(f"{record.node} (process {record.pid}) does not end; see "
+                               f"{record.log_dir}")
+        record.discard()
         print(f"stopped {record.role} {record.node}")
 
 
 def _down(arguments: argparse.Namespace) -> None:
     address, key_file = target(arguments)
+    running = [record for record in records() if record.serves(address, key_file)]
     driver = _driver(address, key_file)
     try:
         driver.take_down()
     finally:
         driver.shutdown()
-    deadline = time.monotonic() + _STOP_LIMIT_S
-    while any(record.address.endswith(address) or record.role == "node" for record in records()
-              if record.key_file == key_file):
-        if time.monotonic() > deadline:
-            raise CommandError("some of it still runs on this host; try `troupe stop`")
-        time.sleep(0.05)
+    left = _host_records.await_end(running, _STOP_LIMIT_S)
+    if left:
+        names = ", ".join(record.node for record in left)
+        raise CommandError(f"{names} still runs on this host; try `troupe stop`")
+    records()  # Removes what they have left.
     print(f"the cluster at {address} is down")
 
 
@@ -406,30 +384,44 @@ def _groups(arguments: argparse.Namespace) -> None:
 
 
 def _logs(arguments: argparse.Namespace) -> None:
-    here = {record.node: record for record in records()}
-    if arguments.what in ("head", "node", "local", "redis"):
-        paths = [Path(record.log_dir) / f"{arguments.what}.log" for record in here.values()]
+    if arguments.tail < 0:
+        raise CommandError(f"--tail wants a number of lines, got {arguments.tail}", 2)
+    if arguments.node or arguments.what not in _DAEMONS:
+        found = [_log_of(arguments)]
     else:
-        state = ask(*target(arguments))
-        found = [a for a in state["actors"] if arguments.what in (a["id"], a["name"])]
-        if not found:
-            raise CommandError(f"no actor {arguments.what}; `troupe actors` lists them", NOT_FOUND)
-        actor = found[-1]
-        if not actor["process"]:
-            raise CommandError(f"{actor['id']} has no process now: it is {actor['state']}",
-                               NOT_FOUND)
-        if actor["node"] not in here:
-            raise CommandError(f"{actor['id']} runs on node {actor['node']}; run this command on "
-                               "its host, where its log is", NOT_FOUND)
-        paths = [Path(here[actor["node"]].log_dir) / f"worker-{actor['process']}.log"]
+        found = [_read_log(path, arguments.tail) for path in _logs_here(arguments.what)]
+    for log in found:
+        if arguments.output == "json":
+            print(json.dumps(log))
+        else:
+            where = f"{log['node']}:" if log["node"] else ""
+            print(f"==> {where}{log['file']}", *log["lines"], sep="\n")
+
+
+def _log_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the head gets from the node where the log is."""
+    driver = _driver(*target(arguments))
+    try:
+        log = driver.log(arguments.what, arguments.node or "", arguments.tail)
+    except RuntimeError as error:
+        status = NOT_FOUND if code_of(error) == "not_found" else FAILED
+        raise CommandError(getattr(error, "message", None) or str(error), status) from error
+    finally:
+        driver.shutdown()
+    return {"node": log["node"], "file": log["file"], "lines": log["text"].splitlines()}
+
+
+def _logs_here(daemon: str) -> list[Path]:
+    paths = [Path(record.log_dir) / f"{daemon}.log" for record in records()]
     paths = [path for path in paths if path.exists()]
     if not paths:
-        raise CommandError(f"no log of {arguments.what} on this host", NOT_FOUND)
-    for path in paths:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()[-arguments.tail:]
-        if arguments.output == "json":
-            print(json.dumps({"file": str(path), "lines": lines}))
-        else:
-            print(f"==> {path}", *lines, sep="\n")
+        raise CommandError(f"no log of {daemon} on this host; --node NAME shows another's",
+                           NOT_FOUND)
+    return paths
+
+
+def _read_log(path: Path, lines: int) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return {"node": "", "file": str(path), "lines": text.splitlines()[-lines:] if lines else []}

@@ -30,6 +30,8 @@ void ForEachMessage(F&& f) {
   f(MessageOf<NodeHello>{"NodeHello", kFrameNodeHello});
   f(MessageOf<WorkerExited>{"WorkerExited", kFrameWorkerExited});
   f(MessageOf<WorkerOutput>{"WorkerOutput", kFrameWorkerOutput});
+  f(MessageOf<ReadLog>{"ReadLog", kFrameReadLog});
+  f(MessageOf<LogTail>{"LogTail", kFrameLogTail});
   f(MessageOf<StartWorker>{"StartWorker", kFrameStartWorker});
   f(MessageOf<KillWorker>{"KillWorker", kFrameKillWorker});
   f(MessageOf<NodeAnswer>{"NodeAnswer", kFrameNodeAnswer});

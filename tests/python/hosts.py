@@ -6,7 +6,10 @@ taking the host's end of its cable down, which loses packets without telling any
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 import troupe
 
 import network
+from processes import wait_gone
 
 
 def missing() -> str:
@@ -72,6 +76,25 @@ class Hosts:
     def spaces(self) -> list[str]:
         """The network namespaces of the hosts."""
         return [self._network.space(index) for index in range(self.count)]
+
+    def pids(self, index: int) -> list[int]:
+        """What runs on the host."""
+        return self._network.pids(index)
+
+    def lose(self, index: int) -> None:
+        """The host is gone from one moment to the next, with all that runs on it.
+
+        ``mend`` and ``start_node`` make it a new one.
+        """
+        self.cut(index)
+        deadline = time.monotonic() + 10
+        while running := self.pids(index):  # The node may have started one meanwhile.
+            assert time.monotonic() < deadline, running
+            for pid in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            wait_gone(running, 1)
+        self.nodes[index].wait(10)
 
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""

@@ -76,6 +76,12 @@ class Network:
         """The address of a host."""
         return f"{self.subnet}.{index + 2}"
 
+    def pids(self, index: int) -> list[int]:
+        """The processes of a host."""
+        listed = subprocess.run(["ip", "netns", "pids", self.space(index)], capture_output=True,
+                                text=True, check=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more; nobody is told."""
         ip("link", "set", f"{self._tag}v{index}", "down")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,34 @@ def test_stop_ends_what_runs_here_nodes_first(cli: Cli) -> None:
     assert "nothing runs" in cli.run("stop")
 
 
+def test_what_a_killed_supervisor_leaves_is_gone_with_the_next_command(
+    cli: Cli, tmp_path: Path
+) -> None:
+    port = free_port()
+    start = ("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    cli.run(*start)
+    record = tmp_path / "run" / "first.record"
+    lines = record.read_text().splitlines()
+    run_dir = Path(lines[6])
+    assert (run_dir / "redis.conf").exists()
+    os.kill(int(lines[0]), 9)
+    assert_nothing_left(str(tmp_path))  # Its daemons end with it.
+    assert "nothing runs" in cli.run("stop")
+    assert not run_dir.exists() and not record.exists()
+    cli.run(*start)
+
+
+def test_down_ends_one_cluster_of_two_with_the_same_key(cli: Cli) -> None:
+    ports = {name: free_port() for name in ("one", "two")}
+    for name, port in ports.items():
+        cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", name)
+    cli.run("start", "--address", f"127.0.0.1:{ports['two']}", "--name", "more")
+    assert "is down" in cli.run("down", "--address", f"localhost:{ports['one']}")
+    cli.run("status", "--address", f"127.0.0.1:{ports['one']}", status=3)
+    assert {node["id"] for node in cli.json("nodes")} == {"two", "more"}
+    assert cli.run("stop").splitlines() == ["stopped node more", "stopped head two"]
+
+
 def test_a_head_that_dies_is_started_again_and_knows_its_nodes(cli: Cli) -> None:
     port = free_port()
     cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
@@ -79,6 +108,42 @@ def test_a_head_that_dies_is_started_again_and_knows_its_nodes(cli: Cli) -> None
     os.kill(int(found[-1]), 9)
     cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
     assert {node["id"] for node in cli.json("nodes")} == {"first", "second"}
+
+
+def test_logs_of_actors_and_daemons_from_anywhere(cli: Cli, tmp_path: Path) -> None:
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
+    key_file = tmp_path / "cluster.key"
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import troupe
+from actor_cases import Counter
+troupe.init(address="127.0.0.1:{port}", key_file={str(key_file)!r})
+talker = Counter.options(name="talker", node="second", lifetime="detached").remote()
+troupe.get(talker.say.remote("one", "two", "three"), timeout=60)
+"""
+    subprocess.run([sys.executable, "-c", code], env=cli.environment, timeout=60, check=True)
+    elsewhere = Cli(tmp_path / "elsewhere")  # Nothing runs there; it can reach the head.
+    cluster = ("--address", f"127.0.0.1:{port}", "--key-file", str(key_file))
+
+    def two_lines() -> tuple[str, list[str]]:
+        log = elsewhere.json("logs", "talker", "-n", "2", *cluster)
+        assert Path(log["file"]).parent == tmp_path / "logs" / "second"
+        return log["node"], log["lines"]
+
+    deadline = time.monotonic() + 20  # The node may have to read what has been printed yet.
+    while two_lines() != ("second", ["two", "three"]):
+        assert time.monotonic() < deadline, two_lines()
+    text = elsewhere.run("logs", "head", "--node", "first", *cluster)
+    assert text.startswith("==> first:") and "node second on" in text
+    assert "no node nowhere" in elsewhere.run("logs", "node", "--node", "nowhere", *cluster,
+                                              status=4)
+    assert "node second: cannot read the log" in elsewhere.run(
+        "logs", "redis", "--node", "second", *cluster, status=4)
+    assert "no actor nobody" in elsewhere.run("logs", "nobody", *cluster, status=4)
+    assert "--node NAME" in elsewhere.run("logs", "node", *cluster, status=4)
 
 
 def test_mistakes_are_told_with_their_status(cli: Cli, tmp_path: Path) -> None:
