@@ -39,9 +39,10 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   struct Options {
     std::string node;  // For error messages.
     int actor_threads = 1;
-    TypeTable types;                         // What can be started in this process.
-    Program program;                         // How more processes like this one are started,
-    std::vector<std::string> plugin_host;    // and, before its path, one that loads a plugin.
+    TypeTable types;  // What can be started in this process.
+    Program program;  // How more processes like this one are started,
+    // and, before its path, one that loads a plugin.
+    std::vector<std::string> plugin_host = {kPluginHost, kPluginFlag};
     std::shared_ptr<Supervisor> supervisor;  // Null: no placed actors.
   };
 

@@ -49,6 +49,11 @@ struct PlacementWish {
   }
 };
 
+// The program that hosts the actors of plugins. Nodes start the one beside their daemon, so that
+// it is of their release and need not lie where the driver has it.
+inline constexpr const char* kPluginHost = "troupe-worker";
+inline constexpr const char* kPluginFlag = "--plugin";
+
 // How its processes are started; many actors share one.
 struct Program {
   std::vector<std::string> argv;

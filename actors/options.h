@@ -39,7 +39,9 @@ struct ActorOptions {
   Duration backoff_most = seconds(10);   // up to this.
   Duration timeout = seconds(60);        // From its process's start until it can be called.
   std::map<std::string, std::string> env = {};
-  std::string plugin = {};  // A shared object that describes the type; empty: this program.
+  // A plugin that describes the type (daemons/plugin.h): its absolute path on the nodes. Empty:
+  // this program does.
+  std::string plugin = {};
   // Command line of another program that describes the type; empty: this one.
   std::vector<std::string> program = {};
   // As CallLimits.
@@ -58,6 +60,7 @@ struct TaskOptions {
   std::vector<std::string> labels = {};
   Duration timeout = seconds(3600);
   int32_t max_retries = 3;  // If its process dies; a task that threw is not repeated.
+  std::string plugin = {};  // As ActorOptions::plugin.
 };
 
 }  // namespace troupe

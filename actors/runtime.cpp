@@ -12,6 +12,17 @@ Error NoCluster() {
                "this process is not part of a cluster; call troupe::Init first"};
 }
 
+// Of what a process is started with. The nodes' working directories are nobody's business.
+Status CheckProgram(const ActorOptions& options) {
+  if (options.plugin.empty()) return Status::Ok();
+  if (!options.program.empty())
+    return Error{ErrorCode::kInvalidArgument, "an actor is of a plugin or of a program, not both"};
+  if (options.plugin.starts_with('/')) return Status::Ok();
+  return Error{
+      ErrorCode::kInvalidArgument,
+      "a plugin is named by its absolute path on the nodes, not \"" + options.plugin + "\""};
+}
+
 ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
                  const ActorBlueprint& blueprint) {
   ActorSpec spec;
@@ -61,6 +72,7 @@ ActorBlueprint MakeBlueprint(const CallLimits& limits, const std::string& type,
 void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& options,
                 const ActorBlueprint& blueprint, OnRef done) {
   if (system->supervisor() == nullptr) return done(NoCluster());
+  if (const Status s = CheckProgram(options); !s.ok()) return done(s.error());
   system->supervisor()->Create(
       SpecOf(*system, options, blueprint),
       [system, done = std::move(done)](const Result<ActorAddress>& address) {

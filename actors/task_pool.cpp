@@ -68,7 +68,7 @@ class TaskPool::Task final : public PendingCall {
 
 std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const std::string& task,
                                               std::string arguments, const CallDone& done) {
-  const Kind kind{options.resources, options.labels, options.max_retries};
+  const Kind kind{options.resources, options.labels, options.max_retries, options.plugin};
   auto submitted =
       std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0);
   submitted->call->deadline = SteadyClock().Now() + options.timeout;
@@ -131,7 +131,7 @@ void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
 
 void TaskPool::Create(const Kind& kind, const std::shared_ptr<Runner>& runner) {
   ActorOptions options;
-  std::tie(options.resources, options.labels, options.max_restarts) = kind;
+  std::tie(options.resources, options.labels, options.max_restarts, options.plugin) = kind;
   const auto system = system_->shared_from_this();
   PlaceAsync(system, options, MakeBlueprint(options.limits(), kTaskRunner, ""),
              [this, system, kind, runner](const Result<std::shared_ptr<ActorRef>>& placed) {

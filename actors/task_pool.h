@@ -1,10 +1,10 @@
 // TaskPool: runs a program's tasks in worker processes that are started and ended by demand.
 //
 // A runner is a placed actor whose methods are the tasks; it runs one at a time. Tasks of one kind
-// (resources, labels, retries) wait in one queue, from which any runner of the kind takes the next,
-// so that none waits for a runner that gets no room. While tasks wait, more runners are asked for,
-// kRunnersComing at once. A runner that has been idle is ended, one that still waits for room
-// withdrawn.
+// (resources, labels, retries, plugin) wait in one queue, from which any runner of the kind takes
+// the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
+// asked for, kRunnersComing at once. A runner that has been idle is ended, one that still waits for
+// room withdrawn.
 // Thread: any.
 // Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
 #pragma once
@@ -44,7 +44,8 @@ class TaskPool {
 
  private:
   class Task;
-  using Kind = std::tuple<std::map<std::string, double>, std::vector<std::string>, int32_t>;
+  using Kind =
+      std::tuple<std::map<std::string, double>, std::vector<std::string>, int32_t, std::string>;
   struct Runner {
     std::shared_ptr<ActorRef> ref;  // Null: being created.
     bool alive = false;             // It has answered once, so there was room for it.

@@ -36,17 +36,26 @@ Registered& TheRegistered() {
   return registered;
 }
 
+template <class T>
+std::string Names(const std::map<std::string, T>& entries) {
+  std::string names;
+  for (const auto& [name, entry] : entries) names += (names.empty() ? "" : ", ") + name;
+  return names.empty() ? "none" : names;
+}
+
 }  // namespace
+
+std::string TypeTable::Describe() const {
+  return "actors " + Names(factories_) + "; tasks " + Names(tasks_);
+}
 
 Result<std::unique_ptr<Instance>> TypeTable::Make(ActorSystem* system, const std::string& type,
                                                   const std::string& arguments) const {
   if (type == kTaskRunner) return std::unique_ptr<Instance>(new TaskInstance(tasks_));
   const auto found = factories_.find(type);
   if (found != factories_.end()) return found->second(system, arguments);
-  std::string known;
-  for (const auto& [name, factory] : factories_) known += (known.empty() ? "" : ", ") + name;
   return Error{ErrorCode::kNotFound, "this program does not describe an actor type " + type +
-                                         " (it describes " + (known.empty() ? "none" : known) +
+                                         " (it describes " + Names(factories_) +
                                          "); describe it with TROUPE_ACTOR"};
 }
 

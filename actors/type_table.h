@@ -40,6 +40,8 @@ class TypeTable {
   void AddFactory(const std::string& type, Factory factory) {
     factories_[type] = std::move(factory);
   }
+  // The names of the actor types and of the tasks, for people: "actors A, B; tasks none".
+  [[nodiscard]] std::string Describe() const;
   [[nodiscard]] Result<std::unique_ptr<Instance>> Make(ActorSystem* system, const std::string& type,
                                                        const std::string& arguments) const;
 

@@ -18,7 +18,47 @@ std::string Env(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+struct Assigned {
+  std::unique_ptr<WorkerClient> client;
+  Assignment assignment;
+};
+
+// Ends the process if there is nothing to do, or nobody to ask.
+Assigned AwaitAssigned() {
+  InitLogging("actor");
+  Result<std::unique_ptr<WorkerClient>> client = WorkerClient::FromEnvironment();
+  if (!client.ok()) {
+    std::cerr << "actor host: " << client.error().ToString() << std::endl;
+    std::_Exit(1);
+  }
+  // As long as its node wants it: it ends with the node.
+  std::optional<Assignment> assignment;
+  while (!assignment && !(*client)->released()) assignment = (*client)->WaitAssignment(seconds(1));
+  if (!assignment) std::_Exit(0);
+  return {std::move(*client), std::move(*assignment)};
+}
+
+int Refuse(WorkerClient& worker, const Error& why) {
+  const actors::ActorSaved failure{"", 0, actors::ToChain(why)};
+  worker.Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
+  return 1;
+}
+
 }  // namespace
+
+bool InActorProcess() { return std::getenv("TROUPE_WORKER_PROCESS") != nullptr; }
+
+void HostAssigned(const ActorProcessOptions& options) {
+  const Assigned assigned = AwaitAssigned();
+  const int code = RunActorProcess(*assigned.client, assigned.assignment, options);
+  std::cout.flush();
+  std::_Exit(code);
+}
+
+void RefuseAssigned(const Error& why) {
+  const Assigned assigned = AwaitAssigned();
+  std::_Exit(Refuse(*assigned.client, why.WithContext("node " + assigned.client->node())));
+}
 
 Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
                                                          const std::string& owner,
@@ -39,7 +79,6 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
   system_options.node = worker.node();
   system_options.types = std::move(options.types);
   system_options.program = std::move(options.program);
-  system_options.plugin_host = std::move(options.plugin_host);
   system_options.supervisor = link;
   std::shared_ptr<actors::ActorSystem> system =
       actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
@@ -56,11 +95,7 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
 
 int RunActorProcess(WorkerClient& worker, const Assignment& assignment,
                     ActorProcessOptions options) {
-  const auto fail = [&](const Error& error) {
-    const actors::ActorSaved failure{"", 0, actors::ToChain(error)};
-    worker.Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
-    return 1;
-  };
+  const auto fail = [&](const Error& error) { return Refuse(worker, error); };
   Result<actors::ActorAssignment> actor =
       wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, assignment.payload);
   if (!actor.ok()) return fail(actor.error());

@@ -15,8 +15,14 @@ namespace troupe::daemons {
 struct ActorProcessOptions {
   actors::TypeTable types;
   actors::Program program;  // How more processes like this one are started.
-  std::vector<std::string> plugin_host;
 };
+
+// In a process that a node has started for an actor: whether this is one.
+[[nodiscard]] bool InActorProcess();
+// Hosts the actor that the head assigns to this process, and ends the process after it.
+[[noreturn]] void HostAssigned(const ActorProcessOptions& options);
+// Tells the head that the actor that it assigns cannot be made, and why; ends the process.
+[[noreturn]] void RefuseAssigned(const Error& why);
 
 // Hosts the actor of `worker`'s assignment until the head lets the process go. Returns the exit
 // status of the process.

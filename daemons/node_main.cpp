@@ -75,6 +75,8 @@ int main(int argc, char** argv) {
       return fail("--resource wants NAME=AMOUNT, got '" + text + "'");
   }
   for (const std::string& text : labels) options.labels.insert(split(text));
+  std::error_code ignored;
+  options.bin_dir = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
   if (options.node.empty()) options.node = HostName() + "-" + std::to_string(::getpid());
   bool own_dir = false;
   if (options.run_dir.empty()) {

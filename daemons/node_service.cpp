@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "actors/cluster_protocol.h"
 #include "daemons/log_tail.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -183,6 +184,13 @@ void NodeService::OnStart(const StartWorker& start) {
   watch_->Reset(slot);
   SpawnOptions spawn;
   spawn.argv = start.argv;
+  if (!start.argv.empty() && start.argv.front() == actors::kPluginHost) {
+    const Result<std::string> host = FindProgram(actors::kPluginHost, options_.bin_dir);
+    if (!host.ok())
+      return refuse(host.error().message + " nor in " + options_.bin_dir +
+                    "; plugins need it: install the programs of this release of Troupe together");
+    spawn.argv.front() = *host;
+  }
   spawn.env = start.env;
   spawn.env["TROUPE_WORKER_PROCESS"] = start.process;
   spawn.env["TROUPE_WORKER_NODE"] = options_.node;

@@ -35,6 +35,7 @@ struct NodeOptions {
   std::string run_dir;  // Private directory (0700) for the death-watch page and sockets.
   PeerAddress head;
   std::string key_file;  // Empty on one host.
+  std::string bin_dir;   // Of the program that loads plugins; empty: it is on PATH.
   std::string log_dir;   // If set, per-worker output files are written here too.
   std::string
       notice_file;  // If this file appears, the node is being preempted; its first line is the

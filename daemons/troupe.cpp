@@ -10,7 +10,6 @@
 #include "daemons/actor_link.h"
 #include "daemons/actor_process.h"
 #include "daemons/driver_client.h"
-#include "runtime/log.h"
 #include "runtime/process.h"
 
 namespace troupe::internal {
@@ -72,19 +71,7 @@ void Print(const actors::ActorOutput& output) {
 
 void HostIfWorker(const actors::TypeTable& types) {
   std::signal(SIGPIPE, SIG_IGN);
-  if (std::getenv("TROUPE_WORKER_PROCESS") == nullptr) return;
-  InitLogging("actor");
-  Result<std::unique_ptr<daemons::WorkerClient>> client = daemons::WorkerClient::FromEnvironment();
-  if (!client.ok()) {
-    std::cerr << "actor host: " << client.error().ToString() << std::endl;
-    std::_Exit(1);
-  }
-  std::optional<Assignment> assignment;
-  while (!assignment && !(*client)->released()) assignment = (*client)->WaitAssignment(seconds(1));
-  if (!assignment) std::_Exit(0);
-  const int code = daemons::RunActorProcess(**client, *assignment, {types, {{SelfPath()}, {}}, {}});
-  std::cout.flush();
-  std::_Exit(code);
+  if (daemons::InActorProcess()) daemons::HostAssigned({types, {{SelfPath()}, {}}});
 }
 
 Result<Runtime> Start(const InitOptions& options, actors::TypeTable types) {
@@ -120,7 +107,6 @@ Result<Runtime> Start(const InitOptions& options, actors::TypeTable types) {
   system_options.node = "driver";
   system_options.types = std::move(types);
   system_options.program = {{SelfPath()}, {}};
-  if (bin_dir.ok()) system_options.plugin_host = {*bin_dir + "/troupe-worker", "--plugin"};
   system_options.supervisor = driver->link;
   driver->system = actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + raw->socket_dir() + "/" + raw->id() + ".sock";

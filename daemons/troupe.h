@@ -12,8 +12,9 @@
 //   }
 //
 // The same executable is driver and worker: the cluster starts it again for every actor, and Init
-// hosts the actor there. What can be described: actors/actor_type.h. What a runtime can do:
-// actors/runtime.h. What a running method can ask: actors/context.h.
+// hosts the actor there. Types may also lie in a plugin: daemons/plugin.h. What can be described:
+// actors/actor_type.h. What a runtime can do: actors/runtime.h. What a running method can ask:
+// actors/context.h.
 // Thread: any.
 // Owns: the last copy of a Runtime ends its embedded cluster and every actor spawned through it
 // that is not detached.

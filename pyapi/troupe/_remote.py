@@ -294,20 +294,23 @@ def kill(handle: ActorHandle, no_restart: bool = True) -> None:
 def cpp_actor(
     program: Sequence[str], type: str, args: Sequence[Any] = (), **options: Any
 ) -> ActorHandle:
-    """Starts an actor of a C++ program: one that describes ``type`` with TROUPE_ACTOR.
+    """Starts an actor of a C++ program or plugin: one that describes ``type`` with TROUPE_ACTOR.
 
     Args:
-        program: its command line; the path must exist on every node.
+        program: its command line, or a plugin, ``"/path/till.so"``; the path must exist on every
+            node.
         type: the class, as TROUPE_ACTOR names it.
         args: of its constructor: bool, int, float, str, bytes, list, dict with str keys, handles.
         options: as of actors of Python; see :func:`troupe.remote`.
     """
-    if isinstance(program, str):
-        program = [program]
     session = _session.current()
     session.check()
     native = _options.actor_options(options, False)
-    native["program"] = [str(part) for part in program]
+    if isinstance(program, str) and program.endswith(".so"):
+        native["plugin"] = program
+    else:
+        command = [program] if isinstance(program, str) else program
+        native["program"] = [str(part) for part in command]
     ref = _calls.native_errors(type, _refs.CPP, lambda: session.actors.spawn(
         type, _calls.pack_plain(list(args), f"{type}()"), native))
     return ActorHandle(session, ref, type, None, _refs.CPP,

@@ -16,6 +16,7 @@ from troupe import _session
 from conftest import PYAPI
 
 PEER = Path(os.environ.get("TROUPE_BUILD_DIR") or PYAPI.parent) / "tests" / "python_peer"
+PLUGIN = PEER.parent / "plugins" / "till.so"
 ABACUS = "troupe::testing::Abacus"
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -74,6 +75,14 @@ def test_python_calls_an_actor_of_cpp() -> None:
     assert soon(troupe.get_actor("abacus").Add.remote(1)) == 43
     assert soon(spawn().AddTo.remote(abacus, 7)) == 50
     assert soon(abacus.Add.remote(troupe.put(5))) == 55
+
+
+def test_python_calls_an_actor_of_a_plugin() -> None:
+    till = troupe.cpp_actor(str(PLUGIN), "troupe::testing::Till", [40])
+    assert soon(till.Sell.remote(2)) == 42
+    assert soon(till.Program.remote()) == "troupe-worker"
+    with pytest.raises(troupe.ActorError, match="/nowhere.so cannot be read"):
+        soon(troupe.cpp_actor("/nowhere.so", "Till").Sell.remote(1))
 
 
 def test_errors_of_an_actor_of_cpp() -> None:

@@ -1,0 +1,17 @@
+# TROUPE_PROTOCOL: a digest of the headers that define what processes of a cluster send each other, without comments and
+# spaces. A plugin brings a runtime of its own, which may have been built long ago: equal digests tell that it will be
+# understood.
+set(troupe_protocol_headers
+  actors/actor_type.h actors/cluster_protocol.h actors/error_chain.h actors/protocol.h actors/supervisor.h
+  collective_groups/messages.h runtime/error.h runtime/transport.h runtime/wire.h scheduler/protocol.h)
+set(troupe_protocol_text "")
+foreach(header IN LISTS troupe_protocol_headers)
+  set(troupe_protocol_header ${PROJECT_SOURCE_DIR}/${header})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${troupe_protocol_header})
+  file(READ ${troupe_protocol_header} text)
+  string(REGEX REPLACE "//[^\n]*" "" text "${text}")
+  string(REGEX REPLACE "[ \t\r\n]+" "" text "${text}")
+  string(APPEND troupe_protocol_text "${text}")
+endforeach()
+string(SHA256 TROUPE_PROTOCOL "${troupe_protocol_text}")
+string(SUBSTRING ${TROUPE_PROTOCOL} 0 12 TROUPE_PROTOCOL)
