@@ -448,19 +448,19 @@ void ActorSystem::OnFrame(const std::string& from, const std::string& frame) {
       });
     case kFrameActorReply:
       return On<ActorReply>(*type, frame, [&](ActorReply& m) {
-        if (const auto remote = FindRemote(m.actor)) remote->OnReply(std::move(m));
+        if (const auto remote = FindRemote(m.actor)) remote->OnReply(from, std::move(m));
       });
     case kFrameActorMissing:
       return On<ActorMissing>(*type, frame, [&](ActorMissing& m) {
-        if (const auto remote = FindRemote(m.actor)) remote->OnMissing(m);
+        if (const auto remote = FindRemote(m.actor)) remote->OnMissing(from, m);
       });
     case kFrameActorFull:
       return On<ActorFull>(*type, frame, [&](ActorFull& m) {
-        if (const auto remote = FindRemote(m.actor)) remote->OnFull(m);
+        if (const auto remote = FindRemote(m.actor)) remote->OnFull(from, m);
       });
     case kFrameActorRoom:
       return On<ActorRoom>(*type, frame, [&](ActorRoom& m) {
-        if (const auto remote = FindRemote(m.actor)) remote->OnRoom();
+        if (const auto remote = FindRemote(m.actor)) remote->OnRoom(from);
       });
     case kFrameActorWatch:
       return On<ActorWatch>(*type, frame, [&](ActorWatch& m) { OnWatch(from, m); });

@@ -108,13 +108,14 @@ void RemoteActor::Cancel(uint64_t call) {
   if (given_up.settled) given_up.settled->done(std::move(given_up.settled->result));
 }
 
-void RemoteActor::OnReply(ActorReply reply) {
+void RemoteActor::OnReply(const std::string& from, ActorReply reply) {
   std::optional<SettledCall> settled;
   if (trace::On())
     trace::AsyncEnd("call", reply.number, {{"code", int64_t{reply.error.empty() ? 0 : 1}}});
   const bool confirm = reply.confirm || reply.value.size() > kConfirmBytes;
   {
     std::lock_guard lock(mu_);
+    if (from != address_.process.peer) return;
     settled = window_.OnReply(std::move(reply));
     Pump(SteadyClock().Now());
     if (confirm) {
@@ -125,19 +126,22 @@ void RemoteActor::OnReply(ActorReply reply) {
   if (settled) settled->done(std::move(settled->result));
 }
 
-void RemoteActor::OnMissing(const ActorMissing& missing) {
+void RemoteActor::OnMissing(const std::string& from, const ActorMissing& missing) {
   std::lock_guard lock(mu_);
+  if (from != address_.process.peer) return;
   window_.OnMissing(missing.numbers);
   Pump(SteadyClock().Now());
 }
 
-void RemoteActor::OnFull(const ActorFull& full) {
+void RemoteActor::OnFull(const std::string& from, const ActorFull& full) {
   std::lock_guard lock(mu_);
+  if (from != address_.process.peer) return;
   window_.OnFull(SteadyClock().Now(), full.number);
 }
 
-void RemoteActor::OnRoom() {
+void RemoteActor::OnRoom(const std::string& from) {
   std::lock_guard lock(mu_);
+  if (from != address_.process.peer) return;
   window_.OnRoom();
   Pump(SteadyClock().Now());
 }

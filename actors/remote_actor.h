@@ -31,10 +31,12 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
 
   // Links to it or asks where it is. Once, when it is in the system's table.
   void Begin();
-  void OnReply(ActorReply reply);
-  void OnMissing(const ActorMissing& missing);
-  void OnFull(const ActorFull& full);
-  void OnRoom();
+  // What the process `from` says of it; what is not the one that it lives in now is not heard: the
+  // head may have given a life up that goes on out of its sight.
+  void OnReply(const std::string& from, ActorReply reply);
+  void OnMissing(const std::string& from, const ActorMissing& missing);
+  void OnFull(const std::string& from, const ActorFull& full);
+  void OnRoom(const std::string& from);
   void OnWhereabouts(const Whereabouts& whereabouts);
   void OnGone(const Error& reason);
   // Deadlines, checks, what is left to send. False when no call is open any more.

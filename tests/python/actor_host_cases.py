@@ -100,6 +100,24 @@ class SavedWitness:
         self.counts = pickle.loads(state)
 
 
+@troupe.remote(max_restarts=1)
+class Gate:
+    def go_through(self, folder: str) -> int:
+        """Returns when there is a file for this incarnation, which it is told by another."""
+        incarnation = troupe.current().incarnation
+        Path(folder, f"begun-{incarnation}").touch()
+        while not Path(folder, f"open-{incarnation}").exists():
+            time.sleep(0.01)
+        return incarnation
+
+
+@troupe.remote
+class Visitor:
+    def visit(self, gate: Any, folder: str) -> int:
+        through: int = troupe.get(gate.go_through.options(retries=1).remote(folder))
+        return through
+
+
 @troupe.remote
 class Asker:
     def ask(self, witness: Any, path: str) -> None:

@@ -103,6 +103,13 @@ class Hosts:
     def mend(self, index: int) -> None:
         self._network.mend(index)
 
+    def mute(self, index: int) -> None:
+        """The head and this process do not hear the host any more; the other hosts do."""
+        self._network.mute(index)
+
+    def unmute(self, index: int) -> None:
+        self._network.unmute(index)
+
     def impair(self, index: int, **how: float) -> None:
         """See :meth:`network.Network.impair`."""
         self._network.impair(index, **how)

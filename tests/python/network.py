@@ -90,6 +90,13 @@ class Network:
         """The host is back."""
         ip("link", "set", f"{self._tag}v{index}", "up")
 
+    def mute(self, index: int) -> None:
+        """What the host sends to the machine outside is lost; hosts still reach each other."""
+        ip("-n", self.space(index), "route", "add", "blackhole", f"{self.gateway}/32")
+
+    def unmute(self, index: int) -> None:
+        ip("-n", self.space(index), "route", "del", "blackhole", f"{self.gateway}/32")
+
     def impair(
         self, index: int, delay_ms: float = 0.0, jitter_ms: float = 0.0, loss: float = 0.0
     ) -> None:

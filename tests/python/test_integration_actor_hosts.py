@@ -18,7 +18,17 @@ from troupe._cluster import find_bin_dir
 
 import lossy_link
 from actor_cases import Counter, Echo, Ledger
-from actor_host_cases import Asker, Peer, SavedWitness, Sequence, Source, Witness, read
+from actor_host_cases import (
+    Asker,
+    Gate,
+    Peer,
+    SavedWitness,
+    Sequence,
+    Source,
+    Visitor,
+    Witness,
+    read,
+)
 from conftest import PYAPI
 from hosts import Hosts, missing
 
@@ -279,3 +289,21 @@ def test_a_host_that_returns_does_not_bring_back_the_dead(hosts: Hosts, tmp_path
     assert not [when for when, _ in read(heard) if when > back_at]
     assert not [when for when, _ in read(heard_saved) if when > dead_at]
     assert restarts(plain) == restarts(saved) == 1
+
+
+def test_the_answer_of_a_life_that_is_over_is_not_taken(hosts: Hosts, tmp_path: Path) -> None:
+    """The head does not hear a host; who calls an actor there still does."""
+    gate = Gate.options(**on(1)).remote()
+    ref = Visitor.options(node="host0").remote().visit.remote(gate, str(tmp_path))
+    until((tmp_path / "begun-1").exists, True)
+    hosts.mute(1)
+    try:
+        until((tmp_path / "begun-2").exists, True)
+        (tmp_path / "open-1").touch()
+        assert troupe.wait([ref], timeout=1.0)[0] == []
+        (tmp_path / "open-2").touch()
+        assert soon(ref) == 2
+    finally:
+        hosts.unmute(1)
+    host_is(1, "alive")
+    assert restarts(gate) == 1

@@ -321,6 +321,23 @@ TEST_F(ActorSystemTest, ARestartFailsWhatWasOnItsWayAndRepeatsWhatMayBe) {
   EXPECT_EQ(Ran(), (std::vector<std::string>{"once", "again", "later"}));
 }
 
+TEST_F(ActorSystemTest, TheAnswerOfALifeThatWasGivenUpIsNotTaken) {
+  const ActorAddress first = Host(1);
+  ref_ = caller_->Refer(first);
+  Alive(first);
+  const auto call = Say("x", true, "wait");
+  ASSERT_TRUE(Until([&] { return Ran().size() == 1; }));
+  Restarting(2);  // Its process lives on, where the head does not hear it.
+  Alive(Host(2));
+  ASSERT_TRUE(Until([&] { return Ran().size() == 2; }));
+  const ActorReply stale{"a", call->number, {}, "stale", false};
+  (void)mails_["host1"]->Send("caller", wire::Encode(kFrameActorReply, stale));
+  for (int i = 0; i < 100; ++i) Step();
+  EXPECT_FALSE(call->result) << "it is with the next life";
+  world_.gate.Set();
+  EXPECT_EQ(Wait(call), "x");
+}
+
 TEST_F(ActorSystemTest, WhereStateIsSavedARepeatedCallHasItsEffectOnce) {
   const ActorAddress first = Host(1, true);
   ref_ = caller_->Refer(first);
