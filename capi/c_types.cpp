@@ -25,6 +25,15 @@ Error Failed(const std::string& what, troupe_code code, const troupe_reply& repl
   return error.WithContext(what);
 }
 
+// What a callback has come to. One that is C++ behind its C may throw.
+template <class F>
+Status Ran(const std::string& what, const troupe_reply& reply, F&& callback) {
+  troupe_code code = TROUPE_OK;
+  Status ran = actors::Guarded(what, [&] { code = callback(); });
+  if (!ran.ok() || code == TROUPE_OK) return ran;
+  return Failed(what, code, reply);
+}
+
 // A described type with the texts that C need not keep.
 struct Described {
   std::string name;
@@ -43,32 +52,32 @@ class CInstance final : public actors::Instance {
                              std::string arguments) override {
     troupe_context context{&call};
     troupe_reply reply;
-    troupe_code code = TROUPE_OK;
-    const std::string what = type_->name + "." + method;
-    const Status ran = actors::Guarded(what, [&] {
-      code = type_->callbacks.invoke(state_, &context, method.c_str(), BytesOf(arguments), &reply);
+    bool unknown = false;
+    const Status ran = Ran(type_->name + "." + method, reply, [&] {
+      const troupe_code code =
+          type_->callbacks.invoke(state_, &context, method.c_str(), BytesOf(arguments), &reply);
+      unknown = code == TROUPE_NOT_FOUND && reply.message.empty();
+      return code;
     });
     if (context.runtime != nullptr) ReleaseRuntime(context.runtime);
+    if (unknown) return Error{ErrorCode::kNotFound, type_->name + " has no method " + method};
     if (!ran.ok()) return ran.error();
-    if (code == TROUPE_NOT_FOUND && reply.message.empty())
-      return Error{ErrorCode::kNotFound, type_->name + " has no method " + method};
-    if (code != TROUPE_OK) return Failed(what, code, reply);
     if (reply.has_value) return std::move(reply.value);
     return wire::Encode(actors::kValueType, actors::Box<void>{});
   }
   [[nodiscard]] bool saves() const override { return type_->callbacks.save != nullptr; }
   Result<std::string> Save() override {
     troupe_reply reply;
-    const troupe_code code = type_->callbacks.save(state_, &reply);
-    if (code != TROUPE_OK) return Failed(type_->name + ".save", code, reply);
+    const Status ran =
+        Ran(type_->name + ".save", reply, [&] { return type_->callbacks.save(state_, &reply); });
+    if (!ran.ok()) return ran.error();
     return std::move(reply.value);
   }
   Status Restore(const std::string& saved) override {
     if (!saves()) return Status::Ok();
     troupe_reply reply;
-    const troupe_code code = type_->callbacks.restore(state_, BytesOf(saved), &reply);
-    if (code != TROUPE_OK) return Failed(type_->name + ".restore", code, reply);
-    return Status::Ok();
+    return Ran(type_->name + ".restore", reply,
+               [&] { return type_->callbacks.restore(state_, BytesOf(saved), &reply); });
   }
 
  private:
@@ -81,8 +90,10 @@ Result<std::unique_ptr<actors::Instance>> Construct(const std::shared_ptr<const 
   troupe_reply reply;
   void* state = nullptr;
   const troupe_actor_type& callbacks = type->callbacks;
-  const troupe_code code = callbacks.construct(callbacks.user, BytesOf(arguments), &reply, &state);
-  if (code != TROUPE_OK) return Failed("the constructor of " + type->name, code, reply);
+  const Status ran = Ran("the constructor of " + type->name, reply, [&] {
+    return callbacks.construct(callbacks.user, BytesOf(arguments), &reply, &state);
+  });
+  if (!ran.ok()) return ran.error();
   return std::unique_ptr<actors::Instance>(std::make_unique<CInstance>(type, state));
 }
 

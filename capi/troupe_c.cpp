@@ -1,6 +1,8 @@
 #include "capi/troupe_c.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,12 +39,20 @@ struct ErrorEntry {
   std::string text = error.ToString();
 };
 
+struct PluginEntry {
+  std::string describes;
+  troupe_plugin_info info{};
+};
+
 // C has nobody to hand them from function to function. Never destroyed: threads may outlive main.
 struct Tables {
   Handles<troupe_runtime, Session> runtimes{"a runtime", 1};
   Handles<troupe_actor, ActorEntry> actors{"an actor", 2};
   Handles<troupe_future, FutureEntry> futures{"a future", 3};
   Handles<troupe_error, ErrorEntry> errors{"an error", 4};
+  // By their hosts: what is told of the plugins in C that this process has loaded.
+  std::mutex plugins_mu;
+  std::map<void (*)(const char*), PluginEntry> plugins;
 };
 Tables& TheTables() {
   static Tables* const tables = new Tables();
@@ -440,12 +450,14 @@ void troupe_c_host(const char* path, const troupe_actor_type* types, size_t type
 }
 const troupe_plugin_info* troupe_c_plugin(const troupe_actor_type* types, size_t type_count,
                                           void (*host)(const char* path)) {
-  static const std::string describes = [&] {
-    const auto table = troupe::capi::TypesOf(types, type_count);
-    return table.ok() ? table->Describe() : table.error().message;
-  }();
-  static const troupe_plugin_info info = troupe::internal::PluginInfo(describes, host);
-  return &info;
+  const auto table = troupe::capi::TypesOf(types, type_count);
+  std::lock_guard lock(TheTables().plugins_mu);
+  auto& entry = TheTables().plugins[host];
+  if (entry.describes.empty()) {
+    entry.describes = table.ok() ? table->Describe() : table.error().message;
+    entry.info = troupe::internal::PluginInfo(entry.describes, host);
+  }
+  return &entry.info;
 }
 
 }  // extern "C"

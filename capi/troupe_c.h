@@ -175,7 +175,7 @@ TROUPE_C_EXPORT int32_t troupe_future_ready(troupe_future* future);
  * not. In a method it lets the actor's other calls run, and ends with the call that waits. */
 TROUPE_C_EXPORT troupe_code troupe_future_wait(troupe_future* future, int64_t timeout_ms,
                                                troupe_error** error);
-/* Waits, then gives the result, or the error that the call has ended with. */
+/* Waits, then gives the result, or the error that the call has ended with. `result` may be NULL. */
 TROUPE_C_EXPORT troupe_code troupe_future_get(troupe_future* future, int64_t timeout_ms,
                                               troupe_bytes* result, troupe_error** error);
 /* Calls `done(user)` once when it is complete, at once if it is: on any thread, which it must not

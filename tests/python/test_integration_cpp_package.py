@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,16 +35,28 @@ def run(*command: str, **more: str) -> str:
     return done.stdout
 
 
-def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path) -> None:
+CMAKE = "/usr/bin/cmake" if os.access("/usr/bin/cmake", os.X_OK) else "cmake"
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installed Troupe."""
+    path = tmp_path_factory.mktemp("prefix")
+    run(CMAKE, "--install", str(BUILD), "--component", "cpp", "--prefix", str(path))
+    return path
+
+
+def built(source: Path, prefix: Path, build: Path) -> Path:
+    """The folder of what a project outside of the tree builds."""
+    run(CMAKE, "-S", str(source), "-B", str(build), f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(CMAKE, "--build", str(build))
+    return build
+
+
+def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefix: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(ROOT / "examples" / "counter", source)
-    prefix = tmp_path / "prefix"
-    cmake = "/usr/bin/cmake" if os.access("/usr/bin/cmake", os.X_OK) else "cmake"
-    run(cmake, "--install", str(BUILD), "--component", "cpp", "--prefix", str(prefix))
-    build = tmp_path / "build"
-    run(cmake, "-S", str(source), "-B", str(build), f"-DCMAKE_PREFIX_PATH={prefix}")
-    run(cmake, "--build", str(build))
-    program = str(build / "counter")
+    program = str(built(source, prefix, tmp_path / "build") / "counter")
     out = run(program, TROUPE_BIN_DIR=str(prefix / "bin"))
     assert out.splitlines() == ["on one node: yes", *SAID]
     # The same program on a cluster of two nodes, as the README has it.
@@ -59,3 +72,31 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path) -> No
         assert out.splitlines() == ["on one node: no", *SAID]
     finally:
         run(*troupe, "stop", **home)
+
+
+C_ONLY = """
+cmake_minimum_required(VERSION 3.22)
+project(sell LANGUAGES C)
+find_package(Troupe REQUIRED COMPONENTS c)
+add_executable(sell sell.c)
+target_link_libraries(sell PRIVATE Troupe::troupe_c)
+"""
+
+
+def test_a_plugin_and_a_driver_in_c_build_outside_the_tree_and_run(
+    tmp_path: Path, prefix: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "examples" / "plugin", source)
+    build = built(source, prefix, tmp_path / "build")
+    plugin = str(build / "till.so")
+    out = run(str(build / "sell"), plugin, TROUPE_BIN_DIR=str(prefix / "bin"))
+    sold, refused = out.splitlines()
+    assert sold == "sold 3, left 7"
+    assert refused.startswith("std::invalid_argument: user_error: Till::Sell threw")
+    out = run(str(prefix / "bin" / "troupe-worker"), "--plugin", plugin, "--check")
+    assert re.fullmatch(re.escape(plugin) + r": Troupe [\d.]+, actors Till; tasks none\n", out)
+    # A project that has no C++ finds the C part by itself.
+    (source / "CMakeLists.txt").write_text(C_ONLY)
+    sell = built(source, prefix, tmp_path / "c") / "sell"
+    assert run(str(sell), plugin, TROUPE_BIN_DIR=str(prefix / "bin")).splitlines()[0] == sold

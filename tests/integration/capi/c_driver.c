@@ -1,6 +1,5 @@
 /* A driver in C: it calls actors of C++ and of C, and hosts some itself. Ends with 0 if all that it
  * was told is right, else says what was not. The plugin's path is its argument. */
-#define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

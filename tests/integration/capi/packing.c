@@ -74,6 +74,7 @@ static int unpack_bits(unpacker* from, size_t bytes, uint64_t* value) {
 int unpack_int(unpacker* from, int64_t* value) {
   unsigned kind;
   uint64_t bits;
+  size_t size;
   if (from->at >= from->end) return 0;
   kind = *from->at++;
   if (kind <= 0x7f || kind >= 0xe0) {
@@ -81,20 +82,11 @@ int unpack_int(unpacker* from, int64_t* value) {
     return 1;
   }
   if (kind < 0xcc || kind > 0xd3) return 0;
-  if (!unpack_bits(from, (size_t)1 << ((kind - 0xcc) & 3), &bits)) return 0;
-  switch (kind) {
-    case 0xd0:
-      *value = (int8_t)bits;
-      break;
-    case 0xd1:
-      *value = (int16_t)bits;
-      break;
-    case 0xd2:
-      *value = (int32_t)bits;
-      break;
-    default:
-      *value = (int64_t)bits;
-  }
+  size = (size_t)1 << ((kind - 0xcc) & 3);
+  if (!unpack_bits(from, size, &bits)) return 0;
+  /* From 0xd0 on they have a sign, which goes on to the left. */
+  if (kind >= 0xd0 && size < 8 && bits >> (8 * size - 1) != 0) bits |= ~(uint64_t)0 << (8 * size);
+  *value = (int64_t)bits;
   return 1;
 }
 

@@ -1,5 +1,4 @@
 /* c.Tally: a number that saves itself. */
-#define _POSIX_C_SOURCE 200809L
 #include "tests/integration/capi/tally.h"
 
 #include <stdlib.h>
