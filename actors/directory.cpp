@@ -264,6 +264,8 @@ Status Directory::Kill(Time now, const std::string& id, bool restart, const std:
                        const std::string& request, DirectoryActions& actions) {
   const auto it = actors_.find(id);
   if (it == actors_.end()) {
+    // That it has ended is what was asked for; perhaps by a head that did not live to say so.
+    if (!restart) return Status::Ok();
     return Error{ErrorCode::kNotFound, "no actor " + id + " is known; it may have ended long ago"};
   }
   PlacedActor& actor = it->second;

@@ -84,7 +84,7 @@ class Directory {
   // It has ended itself.
   void Exited(Time now, const std::string& actor, uint64_t incarnation, const Error& reason,
               DirectoryActions& actions);
-  // `request` tells a restart that is asked for again from another one.
+  // `request` tells a restart that is asked for again from another one. Who is not known is dead.
   Status Kill(Time now, const std::string& actor, bool restart, const std::string& reason,
               const std::string& request, DirectoryActions& actions);
   // Two that end together from now on, or no more. kPeerGone: one has ended already.

@@ -33,6 +33,7 @@ class Row:
     most: Optional[float] = None  # p50 may be at most this
     least: Optional[float] = None  # or must be at least this
     ratio: Optional[float] = None  # p50 may be at most this many times the reference's
+    least_ratio: Optional[float] = None  # or must be at least as many times
 
 
 def recovery_rows() -> list[Row]:
@@ -96,6 +97,26 @@ def control_rows() -> list[Row]:
         {"bench": "join_state", "way": "beside"}, {"bench": "join_state", "way": "before"},
         "<= a step"))
     return rows
+
+
+def actor_rows() -> list[Row]:
+    """What actors cost beside their calls."""
+    return [
+        Row("actor calls, 4 callers and 4 actors", {"bench": "actor_calls_n_n"}),
+        Row("actors in a process, made and called", {"bench": "fiber_actor_creation"}, None,
+            ">= 10000/s", least=10_000),
+        Row("actors with a process each, the same", {"bench": "process_actor_creation"}, None,
+            ">= 50/s per core", least=50.0 * (os.cpu_count() or 1)),
+        Row("placement groups made and removed, through the head",
+            {"bench": "group_create_remove"}, None, ">= 5000/s", least=5000),
+        Row("100 MB as an argument", {"bench": "actor_array_argument"},
+            {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
+        Row("100 MB put and passed", {"bench": "actor_array_put"},
+            {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
+        Row("embedded cluster, start", {"bench": "runtime_start"}, None, "<= 500 ms", 500.0),
+        Row("head, memory at rest", {"bench": "head_rss"}, None, "<= 50 MB", 50.0),
+        Row("node, memory at rest", {"bench": "node_rss"}, None, "<= 30 MB", 30.0),
+    ]
 
 
 def reduction_rows() -> list[Row]:
@@ -205,6 +226,7 @@ ROWS = [
         "<= 1.5 x", ratio=1.5),
     Row("actor calls, asynchronous", {"bench": "actor_call_async"}, {"bench": "raw_zmq_async"},
         ">= 300 k/s", least=300e3),
+    *actor_rows(),
 ]
 
 
@@ -225,6 +247,8 @@ def verdict(row: Row, ours: Line, reference: Optional[Line]) -> str:
         return "yes" if figure >= row.least else "NO"
     if row.ratio is not None and reference is not None:
         return "yes" if figure <= row.ratio * float(reference["p50"]) else "NO"
+    if row.least_ratio is not None and reference is not None:
+        return "yes" if figure >= row.least_ratio * float(reference["p50"]) else "NO"
     return ""
 
 
@@ -281,6 +305,8 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(script("gradients"))
     commands.append(script("overlap"))
     commands.append(program("actor-calls"))
+    commands.append(program("actor-life"))
+    commands.append(script("actor_arrays"))
     commands.append(program("placement"))
     commands.append(program("reductions"))
     return commands

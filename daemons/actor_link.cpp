@@ -91,7 +91,7 @@ void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const O
     } else if (requests_.size() >= kLinkRequestsMax) {
       refusal = Error{ErrorCode::kBackpressure, "too many requests wait for the head"};
     } else {
-      requests_[request] = {frame, SteadyClock().Now() + limit, done};
+      requests_[request] = {frame, loop_->Now() + limit, done};
     }
   }
   if (refusal) return done(*refusal);

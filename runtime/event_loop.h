@@ -23,7 +23,7 @@ class EventLoop {
   static constexpr Duration kStoppedFrom = milliseconds(500);
 
   virtual ~EventLoop() = default;
-  [[nodiscard]] virtual Time Now() const = 0;
+  [[nodiscard]] virtual Time Now() const = 0;  // From any thread.
   virtual void Post(std::function<void()> fn) = 0;
   virtual TimerId CallAt(Time when, std::function<void()> fn) = 0;
   TimerId CallAfter(Duration delay, std::function<void()> fn) {

@@ -181,7 +181,8 @@ TEST_F(DirectoryTest, NewsOfUnknownActorsIsHarmless) {
   directory_.Exited(now_, "x", 1, kCrash, actions_);
   directory_.Unplaced(now_, "x", 1, kCrash, true, actions_);
   directory_.Drain(now_, "n", "notice", actions_);
-  EXPECT_EQ(directory_.Kill(now_, "x", false, "", "", actions_).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(directory_.Kill(now_, "x", true, "", "", actions_).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(directory_.Kill(now_, "x", false, "", "", actions_).ok());
   EXPECT_THAT(Done(), IsEmpty());
   EXPECT_FALSE(Create(Spec("")).ok());
 }

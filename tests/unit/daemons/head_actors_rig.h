@@ -149,11 +149,13 @@ class HeadActorsTest : public ::testing::Test {
   std::vector<actors::ActorSaved> saved_;
   std::vector<ReadLog> read_;
   std::vector<DriverReply> replies_;
+  std::function<void(const std::string& to, const std::string& frame)> on_sent_;
 
  private:
   void Sort() {
     for (const auto& [to, frame] : transport_.TakeSent()) {
       const uint8_t type = *wire::PeekType(frame);
+      if (on_sent_) on_sent_(to, frame);
       if (type == kFrameStartWorker && !lose_orders_) {
         const StartWorker start = *wire::Decode<StartWorker>(type, frame);
         started_.push_back(start.process);
