@@ -26,7 +26,7 @@ Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& s
         ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
   }
   if (request.kind == "create") request.spec.group = kGroupId + RandomId();
-  const Future<PlacementGroupStatus> answer;
+  Future<PlacementGroupStatus> answer;
   system->supervisor()->Group(std::move(request), limit,
                               [answer](auto status) { answer.Complete(std::move(status)); });
   return answer;

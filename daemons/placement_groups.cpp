@@ -1,6 +1,8 @@
 #include "daemons/placement_groups.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "actors/error_chain.h"
 #include "runtime/log.h"
@@ -17,6 +19,13 @@ namespace {
 Error NoGroup(const std::string& id) {
   return Error{ErrorCode::kNotFound,
                "there is no placement group " + id + "; it was removed, or its creator has ended"};
+}
+
+std::vector<uint32_t> IndicesOf(const std::vector<DeviceShare>& devices) {
+  std::vector<uint32_t> indices;
+  indices.reserve(devices.size());
+  for (const DeviceShare& device : devices) indices.push_back(device.index);
+  return indices;
 }
 
 }  // namespace
@@ -88,19 +97,19 @@ bool PlacementGroups::Unconfirmed() const {
 void PlacementGroups::OnChange(const sched::GroupChange& change) {
   const auto it = groups_.find(change.group);
   if (it == groups_.end()) return;
+  std::unordered_map<uint32_t, GroupRecord::Bundle*> bundles;
+  for (GroupRecord::Bundle& bundle : it->second.bundles) bundles[bundle.number] = &bundle;
   bool changed = false;
   for (const sched::BundlePlace& place : change.bundles) {
+    const auto found = bundles.find(place.number);
     // Where it was is worth keeping until it is known what has become of it.
-    if (place.node.empty() && claims_.contains(change.group)) continue;
-    std::vector<uint32_t> devices;
-    for (const DeviceShare& device : place.devices) devices.push_back(device.index);
-    for (GroupRecord::Bundle& bundle : it->second.bundles) {
-      if (bundle.number != place.number) continue;
-      changed = changed || bundle.node != place.node || bundle.devices != devices;
-      bundle.node = place.node;
-      bundle.devices = std::move(devices);
-      break;
-    }
+    const bool recovering = place.node.empty() && claims_.contains(change.group);
+    if (found == bundles.end() || recovering) continue;
+    GroupRecord::Bundle& bundle = *found->second;
+    std::vector<uint32_t> devices = IndicesOf(place.devices);
+    changed = changed || bundle.node != place.node || bundle.devices != devices;
+    bundle.node = place.node;
+    bundle.devices = std::move(devices);
   }
   const std::string id = change.group;
   if (change.state != sched::GroupState::kPlaced) {
@@ -198,19 +207,19 @@ Status PlacementGroups::Resize(const std::string& key, const GroupRequest& reque
   if (std::ranges::count(record.requests, key) > 0) return Status::Ok();  // Its answer was lost.
   Result<std::vector<BundleSpec>> specs = Specs(request.add);
   if (!specs.ok()) return specs.error();
+  std::unordered_set<uint32_t> there;
+  for (const GroupRecord::Bundle& bundle : record.bundles) there.insert(bundle.number);
   for (const uint32_t number : request.remove) {
-    const bool there = std::ranges::any_of(
-        record.bundles, [&](const GroupRecord::Bundle& b) { return b.number == number; });
-    if (!there) {
+    if (!there.contains(number)) {
       return Error{ErrorCode::kNotFound,
                    "placement group " + id + " has no bundle " + std::to_string(number)};
     }
   }
+  const std::unordered_set<uint32_t> removed(request.remove.begin(), request.remove.end());
   GroupRecord before = record;
   Add(record, request.add);
-  std::erase_if(record.bundles, [&](const GroupRecord::Bundle& bundle) {
-    return std::ranges::count(request.remove, bundle.number) > 0;
-  });
+  std::erase_if(record.bundles,
+                [&](const GroupRecord::Bundle& bundle) { return removed.contains(bundle.number); });
   record.requests.push_back(key);
   if (record.requests.size() > kGroupRequestsKept) record.requests.erase(record.requests.begin());
   ++record.resized;
@@ -253,7 +262,7 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
       id = it->second;
     }
   } else if (request.kind == "await" && groups_.contains(id)) {
-    if (!StatusOf(groups_.at(id)).placed()) {
+    if (!Placed(id)) {
       std::map<Waiter, Time>& waiters = waiters_[id];
       if (waiting_ < kGroupWaitersMax &&
           waiters.insert_or_assign({from, request.request}, now).second)
@@ -269,7 +278,7 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
 }
 
 void PlacementGroups::Answer(const std::string& to, uint64_t request, const std::string& group,
-                             Status status) {
+                             const Status& status) {
   actors::ActorAnswer answer{request, {}, {}, {}};
   if (!status.ok()) answer.error = actors::ToChain(status.error());
   if (const auto it = groups_.find(group); status.ok() && it != groups_.end())
@@ -286,6 +295,13 @@ void PlacementGroups::AnswerWaiters(const std::string& group, const Status& stat
   for (const auto& [waiter, heard] : waiters) Answer(waiter.first, waiter.second, group, status);
 }
 
+// The scheduler says it with reasons, for which it looks at everything: that is for people.
+bool PlacementGroups::Placed(const std::string& group) const {
+  const GroupRecord& record = groups_.at(group);
+  if (claims_.contains(group)) return StatusOf(record).placed();  // The record is of before.
+  return std::ranges::all_of(record.bundles, [](const auto& b) { return !b.node.empty(); });
+}
+
 PlacementGroupStatus PlacementGroups::StatusOf(const GroupRecord& record) const {
   PlacementGroupStatus status{record.spec.group, record.spec.name, "pending", "", {}};
   const std::optional<sched::GroupStatus> group = seams_.status(record.spec.group);
@@ -293,15 +309,18 @@ PlacementGroupStatus PlacementGroups::StatusOf(const GroupRecord& record) const 
     status.state = sched::GroupStateName(group->state);
     status.reason = group->reason;
   }
+  std::unordered_map<uint32_t, const sched::BundlePlace*> places;
+  if (group) {
+    for (const sched::BundleStatus& bundle : group->bundles)
+      places[bundle.place.number] = &bundle.place;
+  }
   for (const GroupRecord::Bundle& bundle : record.bundles) {
-    PlacementGroupStatus::Bundle& one = status.bundles.emplace_back(
-        PlacementGroupStatus::Bundle{bundle.number, "", {}, bundle.wish});
-    if (!group) continue;
-    for (const sched::BundleStatus& place : group->bundles) {
-      if (place.place.number != bundle.number) continue;
-      one.node = place.place.node;
-      for (const DeviceShare& device : place.place.devices) one.devices.push_back(device.index);
+    PlacementGroupStatus::Bundle one{bundle.number, "", {}, bundle.wish};
+    if (const auto place = places.find(bundle.number); place != places.end()) {
+      one.node = place->second->node;
+      one.devices = IndicesOf(place->second->devices);
     }
+    status.bundles.push_back(std::move(one));
   }
   return status;
 }
@@ -321,8 +340,10 @@ void PlacementGroups::OnTick(Time now, bool final) {
   for (auto it = waiters_.begin(); it != waiters_.end();) {
     waiting_ -= std::erase_if(
         it->second, [&](const auto& waiter) { return now >= waiter.second + kGroupWaiterKept; });
-    const std::optional<sched::GroupStatus> status = seams_.status(it->first);
-    if (final && status && status->impossible) never.emplace_back(it->first, status->reason);
+    if (final) {
+      const std::optional<sched::GroupStatus> status = seams_.status(it->first);
+      if (status && status->impossible) never.emplace_back(it->first, status->reason);
+    }
     it = it->second.empty() ? waiters_.erase(it) : std::next(it);
   }
   for (const auto& [id, reason] : never) {

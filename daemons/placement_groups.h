@@ -98,8 +98,10 @@ class PlacementGroups {
   void Remove(const std::string& group);
   void Keep(
       const std::string& group, std::function<void()> then = [] {});
-  void Answer(const std::string& to, uint64_t request, const std::string& group, Status status);
+  void Answer(const std::string& to, uint64_t request, const std::string& group,
+              const Status& status);
   void AnswerWaiters(const std::string& group, const Status& status);
+  [[nodiscard]] bool Placed(const std::string& group) const;
   [[nodiscard]] PlacementGroupStatus StatusOf(const GroupRecord& record) const;
 
   const Seams seams_;
