@@ -62,6 +62,7 @@ NodeHello HeadRig::Hello() const {
   hello.incarnation = incarnation_;
   hello.host = "h";
   hello.resources = {{"CPU", 8}};
+  if (gpus_ > 0) hello.resources["GPU"] = gpus_;
   hello.heard = heard_;
   AddWorkers(hello);
   return hello;
@@ -95,6 +96,7 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
   submit.spec.min_workers = min_workers;
   submit.spec.max_workers = 8;
   submit.spec.resources = {{"CPU", 1}};
+  if (gpus_ > 0) submit.spec.resources["GPU"] = 1;
   submit.spec.spares = spares;
   submit.spec.payload = "work";
   Say(kFrameSubmitJob, "d", submit);

@@ -21,6 +21,8 @@ class HeadRig {
   explicit HeadRig(HeadOptions options = {});
   ~HeadRig();
 
+  // Before anything else: the node has GPUs, and each worker of the job wants one.
+  void HaveGpus(double count) { gpus_ = count; }
   // A node "n" with 8 CPUs, which says hello again as time passes.
   void JoinNode();
   [[nodiscard]] NodeHello Hello() const;  // What it would say now.
@@ -85,6 +87,7 @@ class HeadRig {
   std::optional<NodePutAside> put_aside_;
   bool cut_ = false;
   double other_cpus_ = 0;
+  double gpus_ = 0;
   std::map<size_t, groups::Report> reports_;
   std::map<std::string, std::vector<int>> signals_;
   std::map<std::string, std::vector<groups::Command>> commands_;

@@ -228,6 +228,17 @@ TEST_F(HeadRestart, AWorkerThatItsNodeDoesNotHaveAnyMoreIsReplaced) {
   EXPECT_EQ(rig_.started(), 3U);
 }
 
+TEST_F(HeadRestart, WorkersKeepTheirGpus) {
+  rig_.HaveGpus(2);
+  Start(0);
+  rig_.Restart();
+  rig_.Pass(seconds(1));
+  Active();
+  rig_.Pass(seconds(10));
+  EXPECT_EQ(rig_.started(), 2U);
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+}
+
 TEST_F(HeadRestart, ASpareStaysTheSpareOfItsJob) {
   Start(1);
   rig_.Restart();
