@@ -67,7 +67,7 @@ class PlacementGroupsTest : public ::testing::Test {
     Settle();
   }
   // The answer, if it came.
-  std::optional<ActorAnswer> Ask(GroupRequest request, const std::string& from = "d") {
+  std::optional<ActorAnswer> Ask(const GroupRequest& request, const std::string& from = "d") {
     answers_.clear();
     groups_->OnRequest(now_, from, request);
     Settle();

@@ -109,7 +109,7 @@ class RequestFaults : public HeadActorsTest {
   using HeadActorsTest::State;
   ScriptedTransport loop_{&clock_};
   ActorLink link_{&static_cast<Transport&>(loop_).loop(),
-                  [this](std::string frame) { return Send(std::move(frame)); }, "driver/c"};
+                  [this](const std::string& frame) { return Send(frame); }, "driver/c"};
   int answered_ = 0;
   bool ok_ = false;
   PlacementGroupStatus group_;
@@ -143,7 +143,7 @@ class RequestFaults : public HeadActorsTest {
       }
     }
   }
-  Status Send(std::string frame) {
+  Status Send(const std::string& frame) {
     const auto deliver = [this, frame] {
       transport_.Deliver("caller", frame);
       Settle();
