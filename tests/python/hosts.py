@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,10 @@ class Hosts:
         return self
 
     def start_node(self, index: int) -> None:
+        run_dir = tempfile.mkdtemp(prefix="run-", dir=self.folder)  # One that is lost leaves it.
         node = [str(self.bin_dir / "troupe-node"), "--head", f"tcp://{self.address}", "--key-file",
                 str(self.key_file), "--name", f"host{index}", "--data-address",
-                self._network.address(index), "--cpus", str(self.cpus)]
+                self._network.address(index), "--cpus", str(self.cpus), "--run-dir", run_dir]
         named = f'hostname host{index} && exec "$@"'
         self.nodes[index] = self._start(
             f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
