@@ -31,7 +31,7 @@ struct ActorOptions {
   std::vector<std::string> prefer = {};  // Terms that are nice to have.
   std::string node = {};                 // Only there, or
   bool node_soft = false;                // rather there.
-  std::string placement_group = {};
+  std::string placement_group = {};      // Then `resources` are drawn from its bundles.
   int32_t bundle = -1;                   // Of the group; -1: any.
   int32_t priority = 0;                  // Among those that wait for a place; higher goes first.
   int32_t max_restarts = 0;              // After a death; -1: always.

@@ -12,6 +12,7 @@ from typing import Any, Optional
 from troupe.errors import TroupeError
 
 STREAMS_MAX = 1000  # More are readers that have gone without a word: the oldest is ended.
+_LATE = "a value before this one was not given in time; give the calls of the stream more"
 _NEVER_S = 86400.0
 
 
@@ -54,9 +55,10 @@ class HeldStreams:
                 self._held.move_to_end(number)
         if held is None:
             return False, None
+        limit = _NEVER_S if limit_s is None else limit_s
         if inspect.isasyncgen(held.generator):
-            return self._next_async(number, held, index)
-        return self._next_sync(number, held, index, _NEVER_S if limit_s is None else limit_s)
+            return self._next_async(number, held, index, limit)
+        return self._next_sync(number, held, index, limit)
 
     def close(self, number: int) -> Any:
         """Ends a generator: its ``finally`` blocks run."""
@@ -67,7 +69,7 @@ class HeldStreams:
     def _next_sync(self, number: int, held: _Held, index: int, limit_s: float) -> Any:
         with held.turn:
             if not held.turn.wait_for(lambda: held.over or held.index == index, limit_s):
-                raise TroupeError("a value before this one was not given in time")
+                raise TroupeError(_LATE)
             if held.over:
                 return False, None
             try:
@@ -83,11 +85,15 @@ class HeldStreams:
                 held.turn.notify_all()
             return True, value
 
-    async def _next_async(self, number: int, held: _Held, index: int) -> Any:
+    async def _next_async(self, number: int, held: _Held, index: int, limit_s: float) -> Any:
         if held.async_turn is None:
             held.async_turn = asyncio.Condition()
         async with held.async_turn:
-            await held.async_turn.wait_for(lambda: held.over or held.index == index)
+            turn = held.async_turn.wait_for(lambda: held.over or held.index == index)
+            try:
+                await asyncio.wait_for(turn, limit_s)
+            except asyncio.TimeoutError:
+                raise TroupeError(_LATE) from None
             if held.over:
                 return False, None
             try:

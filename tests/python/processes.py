@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,16 @@ def marked(mark: str) -> list[int]:
         except OSError:  # it ended, or is not ours
             continue
     return found
+
+
+def until(ask: Callable[[], Any], wanted: Any, limit_s: float = 60.0) -> None:
+    """Asks again until the answer is the one wanted; fails when the limit has passed."""
+    deadline = time.monotonic() + limit_s
+    answer = ask()
+    while answer != wanted:
+        assert time.monotonic() < deadline, f"still {answer!r}, not {wanted!r}"
+        time.sleep(0.01)
+        answer = ask()
 
 
 def wait_gone(pids: list[int], deadline_s: float) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from actor_cases import (
     fibonacci,
     square,
 )
-from processes import wait_gone
+from processes import until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 SOON_S = 60.0
@@ -45,16 +44,6 @@ def cluster() -> Iterator[None]:
 
 def soon(ref: Any) -> Any:
     return troupe.get(ref, timeout=SOON_S)
-
-
-def until(ask: Any, wanted: Any) -> None:
-    """Asks again until the answer is the one wanted."""
-    deadline = time.monotonic() + SOON_S
-    answer = ask()
-    while answer != wanted:
-        assert time.monotonic() < deadline, f"still {answer!r}, not {wanted!r}"
-        time.sleep(0.01)
-        answer = ask()
 
 
 def files() -> list[str]:

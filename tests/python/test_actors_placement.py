@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from troupe import _session
 from troupe._placement import _bundles
 
 from actor_cases import Counter
+from processes import until
 
 SOON_S = 60.0
 
@@ -128,11 +128,11 @@ class TestCluster:
             assert group.state == "placed"
         finally:
             other.communicate("", timeout=SOON_S)
-        deadline = time.monotonic() + SOON_S
-        while True:
+
+        def state() -> str:
             try:
-                state = group.state
+                return group.state
             except troupe.ActorNotFoundError:
-                return
-            assert time.monotonic() < deadline, state
-            time.sleep(0.02)
+                return "gone"
+
+        until(state, "gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import stat
@@ -202,6 +203,18 @@ def test_values_are_given_in_order_whoever_asks_first() -> None:
         thread.join(20)
     assert given == {0: (True, 0), 1: (True, 1), 2: (False, None), 3: (False, None)}
     assert streams.next(number, 4, 20) == (False, None)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_value_whose_turn_does_not_come_is_an_error_in_time(is_async: bool) -> None:
+    async def later() -> Any:
+        yield 0
+
+    streams = _held_streams.HeldStreams()
+    number = streams.add(later() if is_async else (i for i in range(2)))
+    with pytest.raises(errors.TroupeError, match="was not given in time"):
+        asked = streams.next(number, 1, 0.01)  # Nobody asks for the first.
+        asyncio.run(asyncio.wait_for(asked, 20))
 
 
 def test_too_many_held_generators_end_the_oldest() -> None:

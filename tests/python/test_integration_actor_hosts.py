@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from actor_host_cases import (
 )
 from conftest import PYAPI
 from hosts import Hosts, missing
+from processes import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 SOON_S = 60.0
@@ -63,16 +64,6 @@ def hosts(cluster: Hosts) -> Hosts:
 
 def soon(ref: Any) -> Any:
     return troupe.get(ref, timeout=SOON_S)
-
-
-def until(ask: Callable[[], Any], wanted: Any) -> None:
-    """Asks again until the answer is the one wanted."""
-    deadline = time.monotonic() + SOON_S
-    answer = ask()
-    while answer != wanted:
-        assert time.monotonic() < deadline, f"still {answer!r}, not {wanted!r}"
-        time.sleep(0.02)
-        answer = ask()
 
 
 def state() -> dict[str, Any]:

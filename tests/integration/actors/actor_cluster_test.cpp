@@ -7,6 +7,7 @@
 #include <future>
 #include <set>
 
+#include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/test_actors.h"
 
 namespace troupe::testing {
@@ -14,46 +15,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(20);
+class ActorCluster : public SharedCluster<ActorCluster> {
+ public:
+  static std::map<std::string, double> Resources() {
+    return {{"CPU", 64}, {"GPU", 2}, {"widget", 1}, {"gadget", 1}};
+  }
 
-InitOptions Options() {
-  InitOptions options;
-  options.bin_dir = TROUPE_TEST_BIN_DIR;
-  options.resources = {{"CPU", 64}, {"GPU", 2}, {"widget", 1}, {"gadget", 1}};
-  return options;
-}
-
-// One cluster for all tests of a suite: starting one takes longer than most of them.
-class ActorCluster : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    Result<Runtime> started = Init(Options());
-    ASSERT_TRUE(started.ok()) << started.error().ToString();
-    runtime_ = new Runtime(std::move(*started));
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  static Runtime& runtime() { return *runtime_; }
   template <class T, class... A>
   static ActorHandle<T> Spawned(const ActorOptions& options, A&&... arguments) {
-    Result<ActorHandle<T>> actor = runtime().Spawn<T>(options, std::forward<A>(arguments)...);
-    EXPECT_TRUE(actor.ok()) << actor.error().ToString();
-    return actor.ok() ? *actor : ActorHandle<T>();
+    return Started(runtime().Spawn<T>(options, std::forward<A>(arguments)...));
   }
-
- private:
-  static inline Runtime* runtime_ = nullptr;
 };
-
-// The value, or a failure of the test that says why there is none.
-template <class R>
-auto In(const Future<R>& future) {
-  Result<typename Future<R>::Value> result = future.Get(kSoon);
-  EXPECT_TRUE(result.ok()) << result.error().ToString();
-  return result.ok() ? *result : typename Future<R>::Value{};
-}
 
 template <class R>
 std::string ErrorOf(const Result<R>& result) {

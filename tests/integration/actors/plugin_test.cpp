@@ -9,6 +9,7 @@
 
 #include "actors/dynamic_handle.h"
 #include "runtime/process.h"
+#include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/till.h"
 
 namespace troupe::testing {
@@ -18,7 +19,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(30);
 const std::string kPluginDir = TROUPE_TEST_PLUGIN_DIR;
 const std::string kPlugin = kPluginDir + "/till.so";
 
@@ -40,21 +40,8 @@ TROUPE_ACTOR(troupe::testing::Customer, (), ProgramOfTheTill);
 namespace troupe::testing {
 namespace {
 
-class PluginTest : public ::testing::Test {
+class PluginTest : public SharedCluster<PluginTest> {
  protected:
-  static void SetUpTestSuite() {
-    InitOptions options;
-    options.bin_dir = TROUPE_TEST_BIN_DIR;
-    options.resources = {{"CPU", 16}};
-    Result<Runtime> started = Init(options);
-    ASSERT_TRUE(started.ok()) << started.error().ToString();
-    runtime_ = new Runtime(std::move(*started));
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  static Runtime& runtime() { return *runtime_; }
   // Why an actor of this plugin cannot be had.
   static Error ErrorOfSpawn(const std::string& plugin) {
     const Time start = SteadyClock().Now();
@@ -63,23 +50,7 @@ class PluginTest : public ::testing::Test {
     if (actor.ok()) return Error{ErrorCode::kOk, "it was started"};
     return actor.error();
   }
-
- private:
-  static inline Runtime* runtime_ = nullptr;
 };
-
-template <class R>
-auto In(const Future<R>& future) {
-  Result<typename Future<R>::Value> result = future.Get(kSoon);
-  EXPECT_TRUE(result.ok()) << result.error().ToString();
-  return result.ok() ? *result : typename Future<R>::Value{};
-}
-
-template <class T>
-T Started(Result<T> actor) {
-  EXPECT_TRUE(actor.ok()) << actor.error().ToString();
-  return actor.ok() ? *actor : T();
-}
 
 TEST_F(PluginTest, ADriverThatDoesNotKnowTheTypeStartsAndCallsIt) {
   const auto foreman =

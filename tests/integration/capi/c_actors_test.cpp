@@ -6,6 +6,7 @@
 
 #include "actors/dynamic_handle.h"
 #include "daemons/plugin_loader.h"
+#include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/till.h"
 
 namespace troupe::testing {
@@ -14,42 +15,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(30);
 const std::string kTillPlugin = TROUPE_TEST_PLUGIN_DIR "/till.so";
 const std::string kTallyPlugin = TROUPE_TEST_PLUGIN_DIR "/tally.so";
 
-class CActors : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    InitOptions options;
-    options.bin_dir = TROUPE_TEST_BIN_DIR;
-    options.resources = {{"CPU", 16}};
-    Result<Runtime> started = Init(options);
-    ASSERT_TRUE(started.ok()) << started.error().ToString();
-    runtime_ = new Runtime(std::move(*started));
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  static Runtime& runtime() { return *runtime_; }
-
- private:
-  static inline Runtime* runtime_ = nullptr;
-};
-
-template <class R>
-auto In(const Future<R>& future) {
-  Result<typename Future<R>::Value> result = future.Get(kSoon);
-  EXPECT_TRUE(result.ok()) << result.error().ToString();
-  return result.ok() ? *result : typename Future<R>::Value{};
-}
-
-template <class T>
-T Started(Result<T> actor) {
-  EXPECT_TRUE(actor.ok()) << actor.error().ToString();
-  return actor.ok() ? *actor : T();
-}
+class CActors : public SharedCluster<CActors> {};
 
 TEST_F(CActors, AnActorTypeInCIsCalledFromCpp) {
   const auto tally =

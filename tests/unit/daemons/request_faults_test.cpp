@@ -43,6 +43,7 @@ class RequestFaults : public HeadActorsTest {
   }
   void TestBody() override {}
 
+  [[nodiscard]] bool met() const { return met_; }
   // What is asked from now on meets the fault, once.
   void Arm() { armed_ = true; }
   void Run(Duration d) {
@@ -125,6 +126,7 @@ class RequestFaults : public HeadActorsTest {
   bool Meets(Fault fault) {
     if (!armed_ || fault_ != fault) return false;
     armed_ = false;
+    met_ = true;
     return true;
   }
   void Later(Duration delay, std::function<void()> deliver) {
@@ -168,6 +170,7 @@ class RequestFaults : public HeadActorsTest {
 
   const Fault fault_;
   bool armed_ = false;
+  bool met_ = false;
   bool restart_ = false;
   std::vector<std::pair<Time, std::function<void()>>> held_;
 };
@@ -322,6 +325,7 @@ TEST_P(EveryRequest, HasItsEffectOnce) {
   const auto& [request, fault] = GetParam();
   RequestFaults rig(fault);
   request.run(rig);
+  EXPECT_EQ(rig.met(), fault != Fault::kNone);
 }
 
 INSTANTIATE_TEST_SUITE_P(
