@@ -120,7 +120,9 @@ void GroupService::Refresh() {
     // Against the same value: what another coordinator has written since stays as it is.
     (void)store_lane_->Post(
         [this, key = Key(group, "record"), bytes = EncodeRecord(entry->coordinator->record())] {
-          (void)store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
+          const Status same = store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
+          if (same.ok() || same.error().code != ErrorCode::kConflict) return;
+          (void)store_->CompareAndSet(key, std::nullopt, *bytes, key_ttl_);  // The store lost it.
         });
   }
 }

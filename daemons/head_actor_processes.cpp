@@ -93,12 +93,9 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
     // First its room, so that its next life may have it.
     seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
   }
-  const actors::PlacedActor* actor = directory_.Find(process.actor);
-  const std::string type = actor == nullptr ? "actor" : actor->spec.type;
   actors::DirectoryActions actions;
   directory_.Died(Now(), process.actor, process.incarnation,
-                  Error{ErrorCode::kPeerGone,
-                        type + " " + process.actor + " on node " + process.node + ": " + how},
+                  Error{ErrorCode::kPeerGone, Named(process.actor, process.node) + ": " + how},
                   false, actions);
   Do(actions);
   return true;
@@ -117,6 +114,12 @@ bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
                                   output.dropped};
   (void)seams_.transport->Send(owner->second, wire::Encode(actors::kFrameActorOutput, lines));
   return true;
+}
+
+// As people are told of it: its type, its id and where it was.
+std::string HeadActors::Named(const std::string& id, const std::string& node) const {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  return (actor == nullptr ? "actor" : actor->spec.type) + " " + id + " on node " + node;
 }
 
 void HeadActors::Gone(const std::string& process, const std::string& how) {
@@ -215,7 +218,8 @@ void HeadActors::Confirm(const std::string& node) {
   for (const auto& [id, incarnation] : lost) {
     actors::DirectoryActions actions;
     directory_.Died(Now(), id, incarnation,
-                    Error{ErrorCode::kPeerGone, "it was gone when the head had been restarted"},
+                    Error{ErrorCode::kPeerGone, Named(id, directory_.Find(id)->life.node) +
+                                                    ": it was gone when the head was restarted"},
                     false, actions);
     Do(actions);
   }

@@ -94,12 +94,8 @@ void HeadActors::Keep(const std::string& id, bool with_spec) {
     whole.program = *actor->program;
     spec = wire::Encode(actors::kFrameCreateActor, whole);
   }
-  (void)seams_.store_lane->Post([store = seams_.store, ttl = options_.key_ttl, spec,
-                                 key = kRecords + id,
-                                 life = wire::Encode(actors::kActorRecord, actor->life)] {
-    if (!spec.empty()) (void)store->Put(key + "/spec", spec, ttl);
-    (void)store->Put(key + "/life", life, ttl);
-  });
+  if (!spec.empty()) seams_.records->Put(kRecords + id + "/spec", std::move(spec));
+  seams_.records->Put(kRecords + id + "/life", wire::Encode(actors::kActorRecord, actor->life));
 }
 
 void HeadActors::RefreshKeys() {
@@ -172,6 +168,17 @@ void HeadActors::Assign(const std::string& name) {
 // ---- what the directory wants done ----
 
 void HeadActors::Do(const actors::DirectoryActions& actions) {
+  // What is to be kept comes first: orders and answers wait for it.
+  for (const actors::DirectoryAction& action : actions) {
+    if (const auto* keep = std::get_if<actors::KeepActor>(&action)) {
+      Keep(keep->actor, keep->spec);
+    } else if (const auto* forget = std::get_if<actors::ForgetActor>(&action)) {
+      saved_.erase(forget->actor);
+      for (const char* part : {"/spec", "/life"})
+        seams_.records->Delete(kRecords + forget->actor + part);
+      seams_.records->Delete(kStates + forget->actor);
+    }
+  }
   // Doing one may add to them: a grant comes at once.
   for (const actors::DirectoryAction& action : actions) {
     if (const auto* want = std::get_if<actors::WantPlace>(&action)) {
@@ -181,15 +188,8 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       const std::string lease = LeaseOf(drop->actor, drop->incarnation);
       if (waiting_.erase(lease) > 0) seams_.schedule(sched::Cancel{lease});
     } else if (const auto* end = std::get_if<actors::EndProcess>(&action)) {
-      End(end->process, end->reason);
-    } else if (const auto* keep = std::get_if<actors::KeepActor>(&action)) {
-      Keep(keep->actor, keep->spec);
-    } else if (const auto* forget = std::get_if<actors::ForgetActor>(&action)) {
-      saved_.erase(forget->actor);
-      (void)seams_.store_lane->Post([store = seams_.store, id = forget->actor] {
-        (void)store->DeletePrefix(kRecords + id + "/");
-        (void)store->Delete(kStates + id);
-      });
+      // Were the next head not to know why, it would make the actor anew.
+      seams_.records->WhenKept([this, end = *end] { End(end.process, end.reason); });
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
       feed_.Changed(tell->actor);
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
@@ -225,7 +225,6 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   process.actor = id;
   process.incarnation = incarnation;
   process.node = granted.node;
-  process.order = answers_[granted.node];
   process.booked = true;
   StartWorker start{name, granted.lease, actor->program->argv, actor->program->env, {}};
   start.env["CUDA_VISIBLE_DEVICES"] = VisibleDevices(granted.devices);
@@ -234,8 +233,17 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   start.room = process.room;
   actors::DirectoryActions actions;
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
-  seams_.launch(granted.node, start);
   Do(actions);
+  // The next head is to know it, or the actor would be made twice.
+  seams_.records->WhenKept([this, name, start = std::move(start)] { Launch(name, start); });
+}
+
+void HeadActors::Launch(const std::string& name, const StartWorker& start) {
+  const auto it = processes_.find(name);
+  if (it == processes_.end()) return;
+  if (it->second.gone_by != Time::Never()) return Gone(name, "was not started any more");
+  it->second.order = answers_[it->second.node];
+  seams_.launch(it->second.node, start);
 }
 
 void HeadActors::OnRevoked(const sched::Revoked& revoked) {
@@ -377,7 +385,15 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
     answer.error = actors::ToChain(address.error());
   }
   Do(actions);
-  (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+  AnswerWhenKept(from, std::move(answer));
+}
+
+// What it promises, the next head will hold.
+void HeadActors::AnswerWhenKept(const std::string& to, actors::ActorAnswer answer) {
+  const std::string name = to + "#" + std::to_string(answer.request);
+  seams_.records->WhenKept(name, [this, to, answer = std::move(answer)] {
+    (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
+  });
 }
 
 void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& request) {
@@ -417,7 +433,7 @@ void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& 
   }
   Do(actions);
   if (!status.ok()) answer.error = actors::ToChain(status.error());
-  (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+  AnswerWhenKept(from, std::move(answer));
 }
 
 }  // namespace troupe::daemons

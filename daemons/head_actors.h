@@ -7,6 +7,7 @@
 // Limits: kFollowersMax; kOwnerLease of silence ends what an owner has not detached.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -17,6 +18,7 @@
 #include "actors/directory.h"
 #include "daemons/actor_feed.h"
 #include "daemons/actor_lease.h"
+#include "daemons/records.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -38,6 +40,7 @@ class HeadActors {
     Transport* transport = nullptr;
     BlockingLane* store_lane = nullptr;
     Store* store = nullptr;
+    Records* records = nullptr;
     // What comes of it is told by OnGranted and its like, perhaps before this returns.
     std::function<void(const SchedulerEvent& event)> schedule;
     std::function<void(const std::string& node, const StartWorker& start)> launch;
@@ -96,18 +99,21 @@ class HeadActors {
     bool listed = false;  // Its node has told of it.
     bool booked = false;  // The scheduler knows of it.
     WorkerRoom room;
-    uint64_t order = 0;            // Answers sent to its node when it was ordered.
+    // Answers sent to its node when it was ordered; not yet: none is enough.
+    uint64_t order = std::numeric_limits<uint64_t>::max();
     Time gone_by = Time::Never();  // It is to have ended by then.
     std::string last_error;        // What it printed last.
   };
 
   void Do(const actors::DirectoryActions& actions);
   void Request(const std::string& actor, uint64_t incarnation);
+  void Launch(const std::string& process, const StartWorker& start);
   void Assign(const std::string& process);
   void Keep(const std::string& actor, bool spec);
   void End(const std::string& process, const std::string& reason);
   void Gone(const std::string& process, const std::string& how);
   void OrderLost(const std::string& process);
+  [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
   [[nodiscard]] actors::Whereabouts Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
   void Confirm(const std::string& node);
@@ -116,6 +122,7 @@ class HeadActors {
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
   void OnSave(const std::string& from, const actors::SaveActor& save);
   void OnFollow(const std::string& from, const actors::FollowActors& follow);
+  void AnswerWhenKept(const std::string& to, actors::ActorAnswer answer);
   [[nodiscard]] Time Now() { return seams_.transport->loop().Now(); }
 
   const Seams seams_;

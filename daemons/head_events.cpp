@@ -71,24 +71,16 @@ void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t fro
 }
 
 void HeadService::Save(const Job& job) {
-  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/state",
-                           bytes = wire::Encode(kFrameJobCommand, job.record)] {
-    (void)store_->Put(key, bytes, options_.key_ttl);
-  });
+  records_.Put("job/" + job.spec.job + "/state", wire::Encode(kFrameJobCommand, job.record));
 }
 
 void HeadService::SaveSpec(const Job& job) {
-  (void)store_lane_->Post([this, key = "job/" + job.spec.job + "/spec",
-                           bytes = wire::Encode(kFrameSubmitJob, job.spec)] {
-    (void)store_->Put(key, bytes, options_.key_ttl);
-  });
+  records_.Put("job/" + job.spec.job + "/spec", wire::Encode(kFrameSubmitJob, job.spec));
 }
 
 void HeadService::Forget(const Job& job) {
-  (void)store_lane_->Post([this, name = job.spec.job] {
-    (void)store_->DeletePrefix("job/" + name + "/");
-    (void)store_->DeletePrefix("group/" + name + "/");
-  });
+  records_.DeletePrefix("job/" + job.spec.job + "/");
+  records_.DeletePrefix("group/" + job.spec.job + "/");
 }
 
 // What the head holds, as of now.
@@ -142,6 +134,11 @@ void HeadService::TakeCounts(Process& process, const WorkerCounts& counts) {
 void HeadService::RefreshKeys() {
   if (Now() < refresh_at_) return;
   refresh_at_ = Now() + options_.key_ttl / 4;
+  WriteAll();
+  records_.Mark();
+}
+
+void HeadService::WriteAll() {
   groups_.Refresh();
   for (const auto& [name, job] : jobs_) {
     if (job.done()) continue;

@@ -32,7 +32,7 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   const JobSpec& spec = submit.spec;
   if (const auto it = jobs_.find(spec.job);
       it != jobs_.end()) {  // A repeat: the first answer was lost.
-    return Reply(from, submit.request, Status::Ok());
+    return ReplyWhenKept(from, submit.request);
   }
   if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
       spec.workers < spec.min_workers || spec.workers > spec.max_workers ||
@@ -55,8 +55,9 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   job.submitted = job.driver_heard = Now();
   driver_peers_[submit.driver] = from;
   Job& stored = jobs_[spec.job] = std::move(job);
-  Reply(from, submit.request, Status::Ok());
   SaveSpec(stored);
+  Save(stored);
+  ReplyWhenKept(from, submit.request);
   Fill(stored);
 }
 
@@ -69,7 +70,7 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
   Job& job = it->second;
   if (command.kind == "cancel") {
     if (!job.done()) End(job, "cancelled", "cancelled by the driver");
-    return Reply(from, command.request, Status::Ok());
+    return ReplyWhenKept(from, command.request);
   }
   if (job.done())
     return Reply(from, command.request,
@@ -86,7 +87,7 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
     Shrink(job);
     Fill(job);
     Save(job);
-    return Reply(from, command.request, Status::Ok());
+    return ReplyWhenKept(from, command.request);
   }
   if (command.kind == "drain") {
     JobWorker* worker = FindWorker(job, command.member);
@@ -105,7 +106,7 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
     DrainWorker(job, *worker, "asked by the driver",
                 milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
     Save(job);
-    return Reply(from, command.request, Status::Ok());
+    return ReplyWhenKept(from, command.request);
   }
   Reply(from, command.request,
         Error{ErrorCode::kInvalidArgument, "unknown command " + command.kind});

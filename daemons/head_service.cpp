@@ -33,24 +33,29 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                               seconds(600)}),
       scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
       groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
-      actors_(
-          {transport, store_lane, store, [this](const SchedulerEvent& event) { Schedule(event); },
-           [this](const std::string& node, const StartWorker& start) {
-             (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
-           },
-           [this](const std::string& node, const std::string& process, int signal,
-                  const std::string& reason) {
-             (void)transport_->Send(
-                 node_links_[node].peer,
-                 wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
-           },
-           [this](const std::string& owner) { placement_groups_.OwnerGone(owner); }},
-          {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
+      records_(&transport->loop(), store_lane, store, options.key_ttl, [this] { WriteAll(); }),
+      actors_({transport, store_lane, store, &records_,
+               [this](const SchedulerEvent& event) { Schedule(event); },
+               [this](const std::string& node, const StartWorker& start) {
+                 (void)transport_->Send(node_links_[node].peer,
+                                        wire::Encode(kFrameStartWorker, start));
+               },
+               [this](const std::string& node, const std::string& process, int signal,
+                      const std::string& reason) {
+                 (void)transport_->Send(
+                     node_links_[node].peer,
+                     wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+               },
+               [this](const std::string& owner) { placement_groups_.OwnerGone(owner); }},
+              {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },
            [this](const std::string& group) { return scheduler_.FindGroup(group); },
-           [this](const std::string& key, std::string record, std::function<void()> then) {
-             KeepRecord(key, std::move(record), std::move(then));
+           [this](const std::string& key, std::string record) {
+             record.empty() ? records_.Delete(key) : records_.Put(key, std::move(record));
+           },
+           [this](const std::string& name, std::function<void()> then) {
+             records_.WhenKept(name, std::move(then));
            },
            [this](const std::string& to, const actors::ActorAnswer& answer) {
              (void)transport_->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
@@ -103,6 +108,7 @@ Status HeadService::Start() {
     for (const auto& [id, group] : placement_groups_.groups())
       if (!group.spec.detached) actors_.Own(group.spec.owner);
     actors_.Restore(actors);
+    records_.Mark();
     transport_->SetHandler(
         [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
     OnTick();
@@ -398,25 +404,12 @@ void HeadService::OnTick() {
     jobs_.erase(name);
   }
   RefreshKeys();
+  records_.OnTick();
   Measure();
   tick_due_ = Now() + kTick;
   transport_->loop().CallAt(tick_due_, [this, alive = alive_] {
     if (*alive) OnTick();
   });
-}
-
-// An empty record is deleted. `then` runs when that has been tried.
-void HeadService::KeepRecord(const std::string& key, std::string record,
-                             std::function<void()> then) {
-  (void)store_lane_->Post(
-      [this, alive = alive_, key, record = std::move(record), then = std::move(then)] {
-        const Status kept =
-            record.empty() ? store_->Delete(key) : store_->Put(key, record, options_.key_ttl);
-        if (!kept.ok()) LogWarning("cannot keep ", key, ": ", kept.error().message);
-        transport_->loop().Post([alive, then] {
-          if (*alive) then();
-        });
-      });
 }
 
 // ---- look-ups ----
@@ -445,6 +438,12 @@ void HeadService::Reply(const std::string& to, uint64_t request, const Status& s
     reply.message = status.error().message;
   }
   (void)transport_->Send(to, wire::Encode(kFrameDriverReply, reply));
+}
+
+// What is done is to be done also for the next head.
+void HeadService::ReplyWhenKept(const std::string& to, uint64_t request) {
+  records_.WhenKept(to + "#" + std::to_string(request),
+                    [this, to, request] { Reply(to, request, Status::Ok()); });
 }
 
 }  // namespace troupe::daemons

@@ -20,6 +20,7 @@
 #include "daemons/job.h"
 #include "daemons/log_requests.h"
 #include "daemons/placement_groups.h"
+#include "daemons/records.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -132,12 +133,13 @@ class HeadService {
   void SaveSpec(const Job& job);
   void Forget(const Job& job);
   void RefreshKeys();
-  void KeepRecord(const std::string& key, std::string record, std::function<void()> then);
+  void WriteAll();
   void Measure() const;
   static void TakeCounts(Process& process, const WorkerCounts& counts);
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
+  void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
   void Assign(const std::string& process);
 
   [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
@@ -168,6 +170,7 @@ class HeadService {
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   groups::GroupService groups_;
+  Records records_;
   HeadActors actors_;
   PlacementGroups placement_groups_;
   bool going_down_ = false;

@@ -62,11 +62,11 @@ sched::ClaimGroup PlacementGroups::ClaimOf(const GroupRecord& record) const {
   return claim;
 }
 
-void PlacementGroups::Keep(const std::string& group, std::function<void()> then) {
+void PlacementGroups::Keep(const std::string& group) {
   const auto it = groups_.find(group);
   std::string record;
   if (it != groups_.end()) record = wire::Encode(actors::kGroupRecord, it->second);
-  seams_.keep(kGroupRecords + group, std::move(record), std::move(then));
+  seams_.keep(kGroupRecords + group, std::move(record));
 }
 
 void PlacementGroups::RefreshKeys() {
@@ -112,11 +112,9 @@ void PlacementGroups::OnChange(const sched::GroupChange& change) {
     bundle.devices = std::move(devices);
   }
   const std::string id = change.group;
-  if (change.state != sched::GroupState::kPlaced) {
-    if (changed) Keep(id);
-    return;
-  }
-  Keep(id, [this, id] { AnswerWaiters(id, Status::Ok()); });
+  const bool placed = change.state == sched::GroupState::kPlaced;
+  if (changed || placed) Keep(id);
+  if (placed) seams_.when_kept("", [this, id] { AnswerWaiters(id, Status::Ok()); });
 }
 
 void PlacementGroups::OnRefused(const sched::Refused& refused) {
@@ -246,13 +244,15 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
   if (request.kind == "create" || request.kind == "resize") {
     status = request.kind == "create" ? Create(key, request) : Resize(key, request);
     if (status.ok()) {
-      return Keep(id, [this, from, number = request.request, id] {
+      Keep(id);
+      return seams_.when_kept(key, [this, from, number = request.request, id] {
         Answer(from, number, id, groups_.contains(id) ? Status::Ok() : Status(NoGroup(id)));
       });
     }
   } else if (request.kind == "remove") {
     Remove(id);
-    id.clear();
+    return seams_.when_kept(
+        key, [this, from, number = request.request] { Answer(from, number, "", Status::Ok()); });
   } else if (request.kind == "find") {
     const auto it = names_.find(request.spec.name);
     if (it == names_.end()) {

@@ -59,9 +59,10 @@ class PlacementGroups {
   struct Seams {
     std::function<void(const SchedulerEvent& event)> schedule;
     std::function<std::optional<sched::GroupStatus>(const std::string& group)> status;
-    // Writes a record, or deletes it if it is empty, and calls `then` in either case.
-    std::function<void(const std::string& key, std::string record, std::function<void()> then)>
-        keep;
+    // Writes a record, or deletes it if it is empty.
+    std::function<void(const std::string& key, std::string record)> keep;
+    // Calls `then` when all of that is done; once for each name that is not empty.
+    std::function<void(const std::string& name, std::function<void()> then)> when_kept;
     std::function<void(const std::string& to, const actors::ActorAnswer& answer)> answer;
   };
 
@@ -96,8 +97,7 @@ class PlacementGroups {
   [[nodiscard]] Status Try(const std::string& group, const SchedulerEvent& event);
   void Add(GroupRecord& record, const std::vector<PlacementBundle>& bundles);
   void Remove(const std::string& group);
-  void Keep(
-      const std::string& group, std::function<void()> then = [] {});
+  void Keep(const std::string& group);
   void Answer(const std::string& to, uint64_t request, const std::string& group,
               const Status& status);
   void AnswerWaiters(const std::string& group, const Status& status);

@@ -11,12 +11,12 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import troupe
+from daemons import Daemons
 
 import network
 from processes import wait_gone
@@ -29,32 +29,23 @@ def missing() -> str:
     return network.missing()
 
 
-class Hosts:
+class Hosts(Daemons):
     """A cluster of ``count`` hosts; use as a context manager."""
 
     def __init__(self, folder: Path, bin_dir: Path, count: int, cpus: float) -> None:
-        self.folder, self.bin_dir, self.count, self.cpus = folder, bin_dir, count, cpus
         self._network = network.Network(count)
-        self.address = f"{self._network.gateway}:7077"
-        self.key_file = folder / "key"
-        self.nodes: dict[int, subprocess.Popen[bytes]] = {}  # The newest of each host.
-        self._processes: list[subprocess.Popen[bytes]] = []
+        super().__init__(folder, bin_dir, f"{self._network.gateway}:7077")
+        self.count, self.cpus = count, cpus
 
     def __enter__(self) -> Hosts:
         try:
             self._network.__enter__()
-            self._start("redis", ["redis-server", "--port", "0", "--unixsocket",
-                                  str(self.folder / "redis.sock"), "--save", "", "--dir",
-                                  str(self.folder)])
-            self._start("head", [str(self.bin_dir / "troupe-head"), "--listen",
-                                 f"tcp://{self.address}", "--key-file", str(self.key_file),
-                                 "--redis-socket", str(self.folder / "redis.sock")])
-            deadline = time.monotonic() + 20
-            while not self.key_file.exists():
-                assert time.monotonic() < deadline, self.log("head")
-                time.sleep(0.02)
+            self.start_redis()
+            self.start_head()
+            self.await_key()
             for index in range(self.count):
                 self.start_node(index)
+            deadline = time.monotonic() + 20
             with self.executor(1) as anyone:  # what is placed earlier would leave hosts out
                 while len(anyone.cluster()["nodes"]) < self.count:
                     assert time.monotonic() < deadline, self.log("head")
@@ -65,14 +56,14 @@ class Hosts:
         return self
 
     def start_node(self, index: int) -> None:
-        run_dir = tempfile.mkdtemp(prefix="run-", dir=self.folder)  # One that is lost leaves it.
-        node = [str(self.bin_dir / "troupe-node"), "--head", f"tcp://{self.address}", "--key-file",
-                str(self.key_file), "--name", f"host{index}", "--data-address",
-                self._network.address(index), "--cpus", str(self.cpus), "--run-dir", run_dir]
+        node = self.node_command(f"host{index}", self._network.address(index), self.cpus)
         named = f'hostname host{index} && exec "$@"'
-        self.nodes[index] = self._start(
-            f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare", "--uts",
-                             "sh", "-c", named, "sh", *node])
+        self.start(f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare",
+                                    "--uts", "sh", "-c", named, "sh", *node])
+
+    def node(self, index: int) -> subprocess.Popen[bytes]:
+        """The newest node daemon of the host."""
+        return self.running[f"node{index}"]
 
     @property
     def spaces(self) -> list[str]:
@@ -96,7 +87,7 @@ class Hosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             wait_gone(running, 1)
-        self.nodes[index].wait(10)
+        self.node(index).wait(10)
 
     def cut(self, index: int) -> None:
         """The host neither sends nor hears any more."""
@@ -126,22 +117,6 @@ class Hosts:
         return troupe.Executor(*arguments, address=self.address, key_file=str(self.key_file),
                                progress="off", **options)
 
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        self._processes.append(process)
-        return process
-
     def __exit__(self, *unused: object) -> None:
-        for process in reversed(self._processes):
-            process.terminate()
-        for process in reversed(self._processes):
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self.end()
         self._network.__exit__()

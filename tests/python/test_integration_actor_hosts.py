@@ -256,7 +256,7 @@ def test_a_host_that_returns_does_not_bring_back_the_dead(hosts: Hosts, tmp_path
         Asker.options(node="host1").remote().ask.remote(witness, str(path))
     assert soon([plain.tell.remote("driver"), saved.tell.remote("driver")]) == [(1, 1), (1, 1)]
     until(lambda: bool(read(heard) and read(heard_saved)), True)
-    before = set(hosts.pids(1)) - {hosts.nodes[1].pid}
+    before = set(hosts.pids(1)) - {hosts.node(1).pid}
     hosts.cut(1)
     try:
         refs = [saved.tell.options(retries=1).remote("driver") for _ in range(50)]

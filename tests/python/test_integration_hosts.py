@@ -104,7 +104,7 @@ def test_a_head_that_is_cut_off_costs_nothing(hosts: Hosts, tmp_path: Path) -> N
 
 
 def test_of_two_nodes_of_one_name_the_later_one_stays(hosts: Hosts, tmp_path: Path) -> None:
-    earlier = hosts.nodes[1]
+    earlier = hosts.node(1)
     hosts.start_node(1)
     assert earlier.wait(30) == 1
     assert "Each node needs a --name of its own" in hosts.log("node1")

@@ -29,10 +29,10 @@ class PlacementGroupsTest : public ::testing::Test {
     groups_ = std::make_unique<PlacementGroups>(PlacementGroups::Seams{
         [this](const SchedulerEvent& event) { Schedule(event); },
         [this](const std::string& group) { return scheduler_->FindGroup(group); },
-        [this](const std::string& key, const std::string& record, const auto& then) {
+        [this](const std::string& key, const std::string& record) {
           record.empty() ? (void)store_.erase(key) : (void)(store_[key] = record);
-          later_.push_back(then);
         },
+        [this](const std::string&, const auto& then) { later_.push_back(then); },
         [this](const std::string& to, const ActorAnswer& answer) {
           answers_.emplace_back(to, answer);
         }});

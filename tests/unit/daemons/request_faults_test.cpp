@@ -1,6 +1,6 @@
 // Every request that a process makes of the head, with every fault that can befall it: lost, late,
-// doubled, on the way there or back, or a head that is restarted before its answer has left. Each
-// is answered once, and has its effect once.
+// doubled, on the way there or back, or a head that is restarted before its answer has left, or
+// before the store has what it did. Each is answered once, and has its effect once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,6 +23,7 @@ enum class Fault {
   kAnswerTwice,
   kAnswerLate,
   kHeadRestarted,  // It has done it, and its answer is lost with it.
+  kHeadKilled,     // Before the store had what it did.
 };
 
 constexpr Duration kLate = milliseconds(1700);  // Repeats overtake it.
@@ -52,7 +53,10 @@ class RequestFaults : public HeadActorsTest {
       Pass(milliseconds(100));
       while (loop_.RunTimer(clock_.Now())) {
       }
-      if (std::exchange(restart_, false)) Restart();
+      if (std::exchange(restart_, false)) {
+        store_.SetAvailable(true);
+        Restart();
+      }
       Flush();
     }
   }
@@ -153,6 +157,10 @@ class RequestFaults : public HeadActorsTest {
     const bool request = IsRequest(*wire::PeekType(frame));
     if (request && Meets(Fault::kRequestLost)) return Status::Ok();
     if (request && Meets(Fault::kRequestTwice)) Later({}, deliver);
+    if (request && Meets(Fault::kHeadKilled)) {
+      store_.SetAvailable(false);
+      restart_ = true;
+    }
     Later(request && Meets(Fault::kRequestLate) ? kLate : Duration::zero(), deliver);
     return Status::Ok();
   }
@@ -315,9 +323,9 @@ const Request kRequests[] = {
      }},
 };
 
-constexpr const char* kFaultNames[] = {"None",        "RequestLost",  "RequestTwice",
-                                       "RequestLate", "AnswerLost",   "AnswerTwice",
-                                       "AnswerLate",  "HeadRestarted"};
+constexpr const char* kFaultNames[] = {"None",        "RequestLost",   "RequestTwice",
+                                       "RequestLate", "AnswerLost",    "AnswerTwice",
+                                       "AnswerLate",  "HeadRestarted", "HeadKilled"};
 
 class EveryRequest : public ::testing::TestWithParam<std::tuple<Request, Fault>> {};
 
@@ -334,7 +342,7 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Fault::kNone, Fault::kRequestLost, Fault::kRequestTwice,
                                          Fault::kRequestLate, Fault::kAnswerLost,
                                          Fault::kAnswerTwice, Fault::kAnswerLate,
-                                         Fault::kHeadRestarted)),
+                                         Fault::kHeadRestarted, Fault::kHeadKilled)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) +
              kFaultNames[static_cast<size_t>(std::get<1>(info.param))];
