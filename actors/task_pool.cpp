@@ -20,14 +20,15 @@ class TaskPool::Task final : public PendingCall {
   const std::shared_ptr<ActorSystem::LocalCall> call = std::make_shared<ActorSystem::LocalCall>();
 
   [[nodiscard]] bool over() const { return call->finished.load(); }
-  // Lets it run there; `left` follows when the runner is free again.
-  void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void()> left) {
+  // Lets it run there; `left` follows when the runner is free again, or has perhaps died.
+  void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void(bool died)> left) {
     const Duration limit = std::max(Duration::zero(), call->deadline - SteadyClock().Now());
     const uint64_t number =
         ref->Call(method_, std::move(arguments_), CallOptions{limit, retry_},
                   [call = call, left = std::move(left)](Result<std::string> result) {
+                    const bool died = !result.ok() && result.error().code == ErrorCode::kPeerGone;
                     call->Finish(std::move(result));
-                    left();
+                    left(died);
                   });
     bool cancel = false;
     {
@@ -108,7 +109,7 @@ void TaskPool::Serve(const Kind& kind) {
     auto coming = static_cast<size_t>(
         std::ranges::count_if(lane.runners, [](const auto& r) { return !r->alive; }));
     const size_t wanted = std::min(lane.waiting.size(), kRunnersComing);
-    for (; coming < wanted && lane.runners.size() < kRunnersMax; ++coming) {
+    for (coming += lane.failed; coming < wanted && lane.runners.size() < kRunnersMax; ++coming) {
       created.push_back(lane.runners.emplace_back(std::make_shared<Runner>()));
       created.back()->idle_since = SteadyClock().Now();
     }
@@ -119,14 +120,36 @@ void TaskPool::Serve(const Kind& kind) {
 
 void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
                    const std::shared_ptr<Task>& task) {
-  task->RunOn(runner->ref, [this, kind, runner] {
-    {
-      std::lock_guard lock(mu_);
-      runner->busy = false;
-      runner->idle_since = SteadyClock().Now();
-    }
-    Serve(kind);
+  task->RunOn(runner->ref, [this, kind, runner](bool died) {
+    // Or somebody whom the task has called has: it answers, or the monitor follows.
+    if (died) return AwaitRunner(kind, runner);
+    Free(kind, runner);
   });
+}
+
+// It takes the next task.
+void TaskPool::Free(const Kind& kind, const std::shared_ptr<Runner>& runner) {
+  {
+    std::lock_guard lock(mu_);
+    if (!std::exchange(runner->alive, true)) lanes_[kind].failed = 0;
+    runner->busy = false;
+    runner->idle_since = SteadyClock().Now();
+  }
+  Serve(kind);
+}
+
+// Its word says that there is room for it, and that it lives.
+void TaskPool::AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runner) {
+  std::shared_ptr<ActorRef> ref;
+  {
+    std::lock_guard lock(mu_);
+    ref = runner->ref;
+  }
+  if (!ref) return;  // It was let go.
+  (void)ref->Call(kPing, "", CallOptions{kUntilComplete, true},
+                  [this, kind, runner](const Result<std::string>& pong) {
+                    if (pong.ok()) Free(kind, runner);  // Else the monitor says why.
+                  });
 }
 
 void TaskPool::Create(const Kind& kind, const std::shared_ptr<Runner>& runner) {
@@ -153,17 +176,7 @@ void TaskPool::OnRunner(const Kind& kind, const std::shared_ptr<Runner>& runner,
   (void)ref->Monitor([this, alive, kind, runner](const Error& why) {
     if (const auto system = alive.lock()) OnEnded(kind, runner, why);
   });
-  // Its first word says that there was room for it.
-  (void)ref->Call(kPing, "", CallOptions{kUntilComplete, true},
-                  [this, kind, runner](const Result<std::string>& pong) {
-                    if (!pong.ok()) return;  // The monitor says why.
-                    {
-                      std::lock_guard lock(mu_);
-                      runner->alive = true;
-                      runner->idle_since = SteadyClock().Now();
-                    }
-                    Serve(kind);
-                  });
+  AwaitRunner(kind, runner);
 }
 
 // One that has never run a task will not if it is tried again: the tasks are told why.
@@ -175,6 +188,8 @@ void TaskPool::OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, 
     Lane& lane = lanes_[kind];
     if (std::erase(lane.runners, runner) == 0) return;  // It was let go.
     if (!runner->alive && lane.runners.empty()) failed.swap(lane.waiting);
+    lane.failed = runner->alive || lane.runners.empty() ? 0 : lane.failed + 1;
+    lane.failed_at = SteadyClock().Now();
   }
   for (const auto& task : failed) task->call->Finish(why.WithContext("no process for the task"));
   Serve(kind);
@@ -195,9 +210,14 @@ std::string TaskPool::WhyLate(const Kind& kind) {
 
 void TaskPool::Clean(Time now) {
   std::vector<std::shared_ptr<ActorRef>> unneeded;
+  std::vector<Kind> again;
   {
     std::lock_guard lock(mu_);
     for (auto& [kind, lane] : lanes_) {
+      if (lane.failed > 0 && now > lane.failed_at + kRunnerRetry) {  // It may be over.
+        lane.failed = 0;
+        again.push_back(kind);
+      }
       std::erase_if(lane.runners, [&, &lane = lane](const auto& runner) {
         const bool needed = runner->busy || (!runner->alive && !lane.waiting.empty());
         const bool over = runner->ref && !needed && now > runner->idle_since + kRunnerIdle;
@@ -211,6 +231,7 @@ void TaskPool::Clean(Time now) {
   }
   for (const auto& ref : unneeded)
     ref->Kill(false, "it has been idle", [](const Result<std::string>&) {});
+  for (const Kind& kind : again) Serve(kind);
 }
 
 void TaskPool::Stop(const Error& why) {

@@ -3,8 +3,9 @@
 // A runner is a placed actor whose methods are the tasks; it runs one at a time. Tasks of one kind
 // (resources, labels, retries, plugin) wait in one queue, from which any runner of the kind takes
 // the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
-// asked for, kRunnersComing at once. A runner that has been idle is ended, one that still waits for
-// room withdrawn.
+// asked for, kRunnersComing at once; in place of one that could not start none is, while others may
+// yet come. If none does, the tasks fail with the reason. A runner that has been idle is ended, one
+// that still waits for room withdrawn.
 // Thread: any.
 // Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
 #pragma once
@@ -28,6 +29,7 @@ class ActorSystem;
 inline constexpr size_t kRunnersMax = 256;
 inline constexpr size_t kRunnersComing = 4;
 inline constexpr Duration kRunnerIdle = seconds(10);
+inline constexpr Duration kRunnerRetry = seconds(5);
 
 class TaskPool {
  public:
@@ -55,11 +57,15 @@ class TaskPool {
   struct Lane {
     std::deque<std::shared_ptr<Task>> waiting;
     std::vector<std::shared_ptr<Runner>> runners;
+    size_t failed = 0;  // Runners that never came, since one did or it was tried again.
+    Time failed_at{};
   };
 
   void Serve(const Kind& kind);
   void Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
            const std::shared_ptr<Task>& task);
+  void Free(const Kind& kind, const std::shared_ptr<Runner>& runner);
+  void AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runner);
   void Create(const Kind& kind, const std::shared_ptr<Runner>& runner);
   void OnRunner(const Kind& kind, const std::shared_ptr<Runner>& runner,
                 const std::shared_ptr<ActorRef>& ref);

@@ -6,17 +6,13 @@
 
 #include "daemons/actor_link.h"
 #include "runtime/log.h"
+#include "runtime/process.h"
 
 namespace troupe::daemons {
 namespace {
 
 constexpr Duration kStopLimit = seconds(2);
 constexpr Duration kFailLimit = seconds(10);  // For the head to hear why the actor cannot be made.
-
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 struct Assigned {
   std::unique_ptr<WorkerClient> client;

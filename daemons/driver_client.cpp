@@ -18,7 +18,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kBeat = milliseconds(500);
-constexpr Duration kRepeatRequest = milliseconds(100);
+constexpr Duration kRepeatPing = milliseconds(10);  // While the head comes up.
 constexpr Duration kRequestLimit = seconds(20);
 
 // The first line of troupe-local: "ready ENDPOINT PIDS" or "error WHY".
@@ -92,7 +92,7 @@ Status DriverClient::Start() {
         [](uint64_t request) {
           return wire::Encode(kFrameQuery, Query{request, "ping", "", "", 0});
         },
-        deadline - SteadyClock().Now());
+        deadline - SteadyClock().Now(), kRepeatPing);
   }
   if (!pong.ok()) return pong.error().WithContext("no head answers at " + endpoint_);
   transport_->loop().Post([this] { Beat(); });
@@ -285,7 +285,7 @@ void DriverClient::Beat() {
 
 Result<std::string> DriverClient::Request(uint8_t,
                                           const std::function<std::string(uint64_t)>& encode,
-                                          Duration limit) {
+                                          Duration limit, Duration repeat) {
   std::unique_lock lock(mu_);
   const uint64_t request = next_request_++;
   requests_[request];
@@ -299,7 +299,7 @@ Result<std::string> DriverClient::Request(uint8_t,
       requests_.erase(request);
       return sent.error();
     }
-    changed_.wait_for(lock, kRepeatRequest,
+    changed_.wait_for(lock, repeat,
                       [&] { return stopped_ || requests_[request].has_value(); });
   }
   const std::optional<DriverReply> reply = std::move(requests_[request]);

@@ -38,6 +38,8 @@ struct DriverOptions {
   Duration start_timeout = seconds(20);
 };
 
+inline constexpr Duration kRepeatRequest = milliseconds(100);
+
 class DriverClient {
  public:
   static Result<std::unique_ptr<DriverClient>> Connect(DriverOptions options);
@@ -95,7 +97,7 @@ class DriverClient {
   void OnFrame(const std::string& frame);
   void Beat();
   Result<std::string> Request(uint8_t type, const std::function<std::string(uint64_t)>& encode,
-                              Duration limit);
+                              Duration limit, Duration repeat = kRepeatRequest);
   void SendSubscribe(const std::string& job, const Feed& feed);
 
   const DriverOptions options_;

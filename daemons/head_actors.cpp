@@ -226,9 +226,8 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   process.incarnation = incarnation;
   process.node = granted.node;
   process.booked = true;
-  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env, {}};
-  start.env["CUDA_VISIBLE_DEVICES"] = VisibleDevices(granted.devices);
-  for (const DeviceShare& device : granted.devices) process.room.devices.push_back(device.index);
+  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env, {}, true};
+  process.room.devices = IndicesOf(granted.devices);
   process.room.bundle = granted.bundle;
   start.room = process.room;
   actors::DirectoryActions actions;

@@ -87,6 +87,10 @@ class HeadActors {
     const auto it = processes_.find(process);
     return it == processes_.end() ? 0 : it->second.pid;
   }
+  [[nodiscard]] const actors::PlacedActor* ActorOf(const std::string& process) const {
+    const auto it = processes_.find(process);
+    return it == processes_.end() ? nullptr : directory_.Find(it->second.actor);
+  }
   [[nodiscard]] const actors::Directory& directory() const { return directory_; }
 
  private:

@@ -11,6 +11,7 @@
 #include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/wire.h"
+#include "scheduler/devices.h"
 
 namespace troupe::daemons {
 namespace {
@@ -151,7 +152,7 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
   worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
   worker.node = node;
   worker.lease = granted.lease;
-  for (const DeviceShare& device : granted.devices) worker.devices.push_back(device.index);
+  worker.devices = IndicesOf(granted.devices);
   for (const auto& [name, process] : processes_) {
     const bool spare = process.job == job.spec.job && process.member.empty() &&
                        process.node == node && !process.exited;
@@ -183,7 +184,7 @@ std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   process.node = node;
   process.job = job.spec.job;
   process.started = Now();
-  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}};
+  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}, false};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   process.order = node_links_[node].answers;
   (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));

@@ -55,6 +55,7 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   }
   Reconcile(hello, node.heard);
   actors_.OnNode(hello, node.heard, node.answers + 1);  // With the one that follows.
+  usage_.OnNode(Now(), hello);
   const NodeAnswer answer{log_id_, ++node.answers};
   (void)transport_->Send(from, wire::Encode(kFrameNodeAnswer, answer));
   if (hello.leaving || !hello.notice.empty()) {
@@ -182,6 +183,7 @@ void HeadService::OnNodeEnded(const NodeChange& change) {
   for (const std::string& name : lost)
     OnWorkerExited(WorkerExited{name, true, "its node is " + state, -1, {}});
   actors_.OnNodeGone(change.id, state);
+  usage_.OnNodeGone(change.id);
 }
 
 // A worker that does not end is killed again when its node lists it.

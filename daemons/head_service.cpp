@@ -234,7 +234,9 @@ void HeadService::Assign(const std::string& name) {
     assignment.payload = job.spec.payload;
     assignment.group_running = job.view.epoch > 0;
     for (const JobWorker& w : job.record.workers) {
-      if (w.process == name) assignment.index = w.index;
+      if (w.process != name) continue;
+      assignment.index = w.index;
+      assignment.devices = w.devices;
     }
   }
   (void)transport_->Send(name, wire::Encode(kFrameAssignment, assignment));

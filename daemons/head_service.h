@@ -21,6 +21,7 @@
 #include "daemons/log_requests.h"
 #include "daemons/placement_groups.h"
 #include "daemons/records.h"
+#include "daemons/usage.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -148,6 +149,7 @@ class HeadService {
   [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Job& job) const;
   [[nodiscard]] JobStatus StatusOf(const Job& job) const;
   [[nodiscard]] std::string StateJson();
+  [[nodiscard]] std::string WhatIs(const std::string& process);
   void TakeDown();
   void PressDown(Time until);
   [[nodiscard]] Time Now() { return transport_->loop().Now(); }
@@ -175,6 +177,7 @@ class HeadService {
   PlacementGroups placement_groups_;
   bool going_down_ = false;
   LogRequests logs_;
+  Usage usage_;
   std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();

@@ -135,11 +135,9 @@ Status HeadService::Reachable(const std::string& node) const {
 }
 
 std::string HeadService::StateJson() {
-  Json state{{"nodes", Json::array()},
-             {"actors", Json::array()},
-             {"groups", Json::array()},
-             {"placement_groups", Json::array()},
-             {"waiting", Json::array()}};
+  Json state{{"nodes", Json::array()},     {"actors", Json::array()},
+             {"groups", Json::array()},    {"placement_groups", Json::array()},
+             {"processes", Json::array()}, {"waiting", Json::array()}};
   std::map<std::string, sched::NodeStatus> offered;
   for (sched::NodeStatus& node : scheduler_.Nodes()) offered[node.id] = std::move(node);
   for (const auto& [id, record] : nodes_.nodes()) {
@@ -177,7 +175,29 @@ std::string HeadService::StateJson() {
                                 {"reason", lease.reason},
                                 {"impossible", lease.impossible}});
   }
+  for (const auto& [name, process] : usage_.processes()) {
+    if (state["processes"].size() >= kListMax) break;
+    state["processes"].push_back({{"process", name},
+                                  {"what", WhatIs(name)},
+                                  {"node", process.node},
+                                  {"pid", process.pid},
+                                  {"cores", process.cores},
+                                  {"rss_bytes", process.rss_bytes}});
+  }
   return Dump(state);
+}
+
+// For people: "actor Counter 1f3a", "run walk w0#1".
+std::string HeadService::WhatIs(const std::string& process) {
+  if (const actors::PlacedActor* actor = actors_.ActorOf(process); actor != nullptr) {
+    return "actor " + actor->spec.type + " " +
+           (actor->spec.name.empty() ? actor->spec.actor : actor->spec.name);
+  }
+  if (const auto [job, worker] = Owner(process); worker != nullptr)
+    return "run " + job->spec.name + " " + worker->member().ToString();
+  const auto known = processes_.find(process);
+  const auto job = known == processes_.end() ? jobs_.end() : jobs_.find(known->second.job);
+  return job == jobs_.end() ? "?" : "run " + job->second.spec.name + " spare";
 }
 
 // Nodes end their workers and themselves; so do we, when all have, or have been told for long.

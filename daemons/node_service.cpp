@@ -16,11 +16,14 @@
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
+#include "scheduler/devices.h"
 
 namespace troupe::daemons {
 namespace {
 
 constexpr Duration kHelloInterval = milliseconds(500);
+constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
+constexpr Duration kFirstLinkTime = seconds(5);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
 
@@ -45,7 +48,9 @@ Status NodeService::Start() {
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(options_.head); !s.ok()) return s;
   transport_->loop().Post([this, alive = alive_] {
-    if (*alive) Hello();
+    if (!*alive) return;
+    begun_ = transport_->loop().Now();
+    Hello();
   });
   return Status::Ok();
 }
@@ -82,12 +87,14 @@ void NodeService::Hello() {
     hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
   }
   for (const auto& [name, worker] : workers_) {
-    if (worker.incarnation == incarnation_)
-      hello.workers.push_back(
-          {name, worker.child.pid(), worker.job, worker.death_reported, worker.room});
+    if (worker.incarnation != incarnation_) continue;
+    const ProcessUsage usage = UsageOf(worker.child.pid());
+    hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported,
+                             worker.room, usage.cpu_ms, usage.rss_bytes});
   }
   if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
-  transport_->loop().CallAfter(kHelloInterval, [this, alive = alive_] {
+  const bool first = heard_.head.empty() && transport_->loop().Now() < begun_ + kFirstLinkTime;
+  transport_->loop().CallAfter(first ? kFirstHellos : kHelloInterval, [this, alive = alive_] {
     if (*alive) Hello();
   });
 }
@@ -192,6 +199,8 @@ void NodeService::OnStart(const StartWorker& start) {
     spawn.argv.front() = *host;
   }
   spawn.env = start.env;
+  if (start.hide_devices && !spawn.env.contains(kVisibleDevices))
+    spawn.env[kVisibleDevices] = VisibleDevices(start.room.devices, Env(kVisibleDevices));
   spawn.env["TROUPE_WORKER_PROCESS"] = start.process;
   spawn.env["TROUPE_WORKER_NODE"] = options_.node;
   spawn.env["TROUPE_WORKER_HEAD"] = options_.head.endpoint;

@@ -103,6 +103,7 @@ class NodeService {
   bool leaving_ = false;
   std::string notice_;
   Time notice_until_ = Time::Never();
+  Time begun_{};
 };
 
 }  // namespace troupe::daemons

@@ -21,13 +21,6 @@ Error NoGroup(const std::string& id) {
                "there is no placement group " + id + "; it was removed, or its creator has ended"};
 }
 
-std::vector<uint32_t> IndicesOf(const std::vector<DeviceShare>& devices) {
-  std::vector<uint32_t> indices;
-  indices.reserve(devices.size());
-  for (const DeviceShare& device : devices) indices.push_back(device.index);
-  return indices;
-}
-
 }  // namespace
 
 // ---- the store ----

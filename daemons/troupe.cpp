@@ -17,11 +17,6 @@ namespace {
 
 constexpr Duration kStopLimit = seconds(2);
 
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string SelfPath() {
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);

@@ -10,6 +10,7 @@
 #include "runtime/process.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
+#include "scheduler/devices.h"
 
 namespace troupe::daemons {
 namespace {
@@ -18,11 +19,6 @@ constexpr Duration kHelloInterval = milliseconds(300);
 constexpr Duration kHelloRetry = milliseconds(5);  // While the first link to the head comes up.
 constexpr Duration kFirstLinkTime = seconds(2);
 constexpr Duration kRepeatResult = milliseconds(200);
-
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 }  // namespace
 
@@ -137,7 +133,7 @@ void WorkerClient::OnFrame(const std::string& frame) {
     if (command.ok() && agent != nullptr) agent->OnCommand(*command);
   } else if (*type == kFrameAssignment) {
     Result<Assignment> assignment = wire::Decode<Assignment>(*type, frame);
-    if (assignment.ok()) OnAssignment(*assignment);
+    if (assignment.ok()) OnAssignment(std::move(*assignment));
   } else if (*type == kFrameReleaseWorker) {
     released_.store(true);
     changed_.notify_all();
@@ -156,7 +152,15 @@ void WorkerClient::SetOther(std::function<void(const std::string& frame)> handle
   other_ = std::move(handler);
 }
 
-void WorkerClient::OnAssignment(const Assignment& assignment) {
+// Before anything asks the driver for them. Of a worker that was given none all are seen.
+void WorkerClient::SeeDevices(Assignment& assignment) {
+  if (assignment.devices.empty()) return;
+  std::string& visible = assignment.env[kVisibleDevices];
+  if (visible.empty()) visible = VisibleDevices(assignment.devices, Env(kVisibleDevices));
+  (void)::setenv(kVisibleDevices, visible.c_str(), 1);
+}
+
+void WorkerClient::OnAssignment(Assignment assignment) {
   std::lock_guard lock(mu_);
   if (assignment.job.empty()) {
     if (!preload_seen_ && assignment_.job.empty()) waiting_.push_back(assignment);
@@ -173,6 +177,7 @@ void WorkerClient::OnAssignment(const Assignment& assignment) {
   }
   const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);
   if (!id) return;
+  SeeDevices(assignment);
   Result<std::unique_ptr<groups::Communicator>> communicator =
       factory_(data_address_.empty() ? "127.0.0.1" : data_address_);
   if (!communicator.ok()) {

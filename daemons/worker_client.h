@@ -59,7 +59,8 @@ class WorkerClient {
   WorkerClient() = default;
   Status Start();
   void OnFrame(const std::string& frame);
-  void OnAssignment(const Assignment& assignment);
+  void OnAssignment(Assignment assignment);
+  static void SeeDevices(Assignment& assignment);
   void Hello(bool again);
 
   CommunicatorFactory factory_;

@@ -11,8 +11,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <sstream>
+#include <vector>
 
 #include "runtime/blocking_lane.h"
 
@@ -249,9 +253,35 @@ Result<std::string> FindProgram(const std::string& name, const std::string& extr
   return Error{ErrorCode::kNotFound, name + " was not found on PATH"};
 }
 
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 std::string HostName() {
   utsname info{};
   return ::uname(&info) == 0 ? info.nodename : "localhost";
+}
+
+ProcessUsage UsageOf(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // The second field, the program's name, may hold anything but ends with the last parenthesis.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(line.substr(name_end + 1));
+  std::vector<std::string> values{std::istream_iterator<std::string>(fields), {}};
+  constexpr size_t kUser = 11;  // As proc(5) numbers them, less the first three.
+  constexpr size_t kSystem = 12;
+  constexpr size_t kPages = 21;
+  if (values.size() <= kPages) return {};
+  const auto number = [&](size_t field) {
+    return std::strtoull(values[field].c_str(), nullptr, 10);
+  };
+  const auto ticks_per_s = static_cast<uint64_t>(::sysconf(_SC_CLK_TCK));
+  return {(number(kUser) + number(kSystem)) * 1000 / ticks_per_s,
+          number(kPages) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE))};
 }
 
 std::string RandomId() {

@@ -75,6 +75,16 @@ class ChildProcess {
 
 // Host name as `uname -n` gives it.
 [[nodiscard]] std::string HostName();
+// A variable of this process's environment; empty if it has none.
+[[nodiscard]] std::string Env(const char* name);
+
+struct ProcessUsage {
+  uint64_t cpu_ms = 0;  // Since it began, of all its threads.
+  uint64_t rss_bytes = 0;
+};
+// Nothing of a process that is not there.
+[[nodiscard]] ProcessUsage UsageOf(int64_t pid);
+
 // 16 random hexadecimal digits from the kernel.
 [[nodiscard]] std::string RandomId();
 

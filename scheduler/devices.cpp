@@ -12,10 +12,24 @@ int64_t GpuUnits(const ResourceSet& resources) {
 
 }  // namespace
 
-std::string VisibleDevices(const std::vector<DeviceShare>& devices) {
+std::vector<uint32_t> IndicesOf(const std::vector<DeviceShare>& devices) {
+  std::vector<uint32_t> indices;
+  indices.reserve(devices.size());
+  for (const DeviceShare& device : devices) indices.push_back(device.index);
+  return indices;
+}
+
+std::string VisibleDevices(const std::vector<uint32_t>& indices, std::string_view own) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin < own.size();) {
+    const size_t end = std::min(own.find(',', begin), own.size());
+    names.emplace_back(own.substr(begin, end - begin));
+    begin = end + 1;
+  }
   std::string text;
-  for (const DeviceShare& device : devices) {
-    text += (text.empty() ? "" : ",") + std::to_string(device.index);
+  for (const uint32_t index : indices) {
+    text += text.empty() ? "" : ",";
+    text += index < names.size() ? names[index] : std::to_string(index);
   }
   return text;
 }

@@ -14,6 +14,7 @@
 namespace troupe {
 
 inline constexpr size_t kDevicesMax = 64;  // Of one node.
+inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 
 struct DeviceShare {
   uint32_t index = 0;  // As the node counts its devices, from 0.
@@ -21,8 +22,12 @@ struct DeviceShare {
   friend bool operator==(const DeviceShare&, const DeviceShare&) = default;
 };
 
-// The value of CUDA_VISIBLE_DEVICES: "0,3". Empty, which hides every device, for none.
-[[nodiscard]] std::string VisibleDevices(const std::vector<DeviceShare>& devices);
+[[nodiscard]] std::vector<uint32_t> IndicesOf(const std::vector<DeviceShare>& devices);
+
+// The value of CUDA_VISIBLE_DEVICES for these, "0,3"; empty, which hides every device, for none.
+// `own`: its value in the process that counts them, which may have been given "4,5" or names.
+[[nodiscard]] std::string VisibleDevices(const std::vector<uint32_t>& indices,
+                                         std::string_view own = {});
 
 // A request has 0 GPU, a share of one device, or whole ones: 1.5 is refused.
 [[nodiscard]] Status CheckGpuAmount(const ResourceSet& resources);

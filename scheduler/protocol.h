@@ -59,9 +59,11 @@ struct RunningWorker {
   std::string job;
   bool ended = false;  // Its life lock broke; it is not reaped yet.
   WorkerRoom room;     // As it was started with.
+  uint64_t cpu_ms = 0;
+  uint64_t rss_bytes = 0;
   template <class A>
   void Fields(A& a) {
-    a(process, pid, job, ended, room);
+    a(process, pid, job, ended, room, cpu_ms, rss_bytes);
   }
 };
 
@@ -101,9 +103,10 @@ struct StartWorker {
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
   WorkerRoom room;
+  bool hide_devices = false;  // It is to see no GPU but those of its room.
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env, room);
+    a(process, job, argv, env, room, hide_devices);
   }
 };
 
@@ -223,10 +226,11 @@ struct Assignment {
   std::string payload;
   std::map<std::string, std::string> env;
   std::vector<std::string> preload;
+  std::vector<uint32_t> devices;  // Its GPUs, as its node counts them; none: it has no own ones.
   template <class A>
   void Fields(A& a) {
     a(job, name, kind, member, index, min_workers, max_workers, group_running, payload, env,
-      preload);
+      preload, devices);
   }
 };
 

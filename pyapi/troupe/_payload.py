@@ -111,6 +111,10 @@ def describe_error(error: BaseException, outcome: Outcome, skip_frames: int = 0)
     outcome.traceback = "".join(text)
     outcome.exc_type = type(error).__name__
     outcome.message = str(error) or type(error).__name__
+    if "invalid device ordinal" in outcome.message:
+        outcome.message += ("; a worker sees only the GPUs that it was given "
+                            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), "
+                            "the first as cuda:0: use troupe.torch.device(), not the local rank")
     try:
         blob = cloudpickle.dumps(error)
         pickle.loads(blob)

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,12 @@ def add_commands(commands: Any) -> None:
                              ("groups", _groups, "runs with their groups, and placement groups")):
         command = _asking(commands.add_parser(name, help=text))
         command.set_defaults(action=_guarded(show))
+    top = _asking(commands.add_parser("top", help="what uses the cluster, again and again"))
+    top.add_argument("-n", "--count", type=int, metavar="TIMES",
+                     help="how often; default: until Ctrl-C on a terminal, else once")
+    top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    top.add_argument("--sort", choices=("cpu", "memory"), default="cpu")
+    top.set_defaults(action=_guarded(_top))
     logs = _asking(commands.add_parser("logs", help="what an actor or a daemon has printed"))
     logs.add_argument("what", help=f"an actor's id or name, or: {', '.join(_DAEMONS)}")
     logs.add_argument("--node", metavar="NAME", help="a daemon's log on this node; default: here")
@@ -381,6 +388,56 @@ def _groups(arguments: argparse.Namespace) -> None:
                    for g in state["placement_groups"]])
 
     _show(arguments, lambda state: {k: state[k] for k in ("groups", "placement_groups")}, draw)
+
+
+def _top(arguments: argparse.Namespace) -> None:
+    """Processes by what they use; one drawing after the other, each JSON on a line of its own."""
+    count = arguments.count
+    if (count is not None and count < 1) or not 0.1 <= arguments.interval <= 3600:
+        raise CommandError("--count wants 1 or more, --interval 0.1 to 3600 seconds", 2)
+    screen = sys.stdout.isatty() and arguments.output == "table"
+    if count is None and not screen:
+        count = 1
+    driver = _driver(*target(arguments))
+    shown = 0
+    try:
+        while True:
+            state = dict(driver.state())
+            if screen:
+                print("\x1b[H\x1b[J", end="")  # From the top of an empty screen.
+            elif shown and arguments.output == "table":
+                print()
+            _draw_top(state, arguments)
+            sys.stdout.flush()
+            shown += 1
+            if shown == count:
+                return
+            time.sleep(arguments.interval)
+    except KeyboardInterrupt:
+        print()
+    finally:
+        driver.shutdown()
+
+
+def _draw_top(state: Mapping[str, Any], arguments: argparse.Namespace) -> None:
+    key = "cores" if arguments.sort == "cpu" else "rss_bytes"
+    processes = sorted(state["processes"], key=lambda p: (-p[key], p["process"]))
+    if arguments.output == "json":
+        print(json.dumps({"time": time.time(), "nodes": state["nodes"], "processes": processes},
+                         sort_keys=True))
+        return
+    for node in state["nodes"]:
+        of_node = [p for p in processes if p["node"] == node["id"]]
+        cores, rss = (sum(p[name] for p in of_node) for name in ("cores", "rss_bytes"))
+        print(f"{node['id']}  {node['state']}  reserved: {_usage(node)}  "
+              f"used: {cores:.2f} cores, {amounts({'memory': rss})} by {len(of_node)} processes")
+    lines = shutil.get_terminal_size().lines - len(state["nodes"]) - 2
+    if sys.stdout.isatty():
+        processes = processes[:max(1, lines)]
+    table(("NODE", "PID", "CPU%", "MEMORY", "WHAT"),
+          [(p["node"], p["pid"], f"{100 * p['cores']:.0f}",
+            amounts({"memory": p["rss_bytes"]}).removeprefix("memory "), p["what"])
+           for p in processes])
 
 
 def _logs(arguments: argparse.Namespace) -> None:

@@ -115,6 +115,11 @@ class Echo:
     def write(self, path: str) -> None:
         Path(path).touch()
 
+    def spin(self, path: str) -> None:
+        """Uses all of a CPU until the file is there."""
+        while not Path(path).exists():
+            sum(range(10_000))
+
     def get_inside(self, box: dict[str, Any]) -> Any:
         return troupe.get(box["ref"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -73,15 +74,26 @@ class Daemons:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def end(self) -> None:
-        """Ends all, those last that were started first."""
+        """Ends all, those last that were started first; each is to follow the signal."""
         for process in reversed(self._all):
             process.terminate()
+        stuck = []
         for process in reversed(self._all):
             try:
                 process.wait(15)
             except subprocess.TimeoutExpired:
+                stuck.append((process.args, stacks(process.pid)))
                 process.kill()
                 process.wait()
+        assert not stuck, stuck
+
+
+def stacks(pid: int) -> str:
+    """Where its threads are, if there is a debugger."""
+    if shutil.which("gdb") is None:
+        return "(no gdb)"
+    return subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 30"],
+                          capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 class LocalCluster(Daemons):

@@ -20,7 +20,11 @@ from processes import MARK, Script, assert_nothing_left, marked
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 HERE = Path(__file__).resolve().parent
 PATHS = os.pathsep.join([str(PYAPI), str(HERE)])
-HEAD = f"import sys; sys.path.insert(0, {str(HERE)!r})\nimport os, signal, threading, troupe\n"
+HEAD = f"""
+import os, signal, sys, threading, time
+sys.path.insert(0, {str(HERE)!r})
+import troupe
+"""
 
 
 @pytest.fixture
@@ -154,7 +158,8 @@ counter = Counter.remote()
 pid = troupe.get(counter.pid.remote())
 print("pid", pid, flush=True)
 troupe.get(counter.say.remote("first", "second"))
-threading.Event().wait()
+while True:  # A wait without end is not interrupted by a signal that comes just before it.
+    time.sleep(0.1)
 """
     with Script(tmp_path / "driver.py", code, mark, PATHS) as script:
         pid = script.read_until("pid").split()[1]

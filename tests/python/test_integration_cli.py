@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import MARK, assert_nothing_left, free_port
+from processes import MARK, assert_nothing_left, free_port, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once]
 
@@ -107,7 +107,8 @@ def test_a_head_that_dies_is_started_again_and_knows_its_nodes(cli: Cli) -> None
                            check=True).stdout.split()
     os.kill(int(found[-1]), 9)
     cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
-    assert {node["id"] for node in cli.json("nodes")} == {"first", "second"}
+    # The first one speaks twice a second.
+    until(lambda: {node["id"] for node in cli.json("nodes")}, {"first", "second"}, limit_s=10)
 
 
 def test_logs_of_actors_and_daemons_from_anywhere(cli: Cli, tmp_path: Path) -> None:
@@ -144,6 +145,43 @@ troupe.get(talker.say.remote("one", "two", "three"), timeout=60)
         "logs", "redis", "--node", "second", *cluster, status=4)
     assert "no actor nobody" in elsewhere.run("logs", "nobody", *cluster, status=4)
     assert "--node NAME" in elsewhere.run("logs", "node", *cluster, status=4)
+
+
+def test_top_shows_who_uses_what(cli: Cli, tmp_path: Path) -> None:
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    assert cli.json("top")["processes"] == []
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import troupe
+from actor_cases import Echo
+troupe.init(address="127.0.0.1:{port}", key_file={str(tmp_path / "cluster.key")!r})
+busy, idle = (Echo.options(name=name).remote() for name in ("busy", "idle"))
+troupe.get([busy.same.remote(1), idle.same.remote(1)], timeout=60)
+print("up", flush=True)
+troupe.get(busy.spin.remote({str(tmp_path / "enough")!r}), timeout=60)
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], env=cli.environment, text=True,
+                              stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None and "up" in driver.stdout.readline()
+        deadline = time.monotonic() + 30
+        while True:
+            seen = {p["what"]: p for p in cli.json("top")["processes"]}
+            assert set(seen) <= {"actor Echo busy", "actor Echo idle"}
+            cores = [seen[name]["cores"] for name in sorted(seen)]
+            if len(cores) == 2 and cores[0] > 0.2 and cores[1] < 0.1:
+                break
+            assert time.monotonic() < deadline, seen
+        assert all(p["rss_bytes"] > 5 << 20 and p["node"] == "first" for p in seen.values())
+        lines = cli.run("top", "-n", "2", "--interval", "0.1").splitlines()
+        assert [line.split()[-1] for line in lines if " actor " in line] == ["busy", "idle"] * 2
+        assert "by 2 processes" in lines[0]
+        assert "--interval" in cli.run("top", "--interval", "0", status=2)
+    finally:
+        (tmp_path / "enough").touch()
+        driver.communicate(timeout=60)
 
 
 def test_mistakes_are_told_with_their_status(cli: Cli, tmp_path: Path) -> None:

@@ -46,6 +46,46 @@ def test_results_by_rank_and_environment(executor: troupe.Executor) -> None:
     assert len({r[2] for r in results} | {os.getpid()}) == 4
 
 
+def test_a_worker_sees_the_gpus_that_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also on a host that was itself given some, and after a death."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-five,6")
+
+    def visible() -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    def visible_after_a_death(folder: str) -> str:
+        import troupe.torch as hvd
+
+        @hvd.elastic.run
+        def train(state: Any) -> str:
+            while hvd.epoch() == 1 or hvd.size() < 3:
+                state.step += 1
+                state.commit()
+                if state.step == 3 and hvd.rank() == 1 and hvd.epoch() == 1:
+                    Path(folder, "died").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+                    os._exit(1)
+            return os.environ["CUDA_VISIBLE_DEVICES"]
+
+        hvd.init()
+        return str(train(hvd.elastic.ObjectState(step=0)))
+
+    options = {"cpus_per_worker": 0.1, "num_cpus": 2, "num_gpus": 3, "progress": "off"}
+    with troupe.Executor(3, 3, gpus_per_worker=1, **options) as one_each:
+        assert sorted(one_each.run(visible)) == ["4", "6", "GPU-five"]
+    with troupe.Executor(2, 3, gpus_per_worker=1, **options) as elastic:
+        seen = elastic.run(visible_after_a_death, (str(tmp_path),))
+        assert sorted(seen) == ["4", "6", "GPU-five"]
+        assert (tmp_path / "died").read_text() in ("4", "GPU-five", "6")
+    with troupe.Executor(3, 3, gpus_per_worker=0.5, **options) as halves:
+        seen = halves.run(visible)
+        assert len(set(seen)) == 2 and set(seen) <= {"4", "GPU-five", "6"}
+    # Nothing is taken from who has asked for nothing.
+    with troupe.Executor(3, 3, **options) as none:
+        assert none.run(visible) == ["4,GPU-five,6"] * 3
+
+
 def test_collectives(executor: troupe.Executor) -> None:
     def fn() -> list:
         import torch

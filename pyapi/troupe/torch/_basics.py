@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import torch
+
 from troupe.torch import _context
 
 
@@ -20,6 +22,15 @@ def size() -> int:
 def local_rank() -> int:
     """Rank among the members on this host."""
     return int(_context.current().view["local_rank"])
+
+
+def device() -> torch.device:
+    """What this process is to compute on: its GPU, or the CPU if it was given none.
+
+    A worker sees only the GPUs that it was given, so the first of them is ``cuda:0``, whatever its
+    local rank, and it stays the same while members come and go.
+    """
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def local_size() -> int:

@@ -84,7 +84,7 @@ class World {
       }
     };
     for (const auto& granted : decision.granted) {
-      mix(granted.lease + granted.node + VisibleDevices(granted.devices));
+      mix(granted.lease + granted.node + VisibleDevices(IndicesOf(granted.devices)));
     }
     for (const auto& revoked : decision.revoked) mix(revoked.lease + revoked.reason);
     for (const auto& change : decision.groups) {

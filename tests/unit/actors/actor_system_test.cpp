@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/loopback_transport.h"
+#include "tests/unit/actors/mailing.h"
 
 namespace troupe::actors {
 namespace {
@@ -14,55 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr Duration kSoon = seconds(30);  // Of real time, for what must happen.
-
-// The simulated network belongs to the test's thread; fibers send from others. What they send and
-// post is handed over by Flush.
-class Mailing final : public Transport, private EventLoop {
- public:
-  explicit Mailing(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-  [[nodiscard]] const std::string& self() const override { return inner_->self(); }
-  EventLoop& loop() override { return *this; }
-  void SetHandler(Handler handler) override { inner_->SetHandler(std::move(handler)); }
-  void SetDropHandler(DropHandler) override {}
-  Result<PeerAddress> Listen(const std::string& at) override { return inner_->Listen(at); }
-  Status Connect(const PeerAddress&) override { return Status::Ok(); }
-  void Disconnect(const std::string&) override {}
-  void Stop() override { inner_->Stop(); }
-  Status Send(const std::string& to, std::string frame) override {
-    std::lock_guard lock(mu_);
-    frames_.emplace_back(to, std::move(frame));
-    return Status::Ok();
-  }
-  void Flush() {
-    std::vector<std::pair<std::string, std::string>> frames;
-    std::vector<std::function<void()>> posted;
-    {
-      std::lock_guard lock(mu_);
-      frames.swap(frames_);
-      posted.swap(posted_);
-    }
-    for (auto& [to, frame] : frames) (void)inner_->Send(to, std::move(frame));
-    for (auto& fn : posted) inner_->loop().Post(std::move(fn));
-  }
-
- private:
-  [[nodiscard]] Time Now() const override { return inner_->loop().Now(); }
-  void Post(std::function<void()> fn) override {
-    std::lock_guard lock(mu_);
-    posted_.push_back(std::move(fn));
-  }
-  TimerId CallAt(Time when, std::function<void()> fn) override {
-    return inner_->loop().CallAt(when, std::move(fn));
-  }
-  void Cancel(TimerId timer) override { inner_->loop().Cancel(timer); }
-  void WatchFd(int, std::function<void()>) override {}
-  void UnwatchFd(int) override {}
-
-  const std::unique_ptr<Transport> inner_;
-  std::mutex mu_;
-  std::vector<std::pair<std::string, std::string>> frames_;
-  std::vector<std::function<void()>> posted_;
-};
 
 // What the actors of a test have done, and what their incarnations leave to each other.
 struct World {

@@ -106,7 +106,7 @@ class SchedulerTest : public ::testing::Test {
     return lease ? lease->reason : "gone";
   }
   std::string Visible(const std::string& id) const {
-    return VisibleDevices(scheduler_.FindLease(id)->devices);
+    return VisibleDevices(IndicesOf(scheduler_.FindLease(id)->devices));
   }
   // "a a -": the nodes of a group's bundles.
   std::string Places(const std::string& group) const {

@@ -59,6 +59,14 @@ TEST_F(SchedulerLeaseTest, WorkWithoutGpuKeepsOffGpuNodes) {
   EXPECT_EQ(nodes, "ccg");
 }
 
+TEST(DevicesTest, AreVisibleByTheNamesThatTheirNodeHasForThem) {
+  EXPECT_EQ(VisibleDevices({}), "");
+  EXPECT_EQ(VisibleDevices({0, 3}), "0,3");
+  EXPECT_EQ(VisibleDevices({0, 2}, "4,GPU-five,6"), "4,6");
+  EXPECT_EQ(VisibleDevices({1}, "4,GPU-five,6"), "GPU-five");
+  EXPECT_EQ(VisibleDevices({0, 1}, "7"), "7,1");  // It was told of more than it has.
+}
+
 TEST_F(SchedulerLeaseTest, SharesOfAGpuFillOneDeviceBeforeTheNext) {
   AddNode("a", {{"CPU", 8}, {"GPU", 3}});
   Ask("whole", {{"GPU", 1}});
