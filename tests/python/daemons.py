@@ -11,10 +11,25 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+from troupe import _session
 
 from processes import MARK, assert_nothing_left, free_port
 
 SHORT_LEASE_S = 2.0
+
+
+def state() -> dict[str, Any]:
+    """What the head of this process's cluster knows."""
+    session = _session.current()
+    assert session.cluster is not None
+    return dict(session.cluster.driver.state())
+
+
+def states() -> dict[str, str]:
+    """Of the nodes."""
+    return {node["id"]: node["state"] for node in state()["nodes"]}
 
 
 class Daemons:

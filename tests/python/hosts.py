@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import troupe
-from daemons import Daemons
 
 import network
+from daemons import Daemons
 from processes import wait_gone
 
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_fault_cases import Borrower
 
 import troupe
-from daemons import LocalCluster
-from troupe import _session
 from troupe._cluster import find_bin_dir
 
 from actor_cases import Ledger, count_to, square
+from daemons import LocalCluster, state
+from head_fault_cases import Borrower
 from processes import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
@@ -45,12 +44,6 @@ def cluster(running: LocalCluster) -> Iterator[LocalCluster]:
     until(lambda: [node["state"] for node in state()["nodes"]].count("alive"), 3)
     yield running
     troupe.shutdown()
-
-
-def state() -> dict[str, Any]:
-    session = _session.current()
-    assert session.cluster is not None
-    return dict(session.cluster.driver.state())
 
 
 class Killer:

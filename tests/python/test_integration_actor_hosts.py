@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import troupe
-from troupe import _session
 from troupe._cluster import find_bin_dir
 
 import lossy_link
@@ -30,6 +29,7 @@ from actor_host_cases import (
     read,
 )
 from conftest import PYAPI
+from daemons import state, states
 from hosts import Hosts, missing
 from processes import until
 
@@ -64,18 +64,6 @@ def hosts(cluster: Hosts) -> Hosts:
 
 def soon(ref: Any) -> Any:
     return troupe.get(ref, timeout=SOON_S)
-
-
-def state() -> dict[str, Any]:
-    """What the head knows."""
-    session = _session.current()
-    assert session.cluster is not None
-    return dict(session.cluster.driver.state())
-
-
-def states() -> dict[str, str]:
-    """Of the nodes."""
-    return {node["id"]: node["state"] for node in state()["nodes"]}
 
 
 def host_is(index: int, wanted: str) -> None:

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_fault_cases import Born
 
 import troupe
-from daemons import LocalCluster
-from troupe import _session
 from troupe._cluster import find_bin_dir
 
 from actor_cases import Counter, Echo, Ledger, square
 from conftest import PYAPI
+from daemons import LocalCluster, state, states
+from head_fault_cases import Born
 from processes import Script, until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
@@ -60,16 +59,6 @@ def cluster(running: LocalCluster) -> Iterator[LocalCluster]:
 
 def soon(ref: Any) -> Any:
     return troupe.get(ref, timeout=SOON_S)
-
-
-def state() -> dict[str, Any]:
-    session = _session.current()
-    assert session.cluster is not None
-    return dict(session.cluster.driver.state())
-
-
-def states() -> dict[str, str]:
-    return {node["id"]: node["state"] for node in state()["nodes"]}
 
 
 @contextlib.contextmanager

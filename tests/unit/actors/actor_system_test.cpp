@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "runtime/loopback_transport.h"
 #include "tests/unit/actors/mailing.h"
 
@@ -106,14 +104,7 @@ class ActorSystemTest : public ::testing::Test {
     for (const auto& host : hosts_) host->Stop(kSoon);
   }
   std::shared_ptr<ActorSystem> Make(const std::string& name) {
-    auto transport = std::make_unique<Mailing>(network_.MakeTransport(name));
-    mails_[name] = transport.get();
-    ActorSystem::Options options;
-    options.node = "n";
-    options.supervisor = supervisor_;
-    auto system = ActorSystem::Create(std::move(transport), std::move(options));
-    EXPECT_TRUE(system->Listen("ipc://" + name).ok());
-    return system;
+    return MakeSystem(network_, mails_, supervisor_, name);
   }
   // A process that hosts `incarnation` of the actor "a"; 0: one that is not placed.
   ActorAddress Host(uint64_t incarnation, bool saves = false, uint32_t depth = kMailboxDepthMax) {
@@ -135,19 +126,8 @@ class ActorSystemTest : public ::testing::Test {
                              {},
                              ToChain(Error{ErrorCode::kPeerGone, "it was killed"})});
   }
-  void Step() {
-    for (auto& [name, mail] : mails_) mail->Flush();
-    network_.RunFor(milliseconds(1));
-    std::this_thread::yield();
-  }
-  bool Until(const std::function<bool()>& done) {
-    const Time limit = SteadyClock().Now() + kSoon;
-    while (!done()) {
-      if (SteadyClock().Now() > limit) return false;
-      Step();
-    }
-    return true;
-  }
+  void Step() { actors::Step(network_, mails_); }
+  bool Until(const std::function<bool()>& done) { return actors::Until(network_, mails_, done); }
   struct Call {
     std::optional<Result<std::string>> result;
     uint64_t number = 0;

@@ -1,14 +1,19 @@
-// A transport of the simulated network that fibers may send from.
+// Actor systems on the simulated network, which fibers may send from.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "runtime/transport.h"
+#include "actors/actor_system.h"
+#include "runtime/loopback_transport.h"
 
 namespace troupe::actors {
 
@@ -60,5 +65,38 @@ class Mailing final : public Transport, private EventLoop {
   std::vector<std::pair<std::string, std::string>> frames_;
   std::vector<std::function<void()>> posted_;
 };
+
+// A process of the name: its actor system on the network, and its mail in `mails`.
+inline std::shared_ptr<ActorSystem> MakeSystem(LoopbackNetwork& network,
+                                               std::map<std::string, Mailing*>& mails,
+                                               const std::shared_ptr<Supervisor>& supervisor,
+                                               const std::string& name) {
+  auto transport = std::make_unique<Mailing>(network.MakeTransport(name));
+  mails[name] = transport.get();
+  ActorSystem::Options options;
+  options.node = "n";
+  options.supervisor = supervisor;
+  auto system = ActorSystem::Create(std::move(transport), std::move(options));
+  EXPECT_TRUE(system->Listen("ipc://" + name).ok());
+  return system;
+}
+
+// Lets what was sent arrive, a little time pass and fibers go on.
+inline void Step(LoopbackNetwork& network, const std::map<std::string, Mailing*>& mails) {
+  for (const auto& [name, mail] : mails) mail->Flush();
+  network.RunFor(milliseconds(1));
+  std::this_thread::yield();
+}
+
+// That until it is done; false after half a minute of real time.
+inline bool Until(LoopbackNetwork& network, const std::map<std::string, Mailing*>& mails,
+                  const std::function<bool()>& done) {
+  const Time limit = SteadyClock().Now() + seconds(30);
+  while (!done()) {
+    if (SteadyClock().Now() > limit) return false;
+    Step(network, mails);
+  }
+  return true;
+}
 
 }  // namespace troupe::actors

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "actors/actor_system.h"
 #include "actors/cluster_protocol.h"
 #include "runtime/loopback_transport.h"
@@ -111,14 +109,7 @@ class TaskPoolTest : public ::testing::Test {
     for (const auto& host : hosts_) host->Stop(kSoon);
   }
   std::shared_ptr<ActorSystem> Make(const std::string& name) {
-    auto transport = std::make_unique<Mailing>(network_.MakeTransport(name));
-    mails_[name] = transport.get();
-    ActorSystem::Options options;
-    options.node = "n";
-    options.supervisor = supervisor_;
-    auto system = ActorSystem::Create(std::move(transport), std::move(options));
-    EXPECT_TRUE(system->Listen("ipc://" + name).ok());
-    return system;
+    return MakeSystem(network_, mails_, supervisor_, name);
   }
   std::shared_ptr<Answer> Submit(const std::string& argument, const std::string& task = "say",
                                  const TaskOptions& options = {}) {
@@ -147,16 +138,7 @@ class TaskPoolTest : public ::testing::Test {
                              {},
                              ToChain(Error{ErrorCode::kPeerGone, why})});
   }
-  bool Until(const std::function<bool()>& done) {
-    const Time limit = SteadyClock().Now() + kSoon;
-    while (!done()) {
-      if (SteadyClock().Now() > limit) return false;
-      for (auto& [name, mail] : mails_) mail->Flush();
-      network_.RunFor(milliseconds(1));
-      std::this_thread::yield();
-    }
-    return true;
-  }
+  bool Until(const std::function<bool()>& done) { return actors::Until(network_, mails_, done); }
   // Whatever is on its way arrives.
   void Settle() {
     int steps = 0;
