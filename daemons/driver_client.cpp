@@ -299,8 +299,7 @@ Result<std::string> DriverClient::Request(uint8_t,
       requests_.erase(request);
       return sent.error();
     }
-    changed_.wait_for(lock, repeat,
-                      [&] { return stopped_ || requests_[request].has_value(); });
+    changed_.wait_for(lock, repeat, [&] { return stopped_ || requests_[request].has_value(); });
   }
   const std::optional<DriverReply> reply = std::move(requests_[request]);
   requests_.erase(request);

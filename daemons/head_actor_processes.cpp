@@ -6,6 +6,7 @@
 #include "daemons/actor_lease.h"
 #include "daemons/actor_link.h"
 #include "daemons/head_actors.h"
+#include "runtime/log.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -130,6 +131,7 @@ void HeadActors::Gone(const std::string& process, const std::string& how) {
 void HeadActors::OrderLost(const std::string& name) {
   const Process process = processes_.at(name);
   processes_.erase(name);
+  LogWarning("the order to start ", Named(process.actor, process.node), " was lost");
   seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
   actors::DirectoryActions actions;
   directory_.Lost(Now(), process.actor, process.incarnation,

@@ -40,6 +40,7 @@ class Daemons:
         self.key_file = folder / "key"
         self.head_options: list[str] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}  # The newest of each name.
+        self._killed: set[str] = set()
         self._all: list[subprocess.Popen[bytes]] = []
 
     def start_redis(self) -> None:
@@ -69,10 +70,12 @@ class Daemons:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.running[name] = process
+        self._killed.discard(name)
         self._all.append(process)
 
     def kill(self, name: str) -> None:
         """Ends it from one moment to the next."""
+        self._killed.add(name)
         self.running[name].kill()
         self.running[name].wait(10)
 
@@ -89,7 +92,12 @@ class Daemons:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def end(self) -> None:
-        """Ends all, those last that were started first; each is to follow the signal."""
+        """Ends all, those last that were started first; each is to follow the signal.
+
+        Redis and the head are to have lived until then, but for what the test has killed.
+        """
+        crashed = {name: self.log(name)[-5000:] for name in {"redis", "head"} - self._killed
+                   if name in self.running and self.running[name].poll() is not None}
         for process in reversed(self._all):
             process.terminate()
         stuck = []
@@ -101,6 +109,7 @@ class Daemons:
                 process.kill()
                 process.wait()
         assert not stuck, stuck
+        assert not crashed, crashed
 
 
 def stacks(pid: int) -> str:

@@ -345,6 +345,10 @@ TEST_F(ActorCluster, ActorsAreStartedInAPlacementGroupThatGrowsAndShrinks) {
   EXPECT_EQ(gone.error().code, ErrorCode::kPeerGone) << ErrorOf(gone);
   EXPECT_THAT(gone.error().message, HasSubstr("bundle 0"));
   EXPECT_EQ(In(second.Call(&Counter::Value)), 2) << "what stays is left alone";
+  ActorOptions modest;
+  modest.placement_group = group->id();
+  auto third = Spawned<Counter>(modest, 3);
+  EXPECT_EQ(In(third.Call(&Counter::Value)), 3) << "it takes nothing of a bundle that has no CPU";
   const auto last = second.Call(&Counter::Linger);
   ASSERT_TRUE(group->Remove().ok());
   EXPECT_EQ(last.Get(kSoon).error().code, ErrorCode::kPeerGone);
