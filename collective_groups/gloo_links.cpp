@@ -9,11 +9,17 @@
 //
 // Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits
 // for a round; a timerfd registered with the device ticks every 200 us while links change.
+//
+// What Gloo throws on its event loop ends the process, and it throws where a peer dies between
+// connecting and being asked for its name (pytorch/gloo#514); so its pairs are made to fail
+// instead.
 #include <dlfcn.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/device.h>
+#include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/loop.h>
+#include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -142,6 +148,43 @@ class GlooChannel final : public Channel {
   std::set<gt::UnboundBuffer*> live_;
 };
 
+// A pair that fails by itself: what is thrown while it handles an event becomes its error, which
+// those who wait for it, or use it later, are told.
+class ContainedPair final : public gt::tcp::Pair {
+ public:
+  using gt::tcp::Pair::Pair;
+
+  void handleEvents(int events) override {
+    // Whoever holds the lock may be waiting for this loop; the event is raised again.
+    const std::unique_lock lock(m_, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    try {
+      if (state_ == CONNECTED) {
+        handleReadWrite(events);
+      } else if (state_ == LISTENING) {
+        handleListening();
+      } else if (state_ == CONNECTING) {
+        handleConnecting();
+      }
+    } catch (const std::exception&) {
+      if (state_ == CLOSED) return;
+      // An accepted socket is not registered yet, and closing the pair would throw once more.
+      device_->registerDescriptor(fd_, EPOLLIN, this);
+      signalException(std::current_exception());
+    }
+  }
+};
+
+class ContainedContext final : public gt::tcp::Context {
+ public:
+  using gt::tcp::Context::Context;
+
+  std::unique_ptr<gt::Pair>& createPair(int rank) override {
+    pairs_[rank] = std::make_unique<ContainedPair>(this, device_.get(), rank, getTimeout());
+    return pairs_[rank];
+  }
+};
+
 class TickHandler final : public gt::tcp::Handler {
  public:
   int fd = -1;
@@ -185,7 +228,9 @@ class GlooLinks final : public Links {
       std::lock_guard lock(links_mu_);
       cancelled_.erase(peer_slot);
       if (!base_) {
-        base_ = device_->createContext(static_cast<int>(my_slot), kLinkSlotsMax);
+        base_ =
+            std::make_shared<ContainedContext>(std::static_pointer_cast<gt::tcp::Device>(device_),
+                                               static_cast<int>(my_slot), kLinkSlotsMax);
         base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
       }
       const std::vector<char> bytes =
