@@ -204,20 +204,21 @@ void ActorCell::Run(Mailbox::Work work) {
   // Calls on several fibers overlap, so they are told apart by where their context lies.
   const auto id = reinterpret_cast<uint64_t>(&context);
   if (trace::On()) trace::AsyncBegin(work.method, id, {{"caller", work.caller}});
+  bool answered = false;  // Already.
+  context.set_answer_now(
+      [&](const Result<std::string>& early) { return answered = AnswerNow(work, early); });
   SetFiberLocal(&context);
   Result<std::string> result =
       work.method == kPing ? Result<std::string>(std::string())
                            : instance_->Invoke(context, work.method, std::move(work.arguments));
   SetFiberLocal(nullptr);
   if (trace::On()) trace::AsyncEnd(work.method, id);
-  if (!result.ok()) {
-    Error error = result.error();
-    ErrorOrigin origin = error.origin ? *error.origin : ErrorOrigin{};
-    if (origin.actor.empty()) origin.actor = Name();
-    if (origin.node.empty()) origin.node = host_->node();
-    error.origin = std::make_shared<const ErrorOrigin>(std::move(origin));
-    result = std::move(error);
+  if (answered) {
+    std::lock_guard lock(mu_);
+    running_.erase({work.caller, work.number});
+    return;
   }
+  if (!result.ok()) result = Located(result.error());
   bool told_to_stop = false;  // What it returned then is not what it was called for.
   bool say_nothing = false;
   {
@@ -243,6 +244,26 @@ void ActorCell::Run(Mailbox::Work work) {
   }
   Answer(work, std::move(result), true, last);
   if (last) LeaveAfter(key, Error{ErrorCode::kPeerGone, context.exit_reason()});
+}
+
+bool ActorCell::AnswerNow(const Mailbox::Work& work, const Result<std::string>& result) {
+  if (work.caller.empty() || instance_->saves()) return false;
+  const ActorReply reply = ToReply(work.number, result.ok() ? result : Located(result.error()));
+  {
+    std::lock_guard lock(mu_);
+    if (ended_) return false;
+    mailbox_.Settle(work, reply);
+  }
+  host_->SendTo(work.caller, reply);
+  return true;
+}
+
+Error ActorCell::Located(Error error) const {
+  ErrorOrigin origin = error.origin ? *error.origin : ErrorOrigin{};
+  if (origin.actor.empty()) origin.actor = Name();
+  if (origin.node.empty()) origin.node = host_->node();
+  error.origin = std::make_shared<const ErrorOrigin>(std::move(origin));
+  return error;
 }
 
 // Whoever watches learns of the end by another way than the caller of its reply, which must not

@@ -81,6 +81,10 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   void StartMore();
   void Drain();
   void Run(Mailbox::Work work);
+  // From any thread, while the call's fiber waits: the reply, unless it is due later or elsewhere.
+  bool AnswerNow(const Mailbox::Work& work, const Result<std::string>& result);
+  // What a call ended with, and where.
+  [[nodiscard]] Error Located(Error error) const;
   // `ran`: it may have changed the state.
   void Answer(Mailbox::Work& work, Result<std::string> result, bool ran, bool last = false);
   using Unsaved = std::pair<Mailbox::Work, Result<std::string>>;

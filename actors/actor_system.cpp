@@ -44,12 +44,16 @@ std::shared_ptr<ActorSystem> ActorSystem::Create(std::unique_ptr<Transport> tran
 ActorSystem::ActorSystem(std::unique_ptr<Transport> transport, Options options)
     : options_(std::move(options)), transport_(std::move(transport)) {
   self_.peer = transport_->self();
-  executor_ = std::make_unique<Executor>(Executor::Options{
-      .name = "actor",
-      .threads = options_.actor_threads,
-      .on_uncaught = [](const std::string& what) { LogError("an exception left a fiber: ", what); },
-      .idle = [this](Time until) { return transport_->Help(until); },
-      .wake = [this] { transport_->WakeHelper(); }});
+  Executor::Options executor{.name = "actor",
+                             .threads = options_.actor_threads,
+                             .on_uncaught = [](const std::string& what) {
+                               LogError("an exception left a fiber: ", what);
+                             }};
+  if (options_.actors_run_loop) {
+    executor.idle = [this](Time until) { return transport_->Help(until); };
+    executor.wake = [this] { transport_->WakeHelper(); };
+  }
+  executor_ = std::make_unique<Executor>(std::move(executor));
 }
 
 ActorSystem::~ActorSystem() {

@@ -39,6 +39,9 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   struct Options {
     std::string node;  // For error messages.
     int actor_threads = 1;
+    // Whether a thread of actors that has nothing to do runs the transport's loop. For processes
+    // that are there for their actors; elsewhere it would be in the way of threads that wait.
+    bool actors_run_loop = true;
     TypeTable types;  // What can be started in this process.
     Program program;  // How more processes like this one are started,
     // and, before its path, one that loads a plugin.

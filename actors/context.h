@@ -70,6 +70,13 @@ class CallContext {
   void Exit(std::string reason = "it has ended itself") { exit_reason_ = std::move(reason); }
   [[nodiscard]] const std::string& exit_reason() const { return exit_reason_; }
 
+  // Of an instance whose methods run on threads of its own: sends the result off at once, from
+  // there, while Invoke waits on its fiber; what Invoke returns then is dropped. False if the
+  // result has to take the usual way.
+  using AnswerNow = std::function<bool(const Result<std::string>&)>;
+  void set_answer_now(AnswerNow fn) { answer_now_ = std::move(fn); }
+  [[nodiscard]] const AnswerNow& answer_now() const { return answer_now_; }
+
  private:
   actors::ActorSystem* const system_;
   const actors::ActorAddress* const self_;
@@ -77,6 +84,7 @@ class CallContext {
   const Time deadline_;
   const std::shared_ptr<actors::RunningCall> call_;
   std::string exit_reason_;
+  AnswerNow answer_now_;
 };
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/actor_type.h"
+#include "actors/handle.h"
 #include "pyapi/python_support.h"
 #include "runtime/wire.h"
 
@@ -133,19 +134,14 @@ void CallState::Complete(Result<std::string> result) {
     if (result_) return;
     result_ = std::move(result);
     then.swap(then_);
-    changed_.notify_all();
   }
+  done_.Set();
   for (const auto& [id, fn] : then) fn();
 }
 
 bool CallState::Ready() const {
   std::lock_guard lock(mu_);
   return result_.has_value();
-}
-
-bool CallState::WaitFor(Duration limit) {
-  std::unique_lock lock(mu_);
-  return changed_.wait_for(lock, limit, [this] { return result_.has_value(); });
 }
 
 const Result<std::string>& CallState::result() const {
@@ -195,9 +191,14 @@ bool Completions::closed() const {
   return closed_ && items_.empty();
 }
 
+bool PyCall::WaitFor(Duration limit) const {
+  if (!call_.get() || !call_.here()) return state_->done().WaitFor(limit);
+  call_->Await(state_->done(), SteadyClock().Now() + limit);
+  return state_->Ready();
+}
+
 void PyCall::Cancel() {
-  if (number_ != 0 && ref_.get()) ref_->Cancel(number_);
-  if (task_.get()) task_->Cancel();
+  if (call_.get()) call_->Cancel();
   state_->Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"});
 }
 
@@ -216,7 +217,9 @@ std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::by
     py::gil_scoped_release release;
     number = call();
   }
-  return std::make_unique<PyCall>(std::move(state), ref_.get(), number);
+  std::shared_ptr<actors::RefCall> pending;
+  if (number != 0) pending = std::make_shared<actors::RefCall>(system_.get(), ref_.get(), number);
+  return std::make_unique<PyCall>(std::move(state), std::move(pending));
 }
 
 void PyActorRef::Kill(bool restart, const std::string& reason, double limit_s) const {
@@ -224,7 +227,8 @@ void PyActorRef::Kill(bool restart, const std::string& reason, double limit_s) c
   ref_->Kill(restart, reason,
              [state](Result<std::string> result) { state->Complete(std::move(result)); });
   const bool done = WaitInSlices(
-      limit_s, [&](Duration slice) { return state->WaitFor(slice); }, [](bool d) { return d; });
+      limit_s, [&](Duration slice) { return state->done().WaitFor(slice); },
+      [](bool d) { return d; });
   if (!done) Raise(Error{ErrorCode::kDeadlineExceeded, "the head did not answer in time"});
   if (!state->result().ok()) Raise(state->result().error());
 }
@@ -242,7 +246,7 @@ void BindCalls(py::module_& m) {
           [](const PyCall& call, double limit_s) {
             if (call.state()->Ready()) return true;
             return WaitInSlices(
-                limit_s, [&](Duration slice) { return call.state()->WaitFor(slice); },
+                limit_s, [&](Duration slice) { return call.WaitFor(slice); },
                 [](bool done) { return done; });
           },
           py::arg("timeout_s"))
@@ -287,11 +291,11 @@ void BindCalls(py::module_& m) {
     auto state = std::make_shared<CallState>();
     state->Complete(std::string(payload));
     state->Claim();
-    return std::make_unique<PyCall>(std::move(state), nullptr, 0);
+    return std::make_unique<PyCall>(std::move(state), nullptr);
   });
   // Of a call that is not sent yet: complete_from or fail completes it.
   m.def("pending_call",
-        [] { return std::make_unique<PyCall>(std::make_shared<CallState>(), nullptr, 0); });
+        [] { return std::make_unique<PyCall>(std::make_shared<CallState>(), nullptr); });
   m.def("wait_for_some", &WaitForSome, py::arg("calls"), py::arg("count"), py::arg("timeout_s"));
   m.def("set_object_folder", &SetObjectFolder, py::arg("folder"));
 }

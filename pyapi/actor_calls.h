@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "actors/actor_ref.h"
+#include "actors/actor_system.h"
 #include "actors/cluster_protocol.h"
 #include "actors/future.h"
 
@@ -36,8 +37,8 @@ class CallState {
 
   void Complete(Result<std::string> result);
   [[nodiscard]] bool Ready() const;
-  // Not on a fiber.
-  bool WaitFor(Duration limit);
+  // Set when it is ready.
+  [[nodiscard]] FiberEvent& done() { return done_; }
   // When it is ready.
   [[nodiscard]] const Result<std::string>& result() const;
   // Runs `fn` once, here and now if it is ready (then the id is 0), else where it is completed.
@@ -47,8 +48,8 @@ class CallState {
   void Claim() { claimed_.store(true); }
 
  private:
+  FiberEvent done_;
   mutable std::mutex mu_;
-  std::condition_variable changed_;
   std::optional<Result<std::string>> result_;
   std::map<uint64_t, std::function<void()>> then_;
   uint64_t next_ = 1;
@@ -95,23 +96,23 @@ class OwnedHere {
 
 class PyCall {
  public:
-  PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::ActorRef> ref, uint64_t number)
-      : state_(std::move(state)), ref_(std::move(ref)), number_(number), task_(nullptr) {}
-  PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::PendingCall> task)
-      : state_(std::move(state)), ref_(nullptr), number_(0), task_(std::move(task)) {}
+  // A call of an actor, a task, or neither: somebody else completes it.
+  PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::PendingCall> call)
+      : state_(std::move(state)), call_(std::move(call)) {}
   [[nodiscard]] const std::shared_ptr<CallState>& state() const { return state_; }
   void Cancel();
+  // Not on a fiber; without the GIL. This thread may run the runtime's loop meanwhile.
+  bool WaitFor(Duration limit) const;
 
  private:
   const std::shared_ptr<CallState> state_;
-  const OwnedHere<actors::ActorRef> ref_;  // A call of this actor, or
-  const uint64_t number_;
-  const OwnedHere<actors::PendingCall> task_;  // a task. Both may be null: nothing to cancel.
+  const OwnedHere<actors::PendingCall> call_;
 };
 
 class PyActorRef {
  public:
-  explicit PyActorRef(std::shared_ptr<actors::ActorRef> ref) : ref_(std::move(ref)) {}
+  PyActorRef(std::shared_ptr<actors::ActorRef> ref, std::shared_ptr<actors::ActorSystem> system)
+      : ref_(std::move(ref)), system_(std::move(system)) {}
   [[nodiscard]] actors::ActorRef& ref() const { return *ref_.get(); }
   [[nodiscard]] std::unique_ptr<PyCall> Call(const std::string& method, const py::bytes& arguments,
                                              double timeout_s, bool retry) const;
@@ -119,6 +120,7 @@ class PyActorRef {
 
  private:
   const OwnedHere<actors::ActorRef> ref_;
+  const OwnedHere<actors::ActorSystem> system_;
 };
 
 // Where large buffers lie; empty: nowhere. See troupe/_objects.py.

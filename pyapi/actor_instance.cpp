@@ -18,7 +18,12 @@ Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this 
 void PyRequest::Answer(Result<std::string> result, std::string exit_reason) {
   {
     std::lock_guard lock(mu_);
-    if (result_) return;
+    if (std::exchange(taken_, true)) return;
+  }
+  // The fiber waits until the event is set, so what this stands on is there.
+  if (answer_now && exit_reason.empty() && answer_now(result)) result = std::string();
+  {
+    std::lock_guard lock(mu_);
     result_ = std::move(result);
     exit_reason_ = std::move(exit_reason);
   }
@@ -29,7 +34,9 @@ Result<std::string> PyRequest::Await(const std::function<bool()>& closed) {
   // A method of Python cannot be interrupted, and the actor is busy until it has returned: neither
   // its deadline nor a cancellation ends this wait.
   while (!answered_.WaitFor(kLookAgain)) {
-    if (closed()) return Closed();
+    if (!closed()) continue;
+    std::lock_guard lock(mu_);
+    if (!std::exchange(taken_, true)) return Closed();
   }
   std::lock_guard lock(mu_);
   return std::move(*result_);
@@ -114,6 +121,7 @@ Result<std::string> PyInstance::Invoke(CallContext& context, const std::string& 
   request->caller = context.caller();
   request->deadline = context.deadline();
   request->call = context.call();
+  request->answer_now = context.answer_now();
   queue_->Push(request);
   if (queue_->tell_cancelled()) {
     const std::weak_ptr<PyRequest> weak = request;

@@ -25,8 +25,9 @@ struct PyRequest {
   std::string caller;
   Time deadline = Time::Never();
   std::shared_ptr<actors::RunningCall> call;  // Null: a save.
+  CallContext::AnswerNow answer_now;          // While Await waits.
 
-  // Once; later answers do nothing.
+  // Once; later answers do nothing. From any thread: what may leave at once does so from here.
   void Answer(Result<std::string> result, std::string exit_reason = "");
   // What it was answered with; `closed` tells that nobody will answer.
   [[nodiscard]] Result<std::string> Await(const std::function<bool()>& closed);
@@ -34,6 +35,7 @@ struct PyRequest {
 
  private:
   std::mutex mu_;
+  bool taken_ = false;  // It is being answered, or was, or nobody waits any more.
   std::optional<Result<std::string>> result_;
   std::string exit_reason_;
   FiberEvent answered_;

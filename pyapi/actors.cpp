@@ -169,7 +169,7 @@ class PyActors {
       actors::PlaceAsync(system_.get(), o, blueprint,
                          [placed](auto ref) { placed.Complete(std::move(ref)); });
     }
-    return std::make_unique<PyActorRef>(Await(placed, ToSeconds(kAskLimit)));
+    return std::make_unique<PyActorRef>(Await(placed, ToSeconds(kAskLimit)), system_.get());
   }
   std::unique_ptr<PyActorRef> Lookup(const std::string& name, double limit_s) {
     const Future<ActorAddress> found;
@@ -186,7 +186,7 @@ class PyActors {
   }
   std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
     py::gil_scoped_release release;
-    return std::make_unique<PyActorRef>(system_->Refer(address));
+    return std::make_unique<PyActorRef>(system_->Refer(address), system_.get());
   }
   std::unique_ptr<PyActorRef> ReferTo(const py::bytes& address) {
     auto box = wire::Decode<actors::Pack<ActorAddress>>(actors::kArgumentsType, address);
@@ -363,6 +363,7 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   if (!transport.ok()) return transport.error();
   ActorSystem::Options system_options;
   system_options.node = "driver";
+  system_options.actors_run_loop = false;
   system_options.program.argv = options.worker_argv;
   if (!options.python_path.empty()) system_options.program.env["PYTHONPATH"] = options.python_path;
   system_options.supervisor = link;

@@ -1,6 +1,6 @@
 // EventLoop: one thread's turn-taking of posted functions, timers and file descriptors.
 //
-// The real one is the io thread of a ZeroMQ transport; the simulated one runs on virtual time.
+// The real one is the io thread of a transport; the simulated one runs on virtual time.
 // Services are written against this seam and keep all their state on the loop, so they need no
 // locks.
 // Thread: Now and Post from any thread; everything else on the loop.

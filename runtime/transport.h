@@ -1,9 +1,10 @@
 // Transport: frames between named processes, without promise of delivery.
 //
 // A process listens on one endpoint and links to others by address; both ends of a link can then
-// send by name. Frames of one sender arrive in order or not at all; a protocol on top must live
-// with loss and, on the simulated form, with duplication and reordering. Names carry the
-// incarnation, so a restarted peer is another peer.
+// send by name. Links over tcp are ZeroMQ's, those over ipc Unix sockets of our own (decision
+// 0017). Frames of one sender arrive in order or not at all; a protocol on top must live with loss
+// and, on the simulated form, with duplication and reordering. Names carry the incarnation, so a
+// restarted peer is another peer.
 // Thread: Send from any thread; the handler runs on the loop; Listen and Connect from any thread
 // before or after Start. Security: tcp:// endpoints use CURVE with an allow-list that answers
 // before the first bind; ipc:// endpoints rely on the 0700 directory they live in.

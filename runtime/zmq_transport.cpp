@@ -1,7 +1,8 @@
 // Adapter of ZeroMQ: the only file that includes zmq.hpp.
 //
-// One io thread owns every socket: a ROUTER that listens, a DEALER per peer we connected to, the
-// ZAP responder, and an eventfd through which other threads hand over work. zmq::poll is level
+// One io thread owns every socket of ZeroMQ: a ROUTER that listens, a DEALER per peer we connected
+// to, the ZAP responder; and it reads the links to processes of this host, which ZeroMQ has no part
+// in (decision 0017). Other threads hand over work through an eventfd. zmq::poll is level
 // triggered, so no edge rules apply.
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "runtime/internal/local_streams.h"
+#include "runtime/internal/zmq_sockets.h"
 #include "runtime/internal/zmq_zap.h"
 #include "runtime/metrics.h"
 #include "runtime/thread.h"
@@ -30,23 +33,10 @@
 namespace troupe {
 namespace {
 
-constexpr int kHeartbeatMs = 500;
-constexpr int kHeartbeatTimeoutMs = 3000;
-constexpr int kHandshakeMs = 5000;
-constexpr int kReconnectMs = 20;
-constexpr int kReconnectMaxMs = 500;
-// After a lost packet the kernel would wait twice as long each time, up to a minute.
-constexpr int kConnectTimeoutMs = 1000;
 constexpr size_t kCopiedFrameBytes = 1024;
+constexpr std::string_view kLocalScheme = "ipc://";
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
-
-Error ZmqError(const char* what, const zmq::error_t& e) {
-  const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists
-                         : e.num() == EINVAL   ? ErrorCode::kInvalidArgument
-                                               : ErrorCode::kUnavailable;
-  return Error{code, std::string(what) + ": " + e.what()};
-}
 
 // A small frame is copied, which costs less than to hand it over.
 zmq::message_t ToMessage(std::string frame) {
@@ -62,6 +52,9 @@ class ZmqTransport final : public Transport, private EventLoop {
       : options_(std::move(options)),
         wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         turns_([this] { Wake(); }),
+        local_({options_.name, options_.queue_while_connecting, kTransportQueueMessagesMax,
+                wire::kWireFrameBytesMax},
+               *this),
         context_(1) {
     TROUPE_ASSERT(wake_fd_ >= 0, "eventfd");
     thread_ = std::thread([this] { Run(); });
@@ -134,7 +127,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Disconnect(const std::string& peer) override {
-    RunOnLoop([&] { dealers_.erase(peer); });
+    RunOnLoop([&] { DisconnectOnLoop(peer); });
   }
 
   Status Send(const std::string& to, std::string frame) override {
@@ -142,6 +135,7 @@ class ZmqTransport final : public Transport, private EventLoop {
       return Error{ErrorCode::kInvalidArgument,
                    "frame of " + std::to_string(frame.size()) + " bytes is over the limit"};
     }
+    if (SendLocal(to, frame)) return Status::Ok();
     if (InLoop()) {
       SendOnLoop(to, std::move(frame));
       return Status::Ok();
@@ -226,73 +220,66 @@ class ZmqTransport final : public Transport, private EventLoop {
     cv.wait(lock, [&] { return done; });
   }
 
-  void SetCommonOptions(zmq::socket_t& socket) const {
-    socket.set(zmq::sockopt::linger, 0);
-    socket.set(zmq::sockopt::sndhwm, kTransportQueueMessagesMax);
-    socket.set(zmq::sockopt::rcvhwm, kTransportQueueMessagesMax);
-    socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(wire::kWireFrameBytesMax));
-    socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
-    socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
-    socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
-    socket.set(zmq::sockopt::routing_id, options_.name);
+  // The path of an endpoint on this host; empty if it is none.
+  static std::string PathOf(const std::string& endpoint) {
+    return endpoint.starts_with(kLocalScheme) ? endpoint.substr(kLocalScheme.size()) : "";
   }
 
   Result<PeerAddress> ListenOnLoop(const std::string& endpoint) {
-    const bool tcp = endpoint.rfind("tcp://", 0) == 0;
-    try {
-      if (tcp && options_.keys.secret_key.empty()) {
-        return Error{ErrorCode::kInvalidArgument, "a tcp endpoint needs the cluster's key pair"};
-      }
-      if (tcp) StartZap();
-      zmq::socket_t router(context_, zmq::socket_type::router);
-      SetCommonOptions(router);
-      router.set(zmq::sockopt::router_mandatory, true);
-      // Names carry the incarnation, so a second connection of a name is the same process that
-      // reconnected.
-      router.set(zmq::sockopt::router_handover, true);
-      if (tcp) {
-        router.set(zmq::sockopt::curve_server, true);
-        router.set(zmq::sockopt::curve_secretkey, options_.keys.secret_key);
-        router.set(zmq::sockopt::zap_domain, "troupe");
-      }
-      router.bind(endpoint);
-      const auto bound = router.get(zmq::sockopt::last_endpoint);
-      routers_.push_back(std::move(router));
-      return PeerAddress{options_.name, bound, tcp ? options_.keys.public_key : ""};
-    } catch (const zmq::error_t& e) {
-      return ZmqError(("cannot listen on " + endpoint).c_str(), e);
+    if (const std::string path = PathOf(endpoint); !path.empty()) {
+      if (const Status s = local_.Listen(path); !s.ok()) return s.error();
+      return PeerAddress{options_.name, endpoint, ""};
     }
+    // Nobody is let in before somebody says who may be.
+    if (!options_.keys.secret_key.empty()) StartZap();
+    Result<zmq::socket_t> router = internal::BindRouter(context_, options_, endpoint);
+    if (!router.ok()) return router.error();
+    const auto bound = router->get(zmq::sockopt::last_endpoint);
+    routers_.push_back(std::move(*router));
+    return PeerAddress{options_.name, bound, options_.keys.public_key};
+  }
+
+  void DisconnectOnLoop(const std::string& peer) {
+    dealers_.erase(peer);
+    local_.Disconnect(peer);
   }
 
   Status ConnectOnLoop(const PeerAddress& peer) {
-    const bool tcp = peer.endpoint.rfind("tcp://", 0) == 0;
-    if (tcp && (peer.public_key.empty() || options_.keys.secret_key.empty())) {
-      return Error{ErrorCode::kInvalidArgument, "a tcp peer needs its public key and our key pair"};
-    }
-    try {
-      zmq::socket_t socket(context_, zmq::socket_type::dealer);
-      SetCommonOptions(socket);
-      socket.set(zmq::sockopt::immediate, !options_.queue_while_connecting);
-      socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
-      socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
-      socket.set(zmq::sockopt::connect_timeout, kConnectTimeoutMs);
-      if (tcp) {
-        socket.set(zmq::sockopt::curve_serverkey, peer.public_key);
-        socket.set(zmq::sockopt::curve_publickey, options_.keys.public_key);
-        socket.set(zmq::sockopt::curve_secretkey, options_.keys.secret_key);
-      }
-      socket.connect(peer.endpoint);
+    if (const std::string path = PathOf(peer.endpoint); !path.empty()) {
       dealers_.erase(peer.peer);
-      dealers_.emplace(peer.peer, Dealer{std::move(socket), peer});
-      return Status::Ok();
-    } catch (const zmq::error_t& e) {
-      return ZmqError(("cannot connect to " + peer.endpoint).c_str(), e);
+      return local_.Connect(peer.peer, path);
     }
+    Result<zmq::socket_t> dealer = internal::ConnectDealer(context_, options_, peer);
+    if (!dealer.ok()) return dealer.error();
+    DisconnectOnLoop(peer.peer);
+    dealers_.emplace(peer.peer, Dealer{std::move(*dealer), peer});
+    return Status::Ok();
+  }
+
+  static void CountSent(size_t bytes) {
+    metrics::Add(metrics::Id::kSentFrames);
+    metrics::Add(metrics::Id::kSentBytes, static_cast<double>(bytes));
+  }
+
+  // From any thread. False if there is no such peer on this host.
+  bool SendLocal(const std::string& to, std::string& frame) {
+    using Sent = internal::LocalStreams::Sent;
+    const size_t bytes = frame.size();
+    const Sent sent = local_.Send(to, std::move(frame));
+    if (sent == Sent::kUnknown) return false;
+    CountSent(bytes);
+    if (sent == Sent::kDropped) {
+      if (InLoop()) {
+        Dropped(to);
+      } else {
+        Post([this, to] { Dropped(to); });
+      }
+    }
+    return true;
   }
 
   void SendOnLoop(const std::string& to, std::string frame) {
-    metrics::Add(metrics::Id::kSentFrames);
-    metrics::Add(metrics::Id::kSentBytes, static_cast<double>(frame.size()));
+    CountSent(frame.size());
     try {
       if (const auto it = dealers_.find(to); it != dealers_.end()) {
         if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait))
@@ -356,9 +343,12 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Deliver(const std::string& from, const zmq::message_t& body) {
+    Deliver(from, std::string(body.data<char>(), body.size()));
+  }
+  void Deliver(const std::string& from, std::string frame) {
     metrics::Add(metrics::Id::kReceivedFrames);
-    metrics::Add(metrics::Id::kReceivedBytes, static_cast<double>(body.size()));
-    if (handler_) handler_(from, std::string(body.data<char>(), body.size()));
+    metrics::Add(metrics::Id::kReceivedBytes, static_cast<double>(frame.size()));
+    if (handler_) handler_(from, std::move(frame));
   }
 
   void SendQueued() {
@@ -413,6 +403,7 @@ class ZmqTransport final : public Transport, private EventLoop {
         dealers_.clear();
         routers_.clear();
         zap_.reset();
+        local_.Close();
       }
       if (options_.shared_loop) turns_.EndKeep();
     }
@@ -427,7 +418,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   }
 
   void Turn(Time until) {
-    std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
+    std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0},
+                                       {nullptr, local_.handle(), ZMQ_POLLIN, 0}};
     const bool zap_polled = zap_.has_value();  // What is posted may start it below.
     if (zap_polled) items.push_back({zap_->handle(), 0, ZMQ_POLLIN, 0});
     const size_t first_router = items.size();
@@ -446,7 +438,11 @@ class ZmqTransport final : public Transport, private EventLoop {
     }
     zmq::poll(items, PollTimeout(until));
     RunPosted();
-    if (zap_polled && (items[1].revents & ZMQ_POLLIN) != 0) zap_->Answer();
+    if (items[1].revents != 0) {
+      local_.HandleReady(
+          [this](const std::string& from, std::string frame) { Deliver(from, std::move(frame)); });
+    }
+    if (zap_polled && (items[2].revents & ZMQ_POLLIN) != 0) zap_->Answer();
     for (size_t i = first_router; i < first_dealer; ++i) {
       if ((items[i].revents & ZMQ_POLLIN) != 0) ReceiveRouter(routers_[i - first_router]);
     }
@@ -480,6 +476,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   std::atomic<std::thread::id> loop_id_;
   std::mutex stop_mu_;  // Held while the thread is joined.
   TurnTaking turns_;    // Of a shared loop.
+  internal::LocalStreams local_;
 
   // Guarded by mu_.
   std::mutex mu_;

@@ -18,6 +18,7 @@
 #include "runtime/log.h"
 #include "runtime/transport.h"
 #include "runtime/wire.h"
+#include "tests/integration/runtime/inbox.h"
 #include "tests/integration/runtime/resources.h"
 #include "tests/integration/runtime/temp_dir.h"
 
@@ -26,54 +27,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr Duration kSoon = seconds(20);  // For what must happen; a busy machine may take a while.
-
-// What a transport received and dropped, to be waited for.
-class Inbox {
- public:
-  using Frames = std::vector<std::pair<std::string, std::string>>;
-
-  void Attach(Transport& transport) {
-    transport.SetHandler([this](const std::string& from, std::string frame) {
-      std::lock_guard lock(mu_);
-      frames_.emplace_back(from, std::move(frame));
-      changed_.notify_all();
-    });
-    transport.SetDropHandler([this](const std::string& to) {
-      std::lock_guard lock(mu_);
-      dropped_.push_back(to);
-      changed_.notify_all();
-    });
-  }
-  // The frames, once there are `count`.
-  Frames Wait(size_t count) {
-    std::unique_lock lock(mu_);
-    EXPECT_TRUE(changed_.wait_for(lock, kSoon, [&] { return frames_.size() >= count; }))
-        << frames_.size() << " of " << count << " frames";
-    return frames_;
-  }
-  size_t Count() {
-    std::lock_guard lock(mu_);
-    return frames_.size();
-  }
-  std::vector<std::string> WaitDropped(size_t count) {
-    std::unique_lock lock(mu_);
-    EXPECT_TRUE(changed_.wait_for(lock, kSoon, [&] { return dropped_.size() >= count; }));
-    return dropped_;
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  Frames frames_;
-  std::vector<std::string> dropped_;
-};
-
-struct Node {
-  Inbox inbox;
-  std::unique_ptr<Transport> transport;
-};
+using tests::Inbox;
+using tests::kSoon;
+using tests::Node;
 
 class ZmqTransportTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -85,12 +41,7 @@ class ZmqTransportTest : public ::testing::TestWithParam<bool> {
     return Make(options);
   }
   static std::unique_ptr<Node> Make(const ZmqTransportOptions& options) {
-    auto node = std::make_unique<Node>();
-    Result<std::unique_ptr<Transport>> made = MakeZmqTransport(options);
-    EXPECT_TRUE(made.ok());
-    node->transport = std::move(*made);
-    node->inbox.Attach(*node->transport);
-    return node;
+    return tests::MakeNode(options);
   }
   [[nodiscard]] std::string Endpoint(const std::string& name) const {
     return GetParam() ? "tcp://127.0.0.1:*" : "ipc://" + dir_.path() + "/" + name;

@@ -23,6 +23,13 @@ class Sum final : public Instance {
     if (method == "leave") context.Exit("done");
     if (method == "fail") return Error{ErrorCode::kUserError, "it failed"};
     total += std::stoi("0" + arguments);
+    if (method == "now") {
+      if (before_now) std::exchange(before_now, nullptr)();
+      answered_now = context.answer_now()(std::to_string(total));
+      if (after_now) std::exchange(after_now, nullptr)();
+    }
+    if (method == "fail now")
+      answered_now = context.answer_now()(Error{ErrorCode::kUserError, "it failed at once"});
     return std::to_string(total);
   }
   [[nodiscard]] bool saves() const override { return saves_; }
@@ -37,7 +44,10 @@ class Sum final : public Instance {
 
   int total = 0;
   bool save_fails = false;
+  bool answered_now = false;
   std::function<void()> during;
+  std::function<void()> before_now;
+  std::function<void()> after_now;
 
  private:
   const bool saves_;
@@ -125,6 +135,49 @@ TEST_F(ActorCellTest, CallsRunInOrderAndRepeatsAreAnsweredFromTheMailbox) {
   EXPECT_THAT(Sent(), ElementsAre("c 1: 1", "c 1: 1", "c 2: 21"));
   EXPECT_EQ(sum_->total, 21);
   EXPECT_THAT(saves_, IsEmpty());
+}
+
+TEST_F(ActorCellTest, AnAnswerThatIsGivenBeforeTheMethodReturnsIsGivenOnce) {
+  Make(false);
+  std::vector<std::string> before_it_returned;
+  sum_->after_now = [&] { before_it_returned = Sent(); };
+  Call(1, "now", "5");
+  Call(2, "fail now");
+  Run();
+  EXPECT_TRUE(sum_->answered_now);
+  EXPECT_THAT(before_it_returned, ElementsAre("c 1: 5"));
+  EXPECT_THAT(Sent(), ElementsAre("c 2: it failed at once"));
+  Call(1, "now", "5");  // Repeated: from the mailbox, as any other.
+  Check({1, 2});
+  Run();
+  EXPECT_THAT(Sent(), ElementsAre("c 1: 5", "c 1: 5", "c 2: it failed at once"));
+  EXPECT_EQ(sum_->total, 6);
+  EXPECT_TRUE(cell_->Idle());
+}
+
+TEST_F(ActorCellTest, AnAnswerIsNotGivenBeforeTheStateIsSafeNorAfterTheEnd) {
+  Make(true);
+  Call(1, "now");
+  Run();
+  EXPECT_FALSE(sum_->answered_now);
+  EXPECT_THAT(Sent(), IsEmpty());
+  FinishSave(Status::Ok());
+  EXPECT_THAT(Sent(), ElementsAre("c 1: 1"));
+
+  Make(false);
+  sum_->before_now = [this] { cell_->End({ErrorCode::kPeerGone, "killed"}); };
+  Call(1, "now");
+  Run();
+  EXPECT_FALSE(sum_->answered_now);
+  EXPECT_THAT(Sent(), ElementsAre(HasSubstr("has ended: killed (the call was running)")));
+
+  Make(false);
+  std::optional<Result<std::string>> local;
+  (void)cell_->CallLocal("now", "1", Time::Never(), [&](auto result) { local = result; });
+  Run();
+  EXPECT_FALSE(sum_->answered_now) << "within a process it takes the usual way";
+  ASSERT_TRUE(local);
+  EXPECT_EQ(local->value(), "1");
 }
 
 TEST_F(ActorCellTest, AReplyNeverComesBeforeItsEffectIsSafe) {

@@ -1,0 +1,86 @@
+#include "runtime/internal/zmq_sockets.h"
+
+#include <cerrno>
+
+#include "runtime/wire.h"
+
+namespace troupe::internal {
+namespace {
+
+constexpr int kHeartbeatMs = 500;
+constexpr int kHeartbeatTimeoutMs = 3000;
+constexpr int kHandshakeMs = 5000;
+constexpr int kReconnectMs = 20;
+constexpr int kReconnectMaxMs = 500;
+// After a lost packet the kernel would wait twice as long each time, up to a minute.
+constexpr int kConnectTimeoutMs = 1000;
+
+Error ZmqError(const char* what, const zmq::error_t& e) {
+  const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists
+                         : e.num() == EINVAL   ? ErrorCode::kInvalidArgument
+                                               : ErrorCode::kUnavailable;
+  return Error{code, std::string(what) + ": " + e.what()};
+}
+
+zmq::socket_t MakeSocket(zmq::context_t& context, zmq::socket_type type,
+                         const ZmqTransportOptions& options) {
+  zmq::socket_t socket(context, type);
+  socket.set(zmq::sockopt::linger, 0);
+  socket.set(zmq::sockopt::sndhwm, kTransportQueueMessagesMax);
+  socket.set(zmq::sockopt::rcvhwm, kTransportQueueMessagesMax);
+  socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(wire::kWireFrameBytesMax));
+  socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
+  socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+  socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
+  socket.set(zmq::sockopt::routing_id, options.name);
+  return socket;
+}
+
+}  // namespace
+
+Result<zmq::socket_t> BindRouter(zmq::context_t& context, const ZmqTransportOptions& options,
+                                 const std::string& endpoint) {
+  if (options.keys.secret_key.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "cannot listen on " + endpoint + ": a tcp endpoint needs the cluster's key pair"};
+  }
+  try {
+    zmq::socket_t router = MakeSocket(context, zmq::socket_type::router, options);
+    router.set(zmq::sockopt::router_mandatory, true);
+    // Names carry the incarnation, so a second connection of a name is the same process that
+    // reconnected.
+    router.set(zmq::sockopt::router_handover, true);
+    router.set(zmq::sockopt::curve_server, true);
+    router.set(zmq::sockopt::curve_secretkey, options.keys.secret_key);
+    router.set(zmq::sockopt::zap_domain, "troupe");
+    router.bind(endpoint);
+    return router;
+  } catch (const zmq::error_t& e) {
+    return ZmqError(("cannot listen on " + endpoint).c_str(), e);
+  }
+}
+
+Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportOptions& options,
+                                    const PeerAddress& peer) {
+  if (peer.public_key.empty() || options.keys.secret_key.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "cannot connect to " + peer.endpoint +
+                                                  ": a tcp peer needs its public key and our key "
+                                                  "pair"};
+  }
+  try {
+    zmq::socket_t dealer = MakeSocket(context, zmq::socket_type::dealer, options);
+    dealer.set(zmq::sockopt::immediate, !options.queue_while_connecting);
+    dealer.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
+    dealer.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+    dealer.set(zmq::sockopt::connect_timeout, kConnectTimeoutMs);
+    dealer.set(zmq::sockopt::curve_serverkey, peer.public_key);
+    dealer.set(zmq::sockopt::curve_publickey, options.keys.public_key);
+    dealer.set(zmq::sockopt::curve_secretkey, options.keys.secret_key);
+    dealer.connect(peer.endpoint);
+    return dealer;
+  } catch (const zmq::error_t& e) {
+    return ZmqError(("cannot connect to " + peer.endpoint).c_str(), e);
+  }
+}
+
+}  // namespace troupe::internal
