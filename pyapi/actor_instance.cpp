@@ -16,12 +16,19 @@ Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this 
 }  // namespace
 
 void PyRequest::Answer(Result<std::string> result, std::string exit_reason) {
+  const bool now = answer_now && exit_reason.empty();
+  Settle(std::move(result), std::move(exit_reason), now);
+}
+
+void PyRequest::Refuse() { Settle(Closed(), "", false); }
+
+void PyRequest::Settle(Result<std::string> result, std::string exit_reason, bool now) {
   {
     std::lock_guard lock(mu_);
     if (std::exchange(taken_, true)) return;
   }
   // The fiber waits until the event is set, so what this stands on is there.
-  if (answer_now && exit_reason.empty() && answer_now(result)) result = std::string();
+  if (now && answer_now(result)) result = std::string();
   {
     std::lock_guard lock(mu_);
     result_ = std::move(result);
@@ -62,7 +69,7 @@ void RequestQueue::Push(const std::shared_ptr<PyRequest>& request) {
       return;
     }
   }
-  request->Answer(Closed());
+  request->Refuse();
 }
 
 void RequestQueue::PushCancelled(const std::shared_ptr<PyRequest>& request) {
@@ -105,7 +112,7 @@ void RequestQueue::Close() {
     changed_.notify_all();
     Wake();
   }
-  for (const Item& item : left) item.request->Answer(Closed());
+  for (const Item& item : left) item.request->Refuse();
 }
 
 bool RequestQueue::closed() const {

@@ -29,11 +29,15 @@ struct PyRequest {
 
   // Once; later answers do nothing. From any thread: what may leave at once does so from here.
   void Answer(Result<std::string> result, std::string exit_reason = "");
+  // It will not run, or not be heard. What that means to its caller is up to the fiber.
+  void Refuse();
   // What it was answered with; `closed` tells that nobody will answer.
   [[nodiscard]] Result<std::string> Await(const std::function<bool()>& closed);
   [[nodiscard]] const std::string& exit_reason() const { return exit_reason_; }
 
  private:
+  void Settle(Result<std::string> result, std::string exit_reason, bool now);
+
   std::mutex mu_;
   bool taken_ = false;  // It is being answered, or was, or nobody waits any more.
   std::optional<Result<std::string>> result_;

@@ -23,9 +23,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using tests::Inbox;
-using tests::kSoon;
 using tests::MakeNode;
 using tests::Node;
 
