@@ -37,6 +37,7 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._used = 0
         self._scanned = 0.0
+        self.leaving: set[str] = set()  # Files that somebody will discard soon.
         self.sweep()
 
     def write(self, view: memoryview, owner: Optional[str] = None) -> str:
@@ -84,11 +85,16 @@ class ObjectStore:
         finally:
             os.close(fd)
 
+    def leave(self, names: Iterable[str]) -> None:
+        """Says that somebody will discard these files soon; at once, if there is need of room."""
+        self.leaving.update(names)
+
     def discard(self, names: Iterable[str]) -> None:
         """Unlinks files; who has mapped one keeps its bytes."""
         for name in names:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
+            self.leaving.discard(name)
         self._scanned = 0.0
 
     def discard_own(self) -> None:
@@ -122,6 +128,7 @@ class ObjectStore:
             if now - self._scanned > _SCAN_INTERVAL_S or self._used + size > self.limit_bytes:
                 self._used, self._scanned = self.used_bytes(), now
             if self._used + size > self.limit_bytes:
+                self.discard(list(self.leaving))
                 self.sweep()
                 self._used = self.used_bytes()
             if self._used + size > self.limit_bytes:

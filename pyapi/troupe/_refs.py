@@ -161,8 +161,8 @@ class ObjectRef:
     def keep_files(self, names: Sequence[str]) -> None:
         """Unlinks these files when the ref goes."""
         self._files = True
-        if names and self._session.store is not None:
-            weakref.finalize(self, self._session.store.discard, list(names))
+        if names:
+            weakref.finalize(self, self._session.release_files, list(names))
 
 
 def _ref_from_home(home: tuple[bytes, str], what: str, language: str) -> ObjectRef:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from troupe import _cluster, _native
@@ -59,6 +59,17 @@ class Session:
         token = next(self._tokens)
         self._callbacks[token] = fn
         call.notify(self._completions, token)
+
+    def release_files(self, names: Sequence[str]) -> None:
+        """Unlinks files of ours that nobody refers to any more.
+
+        On the thread of callbacks: to give the memory of a large one back takes long.
+        """
+        store = self.store
+        if store is None or self.pid != os.getpid():  # What a forked child has are copies.
+            return
+        store.leave(names)
+        self.on_done(_native.core().completed_call(b""), lambda: store.discard(names))
 
     def keep(self, ref: Any) -> None:
         """Keeps a ref that other processes may ask for, until the end."""

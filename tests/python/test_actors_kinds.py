@@ -47,10 +47,11 @@ def soon(ref: Any) -> Any:
 
 
 def files() -> list[str]:
-    """Names of the shared buffers that are there."""
+    """Names of the shared buffers that are there to stay."""
     store = _session.current_store()
     assert store is not None
-    return sorted(os.listdir(store.folder))
+    going = set(store.leaving)  # First: what goes meanwhile is in neither.
+    return sorted(set(os.listdir(store.folder)) - going)
 
 
 # ---- async and threads ----

@@ -94,6 +94,18 @@ def test_files_are_private_and_names_are_no_paths(store: _objects.ObjectStore) -
         store.map(name, 3)
 
 
+def test_what_is_about_to_be_discarded_makes_room(store: _objects.ObjectStore) -> None:
+    first = store.write(memoryview(bytes(5 << 20)))
+    with pytest.raises(errors.ObjectStoreFullError):
+        store.write(memoryview(bytes(5 << 20)))
+    store.leave([first])
+    assert there(store) == [first]
+    second = store.write(memoryview(bytes(5 << 20)))
+    assert there(store) == [second]
+    store.discard([first, second])  # Whoever was to discard it comes later.
+    assert there(store) == []
+
+
 def test_what_a_process_that_has_ended_owned_is_swept(store: _objects.ObjectStore) -> None:
     code = ("import sys\nfrom troupe._objects import ObjectStore\n"
             "store = ObjectStore(sys.argv[1], 1 << 20)\n"
