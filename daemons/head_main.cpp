@@ -95,6 +95,6 @@ int main(int argc, char** argv) {
       -1, [&] { return head.down(); }, milliseconds(100));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();
-  transport->reset();
+  (*transport)->Stop();  // Not its end: what the head leaves open is cancelled on it.
   return head.down() ? kTakenDownStatus : 0;
 }

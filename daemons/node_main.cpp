@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
     }
     node.Stop(milliseconds(500));
     status = node.down() ? kTakenDownStatus : node.replaced() ? 1 : 0;
-    transport->reset();
+    (*transport)->Stop();
   }
   if (own_dir) std::filesystem::remove_all(run_dir);
   return status;

@@ -17,6 +17,7 @@ from troupe import _session
 
 from processes import MARK, assert_nothing_left, free_port
 
+CRASHES = tuple(-n for n in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 SHORT_LEASE_S = 2.0
 
 
@@ -94,10 +95,12 @@ class Daemons:
     def end(self) -> None:
         """Ends all, those last that were started first; each is to follow the signal.
 
-        Redis and the head are to have lived until then, but for what the test has killed.
+        Redis and the head are to have lived until then, but for what the test has killed, and
+        nothing is to crash while it ends.
         """
         crashed = {name: self.log(name)[-5000:] for name in {"redis", "head"} - self._killed
                    if name in self.running and self.running[name].poll() is not None}
+        alive = [process for process in self._all if process.poll() is None]
         for process in reversed(self._all):
             process.terminate()
         stuck = []
@@ -110,6 +113,7 @@ class Daemons:
                 process.wait()
         assert not stuck, stuck
         assert not crashed, crashed
+        assert not [process.args for process in alive if process.returncode in CRASHES]
 
 
 def stacks(pid: int) -> str:

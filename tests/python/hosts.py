@@ -118,5 +118,7 @@ class Hosts(Daemons):
                                progress="off", **options)
 
     def __exit__(self, *unused: object) -> None:
-        self.end()
-        self._network.__exit__()
+        try:
+            self.end()
+        finally:
+            self._network.__exit__()

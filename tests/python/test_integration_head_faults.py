@@ -273,6 +273,29 @@ def test_a_head_that_stands_still_for_longer_than_a_lease(cluster: LocalCluster)
     until(states, ALL_UP)
 
 
+def test_a_head_that_is_told_to_end_while_a_run_goes_on(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    there, go = tmp_path / "there", tmp_path / "go"
+
+    def train() -> int:
+        there.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return 7
+
+    executor = troupe.Executor(1, address=cluster.address, key_file=str(cluster.key_file),
+                               progress="off")
+    with executor, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        values = thread.submit(executor.run, train)
+        until(there.exists, True)
+        cluster.running["head"].terminate()
+        assert cluster.running["head"].wait(SOON_S) == 0
+        cluster.start_head()
+        go.touch()
+        assert values.result(SOON_S) == [7]
+
+
 def test_a_store_that_is_lost_is_filled_again(cluster: LocalCluster) -> None:
     counter = Counter.options(name="before").remote()
     group = troupe.placement_group([{"CPU": 1}], name="room")
