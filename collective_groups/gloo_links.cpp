@@ -169,7 +169,7 @@ class ContainedPair final : public gt::tcp::Pair {
     } catch (const std::exception&) {
       if (state_ == CLOSED) return;
       // An accepted socket is not registered yet, and closing the pair would throw once more.
-      device_->registerDescriptor(fd_, EPOLLIN, this);
+      if (fd_ >= 0) device_->registerDescriptor(fd_, EPOLLIN, this);
       signalException(std::current_exception());
     }
   }

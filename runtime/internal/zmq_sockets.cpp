@@ -15,11 +15,22 @@ constexpr int kReconnectMaxMs = 500;
 // After a lost packet the kernel would wait twice as long each time, up to a minute.
 constexpr int kConnectTimeoutMs = 1000;
 
-Error ZmqError(const char* what, const zmq::error_t& e) {
+Error ZmqError(const std::string& what, const zmq::error_t& e) {
   const ErrorCode code = e.num() == EADDRINUSE ? ErrorCode::kAlreadyExists
                          : e.num() == EINVAL   ? ErrorCode::kInvalidArgument
                                                : ErrorCode::kUnavailable;
-  return Error{code, std::string(what) + ": " + e.what()};
+  return Error{code, what + ": " + e.what()};
+}
+
+// Whether a socket can be made at all; `what` is what was tried.
+Status Usable(const std::string& what, const std::string& endpoint, bool keys) {
+  if (!endpoint.starts_with("tcp://")) {
+    return Error{ErrorCode::kInvalidArgument,
+                 what + ": an endpoint is tcp://ADDRESS:PORT or ipc://PATH"};
+  }
+  if (keys) return Status::Ok();
+  return Error{ErrorCode::kInvalidArgument,
+               what + ": a tcp endpoint needs the cluster's key pair, and a peer its public key"};
 }
 
 zmq::socket_t MakeSocket(zmq::context_t& context, zmq::socket_type type,
@@ -40,10 +51,9 @@ zmq::socket_t MakeSocket(zmq::context_t& context, zmq::socket_type type,
 
 Result<zmq::socket_t> BindRouter(zmq::context_t& context, const ZmqTransportOptions& options,
                                  const std::string& endpoint) {
-  if (options.keys.secret_key.empty()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "cannot listen on " + endpoint + ": a tcp endpoint needs the cluster's key pair"};
-  }
+  const std::string what = "cannot listen on " + endpoint;
+  if (Status s = Usable(what, endpoint, !options.keys.secret_key.empty()); !s.ok())
+    return s.error();
   try {
     zmq::socket_t router = MakeSocket(context, zmq::socket_type::router, options);
     router.set(zmq::sockopt::router_mandatory, true);
@@ -56,17 +66,15 @@ Result<zmq::socket_t> BindRouter(zmq::context_t& context, const ZmqTransportOpti
     router.bind(endpoint);
     return router;
   } catch (const zmq::error_t& e) {
-    return ZmqError(("cannot listen on " + endpoint).c_str(), e);
+    return ZmqError(what, e);
   }
 }
 
 Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportOptions& options,
                                     const PeerAddress& peer) {
-  if (peer.public_key.empty() || options.keys.secret_key.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "cannot connect to " + peer.endpoint +
-                                                  ": a tcp peer needs its public key and our key "
-                                                  "pair"};
-  }
+  const std::string what = "cannot connect to " + peer.endpoint;
+  const bool keys = !peer.public_key.empty() && !options.keys.secret_key.empty();
+  if (Status s = Usable(what, peer.endpoint, keys); !s.ok()) return s.error();
   try {
     zmq::socket_t dealer = MakeSocket(context, zmq::socket_type::dealer, options);
     dealer.set(zmq::sockopt::immediate, !options.queue_while_connecting);
@@ -79,7 +87,7 @@ Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportO
     dealer.connect(peer.endpoint);
     return dealer;
   } catch (const zmq::error_t& e) {
-    return ZmqError(("cannot connect to " + peer.endpoint).c_str(), e);
+    return ZmqError(what, e);
   }
 }
 

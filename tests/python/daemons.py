@@ -162,6 +162,8 @@ class LocalCluster(Daemons):
                 start()
 
     def __exit__(self, *unused: object) -> None:
-        self.end()
-        os.environ.pop(MARK, None)
+        try:
+            self.end()
+        finally:
+            os.environ.pop(MARK, None)
         assert_nothing_left(str(self.folder))

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -214,6 +216,30 @@ TEST_F(LocalStreamsTest, WhatWaitsOutlivesABreak) {
   const Inbox::Frames frames = server->inbox.Wait(2);
   EXPECT_EQ(frames[0].second.size(), size_t{4} << 20);
   EXPECT_EQ(frames[1].second, "last");
+}
+
+TEST_F(LocalStreamsTest, WhoComesWhenNoDescriptorIsLeftIsTakenInLater) {
+  const auto node = Make("node");
+  Listen(*node);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const RawPeer peer(socket);
+  rlimit none = before;  // The lowest number that is free is taken next.
+  none.rlim_cur = static_cast<rlim_t>(::dup(socket));
+  ::close(static_cast<int>(none.rlim_cur));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const sockaddr_un address = RawPeer::AddressOf(Path("node"));
+  ASSERT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  peer.WriteFrame("peer");
+  peer.WriteFrame("patient");
+  std::promise<void> turned;  // The loop has seen it, and goes on.
+  node->transport->loop().Post(
+      [&] { node->transport->loop().CallAfter(milliseconds(50), [&] { turned.set_value(); }); });
+  ASSERT_EQ(turned.get_future().wait_for(tests::kSoon), std::future_status::ready);
+  EXPECT_EQ(node->inbox.Count(), 0U);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(node->inbox.Wait(1), ElementsAre(std::pair("peer", "patient")));
 }
 
 TEST_F(LocalStreamsTest, ALinkIsReplacedByOneToAnotherPlace) {

@@ -339,6 +339,11 @@ TEST_P(ZmqCurveTest, TcpWithoutKeysIsRefusedOnBothSides) {
               HasSubstr("needs the cluster's key pair"));
   EXPECT_EQ(node->transport->Connect({"p", "tcp://127.0.0.1:1", keys_.public_key}).error().code,
             ErrorCode::kInvalidArgument);
+  for (const Error& error : {node->transport->Listen("nonsense").error(),
+                             node->transport->Connect({"p", "nonsense", ""}).error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message, HasSubstr("nonsense: an endpoint is tcp://"));
+  }
   const auto keyed = Make("k");
   EXPECT_EQ(keyed->transport->Connect({"p", "tcp://127.0.0.1:1", ""}).error().code,
             ErrorCode::kInvalidArgument);
