@@ -1,4 +1,5 @@
-// Files of CURVE keys: a public and a secret one, in lines of their own, for their owner only.
+#include "runtime/curve_key_files.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,8 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-
-#include "runtime/transport.h"
+#include <sstream>
 
 namespace troupe {
 namespace {
@@ -47,35 +47,114 @@ Status CreateWhole(const std::string& path, const std::string& text) {
   return failed();
 }
 
-}  // namespace
+constexpr size_t kKeyBytes = 40;  // In Z85.
 
-Result<CurveKeys> LoadCurveKeys(const std::string& path) {
+std::string HeadFile(const std::string& path) { return path + ".head"; }
+
+bool Exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+// What a file says; a pair or key that it does not name is empty.
+struct KeyText {
+  CurveKeys client;
+  CurveKeys head;
+  bool shared = false;
+};
+
+Status Usable(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     return Error{ErrorCode::kNotFound,
                  "no key file at " + path + "; copy it from the head's machine"};
   }
-  if ((info.st_mode & 077) != 0) {
-    return Error{ErrorCode::kPermissionDenied,
-                 "key file " + path + " is readable by others; run: chmod 600 " + path};
-  }
-  std::ifstream in(path);
-  CurveKeys keys;
-  if (!(in >> keys.public_key >> keys.secret_key) || keys.public_key.size() != 40 ||
-      keys.secret_key.size() != 40) {
-    return Error{ErrorCode::kCorrupt, "key file " + path + " does not hold two 40-character keys"};
-  }
-  return keys;
+  if ((info.st_mode & 077) == 0) return Status::Ok();
+  return Error{ErrorCode::kPermissionDenied,
+               "key file " + path + " is readable by others; run: chmod 600 " + path};
 }
 
-Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path) {
-  if (::access(path.c_str(), F_OK) == 0) return LoadCurveKeys(path);
-  Result<CurveKeys> keys = GenerateCurveKeys();
-  if (!keys.ok()) return keys;
-  const Status created = CreateWhole(path, keys->public_key + "\n" + keys->secret_key + "\n");
-  if (created.ok()) return keys;
-  if (created.error().code == ErrorCode::kInvalidArgument) return LoadCurveKeys(path);
-  return created.error();
+// Lines "client PUBLIC SECRET" and "head PUBLIC [SECRET]"; of an earlier release one pair alone.
+Result<KeyText> ReadKeyFile(const std::string& path) {
+  if (Status s = Usable(path); !s.ok()) return s.error();
+  std::ifstream in(path);
+  KeyText keys;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    CurveKeys pair;
+    fields >> name >> pair.public_key >> pair.secret_key;
+    if (name == "client") keys.client = pair;
+    if (name == "head") keys.head = pair;
+    if (name.size() == kKeyBytes && !keys.shared) {
+      (keys.client.public_key.empty() ? keys.client.public_key : keys.client.secret_key) = name;
+      keys.shared = !keys.client.secret_key.empty();
+      if (keys.shared) keys.head = keys.client;
+    }
+  }
+  const auto good = [](const std::string& key) { return key.size() == kKeyBytes; };
+  if (good(keys.client.public_key) && good(keys.client.secret_key) && good(keys.head.public_key) &&
+      (keys.head.secret_key.empty() || good(keys.head.secret_key))) {
+    return keys;
+  }
+  return Error{ErrorCode::kCorrupt, "key file " + path +
+                                        " does not hold the keys of a cluster; copy it again "
+                                        "from the head's machine"};
+}
+
+// Whatever is there by now, if somebody was quicker.
+Status CreateUnlessThere(const std::string& path, const std::string& text) {
+  Status created = CreateWhole(path, text);
+  if (!created.ok() && created.error().code == ErrorCode::kInvalidArgument) return Status::Ok();
+  return created;
+}
+
+}  // namespace
+
+Result<ClientKeys> LoadClientKeys(const std::string& path) {
+  const Result<KeyText> keys = ReadKeyFile(path);
+  if (!keys.ok()) return keys.error();
+  return ClientKeys{keys->client, keys->head.public_key};
+}
+
+// The head's file comes first and has all that the other one says, so that whoever makes them at
+// the same time ends with the same two, and a kill in between costs nothing.
+Result<HeadKeys> LoadOrCreateHeadKeys(const std::string& path) {
+  const std::string head_file = HeadFile(path);
+  // In this order: who finds the second file of a pair that is being made finds the first one too.
+  if (Exists(path) && !Exists(head_file)) {
+    const Result<KeyText> old = ReadKeyFile(path);
+    if (!old.ok()) return old.error();
+    if (old->shared) return HeadKeys{old->head, {}, true};
+    return Error{ErrorCode::kNotFound,
+                 "key file " + path + " is for nodes and programs; the head's own, " + head_file +
+                     ", is not here: start the head where that was made, or name another "
+                     "--key-file to begin a cluster of its own"};
+  }
+  if (!Exists(head_file)) {
+    const Result<CurveKeys> head = GenerateCurveKeys();
+    const Result<CurveKeys> client = GenerateCurveKeys();
+    if (!head.ok() || !client.ok()) return head.ok() ? client.error() : head.error();
+    const Status made = CreateUnlessThere(
+        head_file, "head " + head->public_key + " " + head->secret_key + "\nclient " +
+                       client->public_key + " " + client->secret_key + "\n");
+    if (!made.ok()) return made.error();
+  }
+  const Result<KeyText> keys = ReadKeyFile(head_file);
+  if (!keys.ok()) return keys.error();
+  if (keys->head.secret_key.empty()) {
+    return Error{ErrorCode::kCorrupt, "key file " + head_file + " has no secret key of the head"};
+  }
+  const Status made =
+      CreateUnlessThere(path, "client " + keys->client.public_key + " " + keys->client.secret_key +
+                                  "\nhead " + keys->head.public_key + "\n");
+  if (!made.ok()) return made.error();
+  const Result<ClientKeys> given = LoadClientKeys(path);
+  if (!given.ok()) return given.error();
+  if (given->head_key != keys->head.public_key ||
+      given->own.public_key != keys->client.public_key) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "key files " + path + " and " + head_file +
+                     " are of two clusters; remove the first one, it is written again"};
+  }
+  return HeadKeys{keys->head, {keys->client.public_key}, false};
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -10,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -137,7 +140,33 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   return ChildProcess(pid, pidfd, out.TakeRead(), err.TakeRead());
 }
 
+// Read in a forked child, where nothing but the forking thread is alive: no lock, no memory.
+std::array<std::atomic<int>, kClosedOnForkMax> closed_on_fork;  // Plus one; 0: free.
+
+void CloseInChild() {
+  for (std::atomic<int>& slot : closed_on_fork) {
+    if (const int fd = slot.exchange(0) - 1; fd >= 0) ::close(fd);
+  }
+}
+
 }  // namespace
+
+bool CloseOnFork(int fd) {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, &CloseInChild);
+  if (registered != 0) return false;
+  for (std::atomic<int>& slot : closed_on_fork) {
+    int free = 0;
+    if (slot.compare_exchange_strong(free, fd + 1)) return true;
+  }
+  return false;
+}
+
+void ForgetOnFork(int fd) {
+  for (std::atomic<int>& slot : closed_on_fork) {
+    int known = fd + 1;
+    if (slot.compare_exchange_strong(known, 0)) return;
+  }
+}
 
 std::string ExitInfo::ToString() const {
   std::ostringstream text;

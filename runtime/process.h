@@ -68,6 +68,13 @@ class ChildProcess {
 
 [[nodiscard]] Result<ChildProcess> Spawn(const SpawnOptions& options);
 
+// A forked child of this process closes the descriptor at once; a program that is executed gets it
+// or not as close-on-exec says. For pipes whose end tells of this process's end. At most
+// kClosedOnForkMax; false if there are as many.
+inline constexpr size_t kClosedOnForkMax = 64;
+bool CloseOnFork(int fd);
+void ForgetOnFork(int fd);  // Before it is closed here.
+
 // Full path of a program: `name` itself if it has a slash, else the first match in `extra_dir`,
 // then on PATH.
 [[nodiscard]] Result<std::string> FindProgram(const std::string& name,

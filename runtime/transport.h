@@ -35,16 +35,12 @@ struct PeerAddress {
   }
 };
 
-// A CURVE key pair in Z85. Whoever holds the cluster's pair is trusted with code; keep its file at
-// mode 0600.
+// A CURVE key pair in Z85; runtime/curve_key_files.h keeps them in files.
 struct CurveKeys {
   std::string public_key;
   std::string secret_key;
 };
 [[nodiscard]] Result<CurveKeys> GenerateCurveKeys();
-// Reads or creates a key file with mode 0600; refuses one that others can read.
-[[nodiscard]] Result<CurveKeys> LoadCurveKeys(const std::string& path);
-[[nodiscard]] Result<CurveKeys> LoadOrCreateCurveKeys(const std::string& path);
 
 class Transport {
  public:

@@ -157,7 +157,7 @@ struct Reader::Impl {
   }
 };
 
-Reader::Reader(std::string_view bytes) : impl_(TakeSpare<Impl>()) {
+Reader::Reader(std::string_view bytes, bool lenient) : impl_(TakeSpare<Impl>()), lenient_(lenient) {
   impl_->size = bytes.size();
   if (bytes.size() > kWireFrameBytesMax) {
     Fail("frame over the size limit");
@@ -211,6 +211,11 @@ void Reader::Leave() {
   }
   const Impl::Level& level = impl_->levels.back();
   if (level.next < level.size) Fail("too many elements");
+  impl_->levels.pop_back();
+}
+
+void Reader::LeaveRest() {
+  if (impl_->levels.empty()) return Fail("Leave without a level");
   impl_->levels.pop_back();
 }
 

@@ -32,6 +32,8 @@
 namespace troupe::wire {
 
 inline constexpr uint32_t kWireVersion = 1;
+// Of what is kept in a store; see DecodeRecord. Raised when an older release must not read it.
+inline constexpr uint32_t kRecordFormat = 1;
 inline constexpr size_t kWireFrameBytesMax = size_t{256} << 20;  // One frame, payload included.
 inline constexpr size_t kWireElementsMax = 1'000'000;            // Elements of one array or map.
 inline constexpr size_t kWireDepthMax = 16;                      // Nesting of arrays and maps.
@@ -60,7 +62,8 @@ class Writer {
 // Reads in the order of writing. The first problem is kept; later reads return defaults.
 class Reader {
  public:
-  explicit Reader(std::string_view bytes);
+  // `lenient`: a struct may have fewer fields, or more, than it has here.
+  explicit Reader(std::string_view bytes, bool lenient = false);
   ~Reader();
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -75,15 +78,18 @@ class Reader {
   // What the next value is, for who does not know what to expect; kNone: there is none.
   enum class Kind : uint8_t { kNone, kBool, kInt, kUint, kDouble, kBytes, kArray, kMap, kOther };
   [[nodiscard]] Kind Peek() const;
-  void Leave();  // Ends the array or map entered last; anything unread in it is an error.
+  void Leave();      // Ends the array or map entered last; anything unread in it is an error,
+  void LeaveRest();  // or is passed over.
   void Fail(std::string_view why);
   [[nodiscard]] bool failed() const;
+  [[nodiscard]] bool lenient() const { return lenient_; }
   // Success if everything was read and nothing failed.
   [[nodiscard]] Status Finish();
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  bool lenient_;
 };
 
 namespace internal {
@@ -119,9 +125,10 @@ struct WriteFields {
 };
 struct ReadFields {
   Reader& r;
+  size_t left;  // Fields that are there; the others keep their defaults.
   template <class... T>
   void operator()(T&... fields) {
-    (ReadValue(r, fields), ...);
+    ((left > 0 ? (--left, ReadValue(r, fields)) : void()), ...);
   }
 };
 
@@ -201,10 +208,11 @@ void ReadValue(Reader& r, T& value) {
   } else {
     CountFields count;
     value.Fields(count);
-    if (r.Array() != count.count) r.Fail("wrong number of fields");
-    ReadFields read{r};
+    const size_t there = r.Array();
+    if (there != count.count && !r.lenient()) r.Fail("wrong number of fields");
+    ReadFields read{r, there};
     value.Fields(read);
-    r.Leave();
+    r.lenient() ? r.LeaveRest() : r.Leave();
   }
 }
 
@@ -223,6 +231,26 @@ template <class T>
 
 // The type of an encoded message, or Error{kCorrupt} if the envelope or the version is wrong.
 [[nodiscard]] Result<uint8_t> PeekType(std::string_view bytes);
+
+// Decodes what Encode made in this release, an earlier or a later one: structs gain fields at their
+// end only, and those that are not there keep their defaults. kCorrupt names a newer format.
+template <class T>
+[[nodiscard]] Result<T> DecodeRecord(uint8_t type, std::string_view bytes) {
+  Reader r(bytes, /*lenient=*/true);
+  if (r.Array() != 3) r.Fail("envelope is not [format, type, fields]");
+  if (const uint64_t format = r.Uint(); format > kRecordFormat) {
+    r.Fail("written by a newer release, in format " + std::to_string(format) +
+           "; this one reads up to " + std::to_string(kRecordFormat));
+  }
+  if (r.Uint() != type) r.Fail("unexpected record type");
+  T record{};
+  if (!r.failed()) internal::ReadValue(r, record);
+  r.Leave();
+  if (Status status = r.Finish(); !status.ok()) {
+    return status.error().WithContext("record type " + std::to_string(type));
+  }
+  return record;
+}
 
 // Decodes a message that was encoded with the same type number.
 template <class T>

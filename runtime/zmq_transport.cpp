@@ -33,18 +33,17 @@
 namespace troupe {
 namespace {
 
-constexpr size_t kCopiedFrameBytes = 1024;
 constexpr std::string_view kLocalScheme = "ipc://";
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
 
-// A small frame is copied, which costs less than to hand it over.
-zmq::message_t ToMessage(std::string frame) {
-  if (frame.size() <= kCopiedFrameBytes) return {frame.data(), frame.size()};
-  auto* owned = new std::string(std::move(frame));
-  return {owned->data(), owned->size(),
-          [](void*, void* hint) { delete static_cast<std::string*>(hint); }, owned};
-}
+// What waits for one peer: of protocols that repeat what is lost, and of actors, whose own windows
+// are of this size.
+constexpr size_t kControlQueueBytesMax = size_t{64} << 20;
+constexpr size_t kCallQueueBytesMax = size_t{2} << 30;
+constexpr size_t kCountersMax = 1000;  // Then those of peers without anything are let go.
+
+using internal::Counter;
 
 class ZmqTransport final : public Transport, private EventLoop {
  public:
@@ -52,8 +51,10 @@ class ZmqTransport final : public Transport, private EventLoop {
       : options_(std::move(options)),
         wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         turns_([this] { Wake(); }),
+        queue_bytes_max_(options_.queue_while_connecting ? kCallQueueBytesMax
+                                                         : kControlQueueBytesMax),
         local_({options_.name, options_.queue_while_connecting, kTransportQueueMessagesMax,
-                wire::kWireFrameBytesMax},
+                queue_bytes_max_, wire::kWireFrameBytesMax},
                *this),
         context_(1) {
     TROUPE_ASSERT(wake_fd_ >= 0, "eventfd");
@@ -282,15 +283,18 @@ class ZmqTransport final : public Transport, private EventLoop {
     CountSent(frame.size());
     try {
       if (const auto it = dealers_.find(to); it != dealers_.end()) {
-        if (!it->second.socket.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait))
+        const Counter counter = Room(to, frame.size());
+        if (!counter || !internal::SendFrame(it->second.socket, std::move(frame), counter))
           Dropped(to);
         return;
       }
+      const Counter counter = routers_.empty() ? nullptr : Room(to, frame.size());
+      if (!counter) return Dropped(to);
       for (zmq::socket_t& router : routers_) {
         // With router_mandatory the routing id decides before the body is handed over.
         try {
           if (router.send(zmq::buffer(to), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-            router.send(ToMessage(std::move(frame)), zmq::send_flags::dontwait);
+            (void)internal::SendFrame(router, std::move(frame), counter);
             return;
           }
         } catch (const zmq::error_t& e) {
@@ -301,6 +305,16 @@ class ZmqTransport final : public Transport, private EventLoop {
     } catch (const zmq::error_t&) {
       Dropped(to);
     }
+  }
+
+  // What counts the bytes that wait for a peer; null if there is no room for these.
+  Counter Room(const std::string& to, size_t bytes) {
+    if (counters_.size() >= kCountersMax)
+      std::erase_if(counters_, [](const auto& entry) { return *entry.second == 0; });
+    Counter& counter = counters_[to];
+    if (!counter) counter = std::make_shared<std::atomic<size_t>>(0);
+    const size_t waiting = *counter;
+    return waiting > 0 && waiting + bytes > queue_bytes_max_ ? nullptr : counter;
   }
 
   void Dropped(const std::string& to) {
@@ -321,14 +335,10 @@ class ZmqTransport final : public Transport, private EventLoop {
       zmq::message_t body;
       if (!router.recv(id, zmq::recv_flags::dontwait)) return;
       if (!id.more() || !router.recv(body, zmq::recv_flags::dontwait)) continue;
-      bool extra = body.more();
-      while (extra) {  // A frame of ours has one part; drain and ignore anything else.
-        zmq::message_t rest;
-        if (!router.recv(rest, zmq::recv_flags::dontwait)) break;
-        extra = rest.more();
-      }
+      std::string frame(body.data<char>(), body.size());
+      if (!internal::ReceiveParts(router, frame, body.more())) continue;
       if (from_ != id.to_string_view()) from_ = id.to_string();
-      Deliver(from_, body);
+      Deliver(from_, std::move(frame));
     }
   }
 
@@ -338,13 +348,12 @@ class ZmqTransport final : public Transport, private EventLoop {
       if (it == dealers_.end()) return;
       zmq::message_t body;
       if (!it->second.socket.recv(body, zmq::recv_flags::dontwait)) return;
-      Deliver(peer, body);
+      std::string frame(body.data<char>(), body.size());
+      if (internal::ReceiveParts(it->second.socket, frame, body.more()))
+        Deliver(peer, std::move(frame));
     }
   }
 
-  void Deliver(const std::string& from, const zmq::message_t& body) {
-    Deliver(from, std::string(body.data<char>(), body.size()));
-  }
   void Deliver(const std::string& from, std::string frame) {
     metrics::Add(metrics::Id::kReceivedFrames);
     metrics::Add(metrics::Id::kReceivedBytes, static_cast<double>(frame.size()));
@@ -476,6 +485,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   std::atomic<std::thread::id> loop_id_;
   std::mutex stop_mu_;  // Held while the thread is joined.
   TurnTaking turns_;    // Of a shared loop.
+  const size_t queue_bytes_max_;
   internal::LocalStreams local_;
 
   // Guarded by mu_.
@@ -489,6 +499,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   std::optional<internal::ZapResponder> zap_;
   std::deque<zmq::socket_t> routers_;
   std::map<std::string, Dealer> dealers_;
+  std::map<std::string, Counter> counters_;  // Of bytes that wait, by peer.
   std::map<int, std::function<void()>> fds_;
   std::string from_;  // Of the last frame of a router.
   TimerQueue timers_;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "runtime/assert.h"
+#include "runtime/private_folder.h"
 
 namespace troupe::internal {
 namespace {
@@ -47,6 +48,13 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   }
   path.copy(address.sun_path, path.size());
   return address;
+}
+
+// Whoever may write to the folder of a socket could put another one in its place.
+Status CheckFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
+  return CheckPrivateFolder(folder.empty() ? "/" : folder, "socket folder");
 }
 
 int NewSocket() {
@@ -92,6 +100,7 @@ struct LocalStreams::Link {
   // Guarded by mu_.
   int fd = -1;
   std::deque<Frame> queue;
+  size_t bytes = 0;    // Of the queue.
   size_t written = 0;  // Bytes of the first frame of the queue.
   Time wrote_at;
   int soon = 0;  // Frames that came within kFloodGap of a write, one after the other.
@@ -118,6 +127,7 @@ LocalStreams::~LocalStreams() {
 Status LocalStreams::Listen(const std::string& path) {
   const Result<sockaddr_un> address = AddressOf(path);
   if (!address.ok()) return address.error();
+  if (Status s = CheckFolderOf(path); !s.ok()) return s;
   Listener listener{NewSocket(), path, 0};
   if (listener.fd < 0) return SystemError("cannot listen on ipc://" + path);
   if (SocketAt(path) != 0) ::unlink(path.c_str());
@@ -135,6 +145,7 @@ Status LocalStreams::Listen(const std::string& path) {
 
 Status LocalStreams::Connect(const std::string& peer, const std::string& path) {
   if (const Result<sockaddr_un> address = AddressOf(path); !address.ok()) return address.error();
+  if (Status s = CheckFolderOf(path); !s.ok()) return s;
   Disconnect(peer);
   const auto link = std::make_shared<Link>(options_.frame_bytes_max);
   link->peer = peer;
@@ -191,7 +202,10 @@ void LocalStreams::Broken(const LinkPtr& link, bool forget) {
       ::close(link->fd);
       link->fd = -1;
     }
-    if (!again || !options_.queue_while_connecting) link->queue.clear();
+    if (!again || !options_.queue_while_connecting) {
+      link->queue.clear();
+      link->bytes = 0;
+    }
     if (!again) {
       auto& links = link->ours() ? made_ : accepted_;
       const auto it = links.find(link->peer);
@@ -210,7 +224,9 @@ LocalStreams::Sent LocalStreams::Send(const std::string& to, std::string&& frame
   }
   Link& link = *it->second;
   if (link.fd < 0 && !options_.queue_while_connecting) return Sent::kDropped;
-  if (link.queue.size() >= options_.queue_frames_max) return Sent::kDropped;
+  const bool full = link.queue.size() >= options_.queue_frames_max ||
+                    link.bytes + frame.size() > options_.queue_bytes_max;
+  if (full && !link.queue.empty()) return Sent::kDropped;
   size_t written = 0;
   const FrameHeader header = HeaderOf(frame);
   const Time now = loop_.Now();
@@ -224,6 +240,7 @@ LocalStreams::Sent LocalStreams::Send(const std::string& to, std::string&& frame
   }
   const bool first = link.queue.empty();
   link.queue.push_back({header, std::move(frame)});
+  link.bytes += link.queue.back().size();
   if (!first || link.fd < 0) return Sent::kYes;
   link.written = written;
   Watch(link.fd, true, false);
@@ -253,6 +270,7 @@ void LocalStreams::Flush(Link& link) const {
     link.written += static_cast<size_t>(sent);
     while (!link.queue.empty() && link.written >= link.queue.front().size()) {
       link.written -= link.queue.front().size();
+      link.bytes -= link.queue.front().size();
       link.queue.pop_front();
     }
   }

@@ -33,6 +33,7 @@ class LocalStreams {
     std::string name;  // Ours.
     bool queue_while_connecting = false;
     size_t queue_frames_max = 0;
+    size_t queue_bytes_max = 0;  // Of one link; a single frame may be larger.
     size_t frame_bytes_max = 0;
   };
   using Handler = std::function<void(const std::string& from, std::string frame)>;

@@ -1,15 +1,19 @@
 #include "runtime/internal/zmq_sockets.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "runtime/wire.h"
 
 namespace troupe::internal {
 namespace {
 
-constexpr int kHeartbeatMs = 500;
-constexpr int kHeartbeatTimeoutMs = 3000;
+constexpr int kKeepaliveS = 1;
+constexpr int kSilenceMs = 3000;  // Of a peer's host.
 constexpr int kHandshakeMs = 5000;
+constexpr size_t kCopiedFrameBytes = 1024;
+constexpr size_t kCurveBytes = 256;  // More than encryption adds to a part.
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
 // After a lost packet the kernel would wait twice as long each time, up to a minute.
@@ -39,15 +43,63 @@ zmq::socket_t MakeSocket(zmq::context_t& context, zmq::socket_type type,
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::sndhwm, kTransportQueueMessagesMax);
   socket.set(zmq::sockopt::rcvhwm, kTransportQueueMessagesMax);
-  socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(wire::kWireFrameBytesMax));
-  socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
-  socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+  socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(kZmqPartBytes + kCurveBytes));
+  // The kernel notices a host that is gone. Heartbeats of ZeroMQ 4.3 do not do: one that falls due
+  // when a connection breaks whose receiver is full ends the process (libzmq issue 4364).
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, kKeepaliveS);
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, kKeepaliveS);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, kSilenceMs / 1000 / kKeepaliveS);
+  socket.set(zmq::sockopt::tcp_maxrt, kSilenceMs);
   socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
   socket.set(zmq::sockopt::routing_id, options.name);
   return socket;
 }
 
+// A frame that ZeroMQ sends from where it lies, and that counts as long as it does.
+struct Owned {
+  Owned(std::string text, Counter count) : frame(std::move(text)), counter(std::move(count)) {
+    *counter += frame.size();
+  }
+  ~Owned() { *counter -= frame.size(); }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  const std::string frame;
+  const Counter counter;
+};
+
 }  // namespace
+
+// A small frame is copied, which costs less than to hand it over.
+bool SendFrame(zmq::socket_t& socket, std::string frame, const Counter& counter) {
+  if (frame.size() <= kCopiedFrameBytes)
+    return socket.send(zmq::buffer(frame), zmq::send_flags::dontwait).has_value();
+  const auto owned = std::make_shared<Owned>(std::move(frame), counter);
+  for (size_t at = 0; at < owned->frame.size(); at += kZmqPartBytes) {
+    const size_t bytes = std::min(kZmqPartBytes, owned->frame.size() - at);
+    const bool last = at + bytes == owned->frame.size();
+    auto* held = new std::shared_ptr<Owned>(owned);
+    zmq::message_t part(
+        const_cast<char*>(owned->frame.data()) + at, bytes,
+        [](void*, void* hint) { delete static_cast<std::shared_ptr<Owned>*>(hint); }, held);
+    const auto flags =
+        zmq::send_flags::dontwait | (last ? zmq::send_flags::none : zmq::send_flags::sndmore);
+    if (!socket.send(std::move(part), flags)) return false;
+  }
+  return true;
+}
+
+bool ReceiveParts(zmq::socket_t& socket, std::string& frame, bool more) {
+  bool good = true;
+  while (more) {
+    zmq::message_t part;
+    if (!socket.recv(part, zmq::recv_flags::dontwait)) return false;
+    more = part.more();
+    good = good && frame.size() + part.size() <= wire::kWireFrameBytesMax;
+    if (good) frame.append(part.data<char>(), part.size());
+  }
+  return good;
+}
 
 Result<zmq::socket_t> BindRouter(zmq::context_t& context, const ZmqTransportOptions& options,
                                  const std::string& endpoint) {

@@ -3,6 +3,8 @@
 // Thread: whoever runs the sockets of the context.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <zmq.hpp>
 
@@ -10,6 +12,10 @@
 #include "runtime/transport.h"
 
 namespace troupe::internal {
+
+// A frame travels in parts of this size, and no connection takes a larger one: also not from who
+// has not shown a key yet.
+inline constexpr size_t kZmqPartBytes = size_t{1} << 20;
 
 // A ROUTER that listens on a tcp endpoint. kInvalidArgument without a key pair or for an endpoint
 // that is none, kAlreadyExists if the port is in use, kUnavailable for an address that is not ours.
@@ -21,5 +27,13 @@ namespace troupe::internal {
 [[nodiscard]] Result<zmq::socket_t> ConnectDealer(zmq::context_t& context,
                                                   const ZmqTransportOptions& options,
                                                   const PeerAddress& peer);
+
+// Of bytes that wait for a peer.
+using Counter = std::shared_ptr<std::atomic<size_t>>;
+
+// In parts, which count until they have left. False if there is no room.
+bool SendFrame(zmq::socket_t& socket, std::string frame, const Counter& counter);
+// The rest of a frame behind its first part. False if it is none of ours.
+bool ReceiveParts(zmq::socket_t& socket, std::string& frame, bool more);
 
 }  // namespace troupe::internal

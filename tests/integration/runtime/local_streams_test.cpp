@@ -153,6 +153,19 @@ TEST_F(LocalStreamsTest, APeerThatDoesNotReadCostsABoundedQueue) {
   ExpectAtWork(*node);
 }
 
+TEST_F(LocalStreamsTest, APeerThatDoesNotReadCostsABoundedNumberOfBytes) {
+  const auto client = Make("client", false);
+  const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const RawPeer owner(listening);
+  const sockaddr_un address = RawPeer::AddressOf(Path("deaf"));
+  ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listening, 1), 0);
+  ASSERT_TRUE(client->transport->Connect({"deaf", "ipc://" + Path("deaf"), ""}).ok());
+  const std::string large(size_t{8} << 20, 'l');
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(client->transport->Send("deaf", large).ok());
+  EXPECT_GE(client->inbox.WaitDropped(10).size(), 10U);
+}
+
 TEST_F(LocalStreamsTest, BothSidesCanSendMoreThanTheKernelKeeps) {
   const auto server = Make("server");
   const auto client = Make("client");

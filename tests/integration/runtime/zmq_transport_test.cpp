@@ -1,7 +1,10 @@
 // The transport over ZeroMQ, between transports of this process: ipc, tcp with CURVE, who is let
 // in, what happens when a peer comes back.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +18,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/transport.h"
 #include "runtime/wire.h"
@@ -321,6 +325,35 @@ TEST_P(ZmqCurveTest, ClientsOfOtherProgramsAreRefusedUnlessTheirKeyIsAllowed) {
                                     unknown.public_key + " is not allowed"));
 }
 
+// Who has not shown a key sends a command of 64 MiB, as ZeroMQ's protocol writes it.
+TEST_P(ZmqCurveTest, AStrangerCannotMakeItHoldALargeMessage) {
+  const auto server = Make("server");
+  const std::string endpoint = Listen(*server).endpoint;
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port =
+      htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0", 12) + "CURVE";
+  greeting.resize(64, '\0');
+  constexpr size_t kBytes = size_t{64} << 20;
+  std::string header("\x06", 1);
+  for (int shift = 56; shift >= 0; shift -= 8)
+    header.push_back(static_cast<char>(kBytes >> shift & 0xff));
+  const std::string body(size_t{1} << 20, 'x');
+  const auto send = [&](const std::string& bytes) {
+    return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  };
+  ASSERT_TRUE(send(greeting));
+  bool taken = send(header);
+  for (size_t sent = 0; taken && sent < kBytes; sent += body.size()) taken = send(body);
+  EXPECT_FALSE(taken);
+  ::close(fd);
+}
+
 TEST_P(ZmqCurveTest, APortInUseIsAClearError) {  // An ipc path would be taken over.
   const auto first = Make("first");
   const auto second = Make("second");
@@ -351,41 +384,122 @@ TEST_P(ZmqCurveTest, TcpWithoutKeysIsRefusedOnBothSides) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST(CurveKeysTest, AreCreatedOncePrivateAndReadBack) {
-  const tests::TempDir dir;
-  const std::string path = dir.path() + "/key";
-  EXPECT_EQ(LoadCurveKeys(path).error().code, ErrorCode::kNotFound);
-  const CurveKeys made = *LoadOrCreateCurveKeys(path);
-  struct stat info {};
-  ASSERT_EQ(::stat(path.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777U, 0600U);
-  EXPECT_EQ(LoadCurveKeys(path)->secret_key, made.secret_key);
-  EXPECT_EQ(LoadOrCreateCurveKeys(path)->public_key, made.public_key);
-  ::chmod(path.c_str(), 0640);
-  EXPECT_EQ(LoadCurveKeys(path).error().code, ErrorCode::kPermissionDenied);
-  EXPECT_THAT(LoadCurveKeys(path).error().message, HasSubstr("chmod 600 " + path));
-  ::chmod(path.c_str(), 0600);
-  std::ofstream(path) << "short\nkeys\n";
-  EXPECT_EQ(LoadCurveKeys(path).error().code, ErrorCode::kCorrupt);
+// ---- key files ----
+
+class KeyFilesTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] static std::string Handshake(const CurveKeys& keys, const PeerAddress& at,
+                                             const std::string& head_key) {
+    zmq::context_t context;
+    zmq::socket_t socket(context, zmq::socket_type::dealer);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::curve_serverkey, head_key);
+    socket.set(zmq::sockopt::curve_publickey, keys.public_key);
+    socket.set(zmq::sockopt::curve_secretkey, keys.secret_key);
+    return HandshakeOf(context, socket, at.endpoint);
+  }
+  static std::unique_ptr<Node> MakeWith(const std::string& name, const CurveKeys& keys,
+                                        std::vector<std::string> allowed = {}) {
+    ZmqTransportOptions options;
+    options.name = name;
+    options.keys = keys;
+    options.allowed_keys = std::move(allowed);
+    return tests::MakeNode(options);
+  }
+
+  tests::TempDir dir_;
+  const std::string path_ = dir_.path() + "/key";
+  const std::string head_path_ = path_ + ".head";
+};
+
+TEST_F(KeyFilesTest, AreMadeOncePrivateAndReadBack) {
+  EXPECT_EQ(LoadClientKeys(path_).error().code, ErrorCode::kNotFound);
+  const HeadKeys made = *LoadOrCreateHeadKeys(path_);
+  EXPECT_FALSE(made.shared);
+  for (const std::string& path : {path_, head_path_}) {
+    struct stat info {};
+    ASSERT_EQ(::stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  }
+  const ClientKeys client = *LoadClientKeys(path_);
+  EXPECT_EQ(client.head_key, made.own.public_key);
+  EXPECT_THAT(made.allowed, ElementsAre(client.own.public_key));
+  EXPECT_EQ(LoadOrCreateHeadKeys(path_)->own.secret_key, made.own.secret_key);
+  ::chmod(path_.c_str(), 0640);
+  EXPECT_EQ(LoadClientKeys(path_).error().code, ErrorCode::kPermissionDenied);
+  EXPECT_THAT(LoadClientKeys(path_).error().message, HasSubstr("chmod 600 " + path_));
+  ::chmod(path_.c_str(), 0600);
+  std::ofstream(path_) << "short\nkeys\n";
+  EXPECT_EQ(LoadClientKeys(path_).error().code, ErrorCode::kCorrupt);
 }
 
-TEST(CurveKeysTest, WhoSeesTheFileSeesAllOfItAndEverybodyHasTheSame) {
+TEST_F(KeyFilesTest, WhatIsCopiedToOtherHostsHasNoSecretOfTheHead) {
+  const HeadKeys head = *LoadOrCreateHeadKeys(path_);
+  std::stringstream text;
+  text << std::ifstream(path_).rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(head.own.public_key));
+  EXPECT_EQ(text.str().find(head.own.secret_key), std::string::npos);
+  // Nor does it make a head elsewhere.
+  std::filesystem::remove(head_path_);
+  const auto elsewhere = LoadOrCreateHeadKeys(path_);
+  ASSERT_FALSE(elsewhere.ok());
+  EXPECT_THAT(elsewhere.error().message, HasSubstr(head_path_ + ", is not here"));
+}
+
+TEST_F(KeyFilesTest, WhoHasAClientsKeysCannotStandInForTheHead) {
+  const HeadKeys head_keys = *LoadOrCreateHeadKeys(path_);
+  const ClientKeys client = *LoadClientKeys(path_);
+  const auto head = MakeWith("head", head_keys.own, head_keys.allowed);
+  const PeerAddress address = *head->transport->Listen("tcp://127.0.0.1:*");
+  EXPECT_EQ(Handshake(client.own, address, client.head_key), "accepted");
+  EXPECT_EQ(Handshake(*GenerateCurveKeys(), address, client.head_key), "refused by key");
+  const auto impostor = MakeWith("impostor", client.own);
+  const PeerAddress false_address = *impostor->transport->Listen("tcp://127.0.0.1:*");
+  EXPECT_EQ(Handshake(client.own, false_address, client.head_key), "refused");
+}
+
+TEST_F(KeyFilesTest, OneOfAnEarlierReleaseStillServes) {
+  const CurveKeys old = *GenerateCurveKeys();
+  std::ofstream(path_) << old.public_key << "\n" << old.secret_key << "\n";
+  ::chmod(path_.c_str(), 0600);
+  const HeadKeys head = *LoadOrCreateHeadKeys(path_);
+  EXPECT_TRUE(head.shared);
+  EXPECT_EQ(head.own.secret_key, old.secret_key);
+  const ClientKeys client = *LoadClientKeys(path_);
+  EXPECT_EQ(client.head_key, old.public_key);
+  EXPECT_EQ(client.own.secret_key, old.secret_key);
+  EXPECT_FALSE(std::filesystem::exists(head_path_));
+}
+
+TEST_F(KeyFilesTest, TheClientsFileIsWrittenAgainAndThatOfAnotherClusterIsRefused) {
+  const HeadKeys made = *LoadOrCreateHeadKeys(path_);
+  const std::string client = LoadClientKeys(path_)->own.secret_key;
+  std::filesystem::remove(path_);
+  EXPECT_EQ(LoadOrCreateHeadKeys(path_)->own.secret_key, made.own.secret_key);
+  EXPECT_EQ(LoadClientKeys(path_)->own.secret_key, client);
+  const std::string other = dir_.path() + "/other";
+  ASSERT_TRUE(LoadOrCreateHeadKeys(other).ok());
+  std::filesystem::rename(other, path_);
+  EXPECT_THAT(LoadOrCreateHeadKeys(path_).error().message, HasSubstr("of two clusters"));
+}
+
+TEST_F(KeyFilesTest, WhoSeesAFileSeesAllOfItAndEverybodyHasTheSame) {
   for (int round = 0; round < 50; ++round) {
     const tests::TempDir dir;
     const std::string path = dir.path() + "/key";
     std::vector<std::future<std::string>> makers;
     for (int n = 0; n < 4; ++n) {
       makers.push_back(std::async(std::launch::async, [&path, n] {
-        if (n > 0) return LoadOrCreateCurveKeys(path).value().secret_key;
+        if (n > 0) return LoadOrCreateHeadKeys(path).value().allowed[0];
         while (::access(path.c_str(), F_OK) != 0) std::this_thread::yield();
-        return LoadCurveKeys(path).value().secret_key;
+        return LoadClientKeys(path).value().own.public_key;
       }));
     }
     std::set<std::string> keys;
     for (auto& maker : makers) keys.insert(maker.get());
     EXPECT_EQ(keys.size(), 1U);
     const std::filesystem::directory_iterator files(dir.path());
-    EXPECT_EQ(std::distance(begin(files), end(files)), 1);  // No draft is left.
+    EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // No draft is left.
   }
 }
 
