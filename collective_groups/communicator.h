@@ -5,8 +5,9 @@
 // operation is done for the first time in an epoch, all ranks compare what they are about to do;
 // afterwards nothing is negotiated. Abort releases every blocked operation of its epoch in well
 // under a millisecond, from any thread.
-// Thread: Offer, Link and Begin from the link lane; operations from one thread at a time, in the
-// same order on every rank; Abort, CancelLink and CancelLinks from any thread.
+// Thread: Offer, Link and Begin from the link lane (Link of several peers also at once); operations
+// from one thread at a time, in the same order on every rank; Abort, CancelLink and CancelLinks
+// from any thread.
 // Invariants: GM-4 (messages of another epoch never match). An operation that fails leaves its
 // input as it was, unless input and output are the same memory.
 // Limits: kCollectiveTimeout per wait.
@@ -71,6 +72,8 @@ class Communicator {
   // Enters the epoch of `view` as `rank`; all peers must be linked. Ends the epoch before, and
   // returns when nothing of it runs any more. `teams` are those besides the whole view.
   virtual Status Begin(const View& view, int rank, std::vector<Team> teams) = 0;
+  // Bytes that have moved over connections to other hosts so far; 0: not known. Any thread.
+  [[nodiscard]] virtual uint64_t moved() { return 0; }
   // Ends the epoch if it is the current one (or older); its operations fail with kEpochChanged.
   virtual void Abort(Epoch epoch) = 0;
 

@@ -5,6 +5,9 @@
 namespace troupe::groups {
 namespace {
 
+// More than there can be that no member that is heard has been in.
+constexpr Epoch kUnknownEpochs = 100;
+
 std::string Join(const std::vector<MemberId>& ids) {
   std::string text;
   for (const MemberId& id : ids) text.append(text.empty() ? "" : ", ").append(id.ToString());
@@ -31,7 +34,7 @@ Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> 
     : options_(std::move(options)), now_(now) {
   next_repeat_ = now + options_.repeat;
   // Members pass over what is older than they have seen, also from the coordinator before.
-  plan_ = prelink_attempt_ = options_.term << 32;
+  plan_ = prelink_attempt_ = FirstOfTerm(options_.term);
   if (record && record->ended) {
     stored_ = std::move(record);
     phase_ = GroupPhase::kEnded;
@@ -90,11 +93,11 @@ bool Coordinator::IsDraining(const MemberId& id) const {
 // ---- events ----
 
 void Coordinator::OnReport(const Report& report) {
-  if (gone_.contains(report.id) || phase_ == GroupPhase::kEnded || phase_ == GroupPhase::kFailed) {
-    Expel(report.id, gone_.contains(report.id) ? ExpelKind::kFenced : ExpelKind::kEnded,
-          "this incarnation was put aside");
-    return;
-  }
+  if (deposed_) return;
+  if (const auto gone = gone_.find(report.id); gone != gone_.end())
+    return Expel(report.id, gone->second, "this incarnation is out of the group");
+  if (phase_ == GroupPhase::kEnded || phase_ == GroupPhase::kFailed)
+    return Expel(report.id, ExpelKind::kEnded, "the group is over");
   const Duration unheard = Unheard();
   for (auto& [id, other] : peers_) {  // Not for ever: the gaps between a few reports are no proof.
     const Time most = std::max(other.heard, other.said + options_.silent_lease);
@@ -117,58 +120,22 @@ void Coordinator::OnReport(const Report& report) {
   }
   if (report.state == MemberState::kReady && peer.ready_since == Time::Never())
     peer.ready_since = now_;
-  if (report.state == MemberState::kFinished) finished_.insert(report.id);
+  // Others may have returned as well: one that was drained, or never took part.
+  if (report.state == MemberState::kFinished && WasMember(report)) finished_.insert(report.id);
   const size_t offers_before = peer.report.prelinks.size();
   peer.report = report;
   NoteOperation(peer);
-  last_epoch_ = std::max(last_epoch_, report.epoch);  // Another coordinator may have got further.
+  // Another coordinator has got further, or the store has gone back: nobody knows by how much.
+  const Epoch newest = std::max(report.epoch, report.newest);
+  if (newest > last_epoch_) last_epoch_ = newest + kUnknownEpochs;
+  ExceedPlan(report.plan);
+  for (const LinkOffer& offer : report.prelinks) ExceedPlan(offer.attempt);
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
   const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
-  const bool late = report.state == MemberState::kReady && !MayEnter(peer) && outside;
+  const bool late = report.state == MemberState::kReady && IsLateFounder(peer) && outside;
   if (late && !peer.draining && finished_.empty()) SendBuildFirst(report.id);
   if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before)
     ForwardPrelinks(report.id);
-}
-
-void Coordinator::OnStore(const StoreAnswered& answer) {
-  const bool ending = phase_ == GroupPhase::kEnding;
-  if ((phase_ != GroupPhase::kPersisting && !ending) || answer.request != request_) return;
-  if (answer.code == ErrorCode::kOk && ending) {
-    out_.actions.emplace_back(GroupEnded{});
-    out_.reason = "every member finished";
-    End(GroupPhase::kEnded);
-    return;
-  }
-  if (answer.code == ErrorCode::kOk) {
-    stored_ = EpochRecord{options_.owner, options_.term, next_, next_seniority_, false};
-    const bool all_alive = std::all_of(
-        next_.members.begin(), next_.members.end(),
-        [&](const ViewMember& m) { return peers_.contains(m.id) && !finished_.contains(m.id); });
-    if (all_alive) {
-      BeginPreparing();
-    } else {
-      Propose(cause_, false, Survivors());
-    }
-    return;
-  }
-  if (answer.code == ErrorCode::kConflict) {
-    if (answer.actual && answer.actual->term > options_.term) {
-      out_.actions.emplace_back(Deposed{});
-      out_.reason = "another coordinator (" + answer.actual->owner + ") owns the group";
-      End(GroupPhase::kFailed);
-      return;
-    }
-    // An older coordinator that still runs, our own write whose answer was lost, or a store that
-    // came back empty: go on from what it holds; our next write ends the older one.
-    stored_ = answer.actual;
-    if (stored_) last_epoch_ = std::max(last_epoch_, stored_->view.epoch);
-    if (ending) return PersistEnd();
-    next_.epoch = ++last_epoch_;
-    Persist();
-    return;
-  }
-  store_retry_at_ = now_ + options_.store_retry;
-  waiting_for_ = "the store (Redis) to answer";
 }
 
 void Coordinator::OnResumed(Duration stopped) {
@@ -189,8 +156,7 @@ Duration Coordinator::Unheard() const {
 }
 
 void Coordinator::OnTick() {
-  if (phase_ == GroupPhase::kPersisting && store_retry_at_ <= now_) Persist();
-  if (phase_ == GroupPhase::kEnding && store_retry_at_ <= now_) PersistEnd();
+  if (store_retry_at_ <= now_) Retry();
   std::vector<MemberId> silent;
   for (const auto& [id, peer] : peers_) {
     const bool certain = Unheard() == Duration::zero() || now_ - peer.said > options_.silent_lease;
@@ -214,7 +180,7 @@ void Coordinator::OnTick() {
 
 // Removes an incarnation for good and starts a new epoch if it mattered.
 void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::string& reason) {
-  if (!gone_.insert(id).second) return;
+  if (!gone_.try_emplace(id, ExpelKind::kFenced).second) return;
   const auto it = peers_.find(id);
   const bool known = it != peers_.end();
   if (known && it->second.prelink_attempt != 0) {
@@ -225,6 +191,7 @@ void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::stri
     }
   }
   if (known) peers_.erase(it);
+  faults_.Forget(id);
   if (finished_.contains(id)) return;
   const bool awaited = phase_ == GroupPhase::kRecovering && RankOf(stored_->view, id) >= 0;
   const bool matters = awaited || (known && (InCurrent(id) || InNext(id)));
@@ -366,6 +333,7 @@ void Coordinator::ReconsiderRecovering() {
   }
   waiting_for_ = std::to_string(unheard) + " members to be heard after the restart";
   if (unheard > 0 && now_ < phase_deadline_) return;
+  if (unheard > 0) last_epoch_ += kUnknownEpochs;  // They may know a later one than the store.
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;
   NoteCause(EpochCause::kRestart, "coordinator restarted in mid-change");
@@ -400,7 +368,9 @@ void Coordinator::ReconsiderProgress() {
   }
   if (broken) {
     if (broken_since_ == Time::Never()) broken_since_ = now_;
-    if (now_ >= broken_since_ + options_.error_grace) Propose(cause_, false, Survivors());
+    if (now_ < broken_since_ + options_.error_grace) return;
+    NoteUnreachable();
+    Propose(cause_, false, LeaveOutUnreachable(Survivors()));
     return;
   }
   const std::vector<MemberId> missing = MissingFrom(wanted);
@@ -422,7 +392,7 @@ void Coordinator::ReconsiderProgress() {
   for (const MemberId& id : late) {
     const std::string reason = id.ToString() + " missed the deadline of " + GroupPhaseName(phase_);
     out_.actions.emplace_back(FenceMember{id, reason});
-    gone_.insert(id);
+    gone_.emplace(id, ExpelKind::kFenced);
     peers_.erase(id);
     out_.reason = reason;
   }
@@ -431,7 +401,7 @@ void Coordinator::ReconsiderProgress() {
 }
 
 void Coordinator::ReconsiderActive() {
-  if (EndIfFinished() || ReconsiderOperations()) return;
+  if (EndIfFinished() || ReconsiderOperations() || ReconsiderFrozen()) return;
   bool broken = false;
   bool drain = false;
   bool settled = true;  // Everybody knows that the epoch is active.
@@ -453,6 +423,7 @@ void Coordinator::ReconsiderActive() {
     return;
   }
   if (!finished_.empty()) {
+    if (ReconsiderFinished()) return;
     for (const MemberId& id : ReadyOutside())
       Expel(id, ExpelKind::kEnded, "the group is finishing");
     return;
@@ -461,16 +432,22 @@ void Coordinator::ReconsiderActive() {
     if (IsDraining(id)) Expel(id, ExpelKind::kDrained, "drained before it joined");
   }
   bool all_warm = true;
-  const std::vector<MemberId> joiners = Joiners();
-  for (const MemberId& id : joiners) {
+  std::vector<MemberId> warm;
+  for (const MemberId& id : Joiners()) {
     Peer& joiner = peers_.at(id);
     if (joiner.prelink_attempt == 0) Prelink(id, joiner);
-    if (!IsWarm(joiner) && now_ < joiner.prelink_deadline) all_warm = false;
+    if (IsWarm(joiner)) {
+      warm.push_back(id);
+    } else if (now_ >= joiner.prelink_deadline) {
+      LeaveOutColdJoiner(id);
+    } else if (joiner.absences == 0) {
+      all_warm = false;  // The others wait for it once.
+    }
   }
-  const bool join = !joiners.empty() && all_warm && current_.members.size() < kGroupMembersMax;
+  const bool join = !warm.empty() && all_warm && current_.members.size() < kGroupMembersMax;
   if ((!join && !drain) || !settled) return;
   NoteCause(drain ? EpochCause::kDrain : EpochCause::kJoin,
-            drain ? "drain" : "join of " + Join(joiners));
+            drain ? "drain" : "join of " + Join(warm));
   BeginPlanning(cause_);
 }
 
@@ -512,8 +489,8 @@ void Coordinator::ReconsiderPlanning() {
   }
   for (const MemberId& id : Joiners()) {
     const Peer& joiner = peers_.at(id);
-    const bool admit = IsWarm(joiner) || now_ >= joiner.prelink_deadline;
-    if (!joiner.draining && admit && members.size() < kGroupMembersMax) members.push_back(id);
+    const bool admit = !joiner.draining && IsWarm(joiner);
+    if (admit && members.size() < kGroupMembersMax) members.push_back(id);
   }
   if (members.size() < options_.min_members) {
     Park("a drain leaves " + std::to_string(members.size()) + " members, below the minimum of " +

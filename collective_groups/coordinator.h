@@ -19,6 +19,10 @@
 // message leaves.
 // GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.
 // GM-11 collectives that do not match fail on every member, with the same reason.
+// GM-13 a group that trains is not stopped by a member that cannot be connected: a joiner is
+// admitted only when it is linked, and of members that cannot reach each other one is left out
+// (PairFaults). The same list of members is proposed again only after a growing delay.
+// GM-14 only a member of the epoch can finish the group.
 // GM-12 while no member is heard none is put aside before silent_lease, and when one is heard again
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
 // last holders of the state are not given up because the coordinator was cut off.
@@ -35,6 +39,7 @@
 #include <vector>
 
 #include "collective_groups/messages.h"
+#include "collective_groups/pair_faults.h"
 #include "runtime/clock.h"
 #include "runtime/error.h"
 
@@ -54,7 +59,13 @@ struct CoordinatorOptions {
   Duration plan_timeout = seconds(2);  // Replies to a plan.
   Duration error_grace =
       milliseconds(5);  // Between a broken link and a new epoch: the death report may follow.
-  Duration prelink_timeout = seconds(3);  // Then the joiner is linked in the switch itself.
+  Duration prelink_timeout = seconds(3);  // Then the joiner has to wait, for longer each time:
+  Duration absence_min = milliseconds(250);
+  Duration absence_max = seconds(30);
+  // Members are all blocked in one collective and no byte moves between hosts: they reconnect.
+  Duration frozen_after = seconds(10);
+  // Members wait in a collective for one whose function has returned: they go on without it.
+  Duration finish_grace = seconds(1);
   Duration store_retry = milliseconds(50);
   Duration repeat = milliseconds(100);  // Outstanding commands are repeated this often.
   Duration recover_grace =
@@ -144,6 +155,14 @@ struct GroupStalled {
   std::string operation;     // Theirs.
   Duration lasted{};
   bool removed = false;  // Those missing are put aside now.
+  std::string reason;    // For people: all of this, and what is done about it.
+};
+// A member, or one that wants to be, is left out because it cannot reach others.
+struct GroupUnreachable {
+  MemberId id;
+  std::vector<MemberId> peers;  // That it could not reach, or that could not reach it.
+  Duration retry_in{};
+  std::string reason;
 };
 struct GroupParked {
   std::string reason;
@@ -153,8 +172,9 @@ struct GroupFailed {
 };
 struct GroupEnded {};  // Every member finished.
 struct Deposed {};     // Another coordinator owns the record; stop.
-using CoordinatorAction = std::variant<SendCommand, PersistRecord, FenceMember, EpochActivated,
-                                       GroupStalled, GroupParked, GroupFailed, GroupEnded, Deposed>;
+using CoordinatorAction =
+    std::variant<SendCommand, PersistRecord, FenceMember, EpochActivated, GroupStalled,
+                 GroupUnreachable, GroupParked, GroupFailed, GroupEnded, Deposed>;
 
 struct CoordinatorDecision {
   std::vector<CoordinatorAction> actions;
@@ -208,6 +228,8 @@ class Coordinator {
     uint64_t arrival = 0;  // Order of first report, for seniority among joiners.
     uint64_t prelink_attempt = 0;
     Time prelink_deadline = Time::Never();
+    Time absent_until{};  // Left out until then, because it could not be connected,
+    int absences = 0;     // so many times since it was in an active epoch.
     // Where its reports show it among the collectives: since when, until when, in how many.
     Epoch at_epoch = 0;
     uint64_t at = 0;       // The last one it began.
@@ -216,6 +238,8 @@ class Coordinator {
     Time at_since{};
     Time at_until{};
     int at_reports = 0;
+    uint64_t moved = 0;  // As it says, and when that changed last.
+    Time moved_at{};
     bool has_joined = false;
     Time joined_at{};
     Epoch eager_epoch = 0;  // It was told to tell at once in this epoch.
@@ -233,6 +257,9 @@ class Coordinator {
   void OnReport(const Report& report);
   void NoteOperation(Peer& peer);
   void OnStore(const StoreAnswered& answer);
+  [[nodiscard]] static uint64_t FirstOfTerm(uint64_t term);
+  void ExceedPlan(uint64_t seen);
+  void Retry();
   void OnResumed(Duration stopped);
   [[nodiscard]] Duration Unheard() const;
   void OnTick();
@@ -249,11 +276,17 @@ class Coordinator {
   [[nodiscard]] Progress OperationAt(uint64_t sequence) const;
   std::string AssistJoined();             // Why that is not possible; else empty.
   [[nodiscard]] Stall FindStall() const;  // None missing: no stall.
+  // Whether it decided something: a group that cannot move bytes reconnects.
+  [[nodiscard]] bool ReconsiderFrozen();
+  // The same: who waits for a member that has finished goes on without it.
+  [[nodiscard]] bool ReconsiderFinished();
   void FailEpoch(const std::string& reason);
   void RemoveStalled(const std::vector<int>& ranks, const std::string& operation);
 
   // Its cause has been noted.
   void Propose(const std::string& reason, bool planned, std::vector<MemberId> members);
+  // Bounds how often the same list is proposed (GM-13); zero: now.
+  [[nodiscard]] Duration DelayBeforeEpoch(const std::vector<MemberId>& members);
   void Persist();
   void PersistEnd();
   void ExpelDrainedOutside();
@@ -271,6 +304,15 @@ class Coordinator {
   void SendCancelPrelink(const MemberId& to, uint32_t slot, uint64_t attempt);
   void CancelStalePrelinks();
   void ReleaseDrained();
+  // ---- who cannot reach whom: coordinator_absence.cpp ----
+  void NoteUnreachable();
+  [[nodiscard]] std::vector<MemberId> LeaveOutUnreachable(std::vector<MemberId> members);
+  void LeaveOut(const MemberId& id, const std::vector<MemberId>& peers);
+  void LeaveOutColdJoiner(const MemberId& id);
+  void HaltAbsent();
+  [[nodiscard]] bool IsAbsent(const Peer& peer) const { return now_ < peer.absent_until; }
+  [[nodiscard]] bool WasMember(const Report& report) const;
+  [[nodiscard]] Command MakeHalt(const std::string& reason) const;
   void Expel(const MemberId& id, ExpelKind kind, const std::string& reason);
 
   void Send(const MemberId& to, Command command);
@@ -289,6 +331,7 @@ class Coordinator {
   // Ready to take part, if need be with what is built already: a founder only before the first
   // epoch.
   [[nodiscard]] bool MayEnter(const Peer& peer) const;
+  [[nodiscard]] bool IsLateFounder(const Peer& peer) const;
   [[nodiscard]] std::vector<MemberId> Joiners() const;     // May enter, outside the current view.
   [[nodiscard]] std::vector<MemberId> Candidates() const;  // All that may enter.
   [[nodiscard]] std::vector<MemberId> MissingFrom(MemberState wanted) const;
@@ -312,8 +355,9 @@ class Coordinator {
   Time phase_deadline_ = Time::Never();
   Time next_repeat_ = Time::Never();
   std::map<MemberId, Peer> peers_;
-  Time last_heard_{};                  // Anybody.
-  std::set<MemberId> gone_;            // Fenced incarnations: never heard again.
+  Time last_heard_{};  // Anybody.
+  // Incarnations that are out for good, and how: who has not got the word gets the same again.
+  std::map<MemberId, ExpelKind> gone_;
   std::set<MemberId> finished_;        // Their function returned.
   std::optional<EpochRecord> stored_;  // As far as we know.
   View current_;                       // Last active.
@@ -332,6 +376,12 @@ class Coordinator {
   uint64_t plan_boundary_ = 0;
   uint64_t plan_round_ = 0;
   uint64_t prelink_attempt_ = 0;
+  PairFaults faults_;
+  std::vector<MemberId> proposed_;   // The last list proposed,
+  int proposals_ = 0;                // so many times in a row
+  Time settled_at_ = Time::Never();  // and, if it became active, when.
+  bool deposed_ = false;
+  int conflicts_ = 0;              // Of the store, in a row.
   Time cause_at_ = Time::Never();  // When the reason for the coming epoch was first seen.
   std::string cause_;
   EpochCause cause_kind_ = EpochCause::kFormed;

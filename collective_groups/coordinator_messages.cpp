@@ -188,6 +188,9 @@ void Coordinator::SendBuildFirst(const MemberId& to) {
 }
 
 void Coordinator::RepeatOutstanding() {
+  const bool in_view = phase_ == GroupPhase::kPreparing || phase_ == GroupPhase::kLinking ||
+                       phase_ == GroupPhase::kActive || phase_ == GroupPhase::kPlanning;
+  if (in_view) HaltAbsent();
   for (const ViewMember& m : current_.members) {
     const auto it = peers_.find(m.id);
     if (failed_epoch_ == 0 || it == peers_.end()) continue;
@@ -239,13 +242,7 @@ void Coordinator::RepeatOutstanding() {
             s == MemberState::kFinished) {
           continue;
         }
-        Command halt;
-        halt.kind = CommandKind::kHalt;
-        halt.epoch = last_epoch_;
-        halt.reason = waiting_for_;
-        halt.failed = failed_epoch_;
-        halt.verdict = verdict_;
-        Send(id, std::move(halt));
+        Send(id, MakeHalt(waiting_for_));
       }
       break;
     default:
@@ -263,7 +260,8 @@ std::vector<MemberId> Coordinator::Survivors() const {
   std::vector<MemberId> ids;
   const auto add = [&](const View& view) {
     for (const ViewMember& m : view.members) {
-      const bool usable = peers_.contains(m.id) && !finished_.contains(m.id);
+      const auto it = peers_.find(m.id);
+      const bool usable = it != peers_.end() && !finished_.contains(m.id) && !IsAbsent(it->second);
       if (usable && std::find(ids.begin(), ids.end(), m.id) == ids.end()) ids.push_back(m.id);
     }
   };
@@ -275,8 +273,11 @@ std::vector<MemberId> Coordinator::Survivors() const {
 }
 
 bool Coordinator::MayEnter(const Peer& peer) const {
-  const bool late = peer.report.founder && current_.epoch > 0;
-  return peer.report.state == MemberState::kReady && !late;
+  return peer.report.state == MemberState::kReady && !IsLateFounder(peer) && !IsAbsent(peer);
+}
+
+bool Coordinator::IsLateFounder(const Peer& peer) const {
+  return peer.report.founder && current_.epoch > 0;
 }
 
 std::vector<MemberId> Coordinator::ReadyOutside() const {

@@ -36,7 +36,9 @@ void Coordinator::NoteOperation(Peer& peer) {
   }
   if (r.progress.joined && !peer.has_joined) peer.joined_at = now_;
   peer.has_joined = r.progress.joined;
-  if (peer.at_reports == 0) peer.at_since = now_;
+  if (peer.at_reports == 0) peer.at_since = peer.moved_at = now_;
+  if (peer.moved != r.moved) peer.moved_at = now_;
+  peer.moved = r.moved;
   peer.at_until = now_;
   ++peer.at_reports;
 }
@@ -66,8 +68,8 @@ bool Coordinator::ReconsiderOperations() {
          << operation << " for " << Ranks(stall.missing);
   for (const int rank : stall.missing) reason << " " << current_.members[rank].id.ToString();
   out_.reason = reason.str();
-  out_.actions.emplace_back(
-      GroupStalled{current_, stall.missing, stall.waiting, operation, stall.lasted, remove});
+  out_.actions.emplace_back(GroupStalled{current_, stall.missing, stall.waiting, operation,
+                                         stall.lasted, remove, out_.reason});
   stall_told_at_ = now_;
   if (!remove) return false;
   RemoveStalled(stall.missing, out_.reason);
@@ -233,6 +235,69 @@ Coordinator::Stall Coordinator::FindStall() const {
   return stall;
 }
 
+// All are in the same collective, and between hosts nothing moves: no member is at fault that can
+// be named, so all reconnect; a member that cannot is left out.
+bool Coordinator::ReconsiderFrozen() {
+  std::vector<int> waiting;
+  Duration lasted = std::min(options_.frozen_after, options_.stall_report_after);
+  bool between_hosts = false;
+  const Peer* first = nullptr;
+  for (size_t i = 0; i < current_.members.size(); ++i) {
+    const auto it = peers_.find(current_.members[i].id);
+    if (it == peers_.end() || finished_.contains(it->first)) return false;
+    const Peer& peer = it->second;
+    const bool here = peer.waits && peer.at_epoch == current_.epoch && !peer.report.progress.joined;
+    if (!here || (first != nullptr && peer.at != first->at)) return false;
+    if (peer.at_until - peer.moved_at < lasted) return false;
+    if (first == nullptr) first = &peer;
+    between_hosts |= peer.moved != 0;
+    waiting.push_back(static_cast<int>(i));
+  }
+  if (!between_hosts) return false;
+  lasted = first->at_until - first->moved_at;
+  std::ostringstream reason;
+  reason << "nothing has moved between the hosts for " << ToSeconds(lasted) << " s in "
+         << first->report.progress.operation << "; the members reconnect";
+  out_.reason = reason.str();
+  out_.actions.emplace_back(GroupStalled{
+      current_, {}, waiting, first->report.progress.operation, lasted, false, out_.reason});
+  cause_at_ = Time::Never();
+  NoteCause(EpochCause::kLostPeer, out_.reason);
+  Propose(out_.reason, false, Survivors());
+  return true;
+}
+
+bool Coordinator::ReconsiderFinished() {
+  std::vector<int> finished;
+  std::vector<int> waiting;
+  const Peer* first = nullptr;
+  uint64_t done = 0;  // The last collective that one of those who have finished took part in.
+  for (size_t i = 0; i < current_.members.size(); ++i) {
+    const auto it = peers_.find(current_.members[i].id);
+    const bool returned = finished_.contains(current_.members[i].id);
+    if (returned) finished.push_back(static_cast<int>(i));
+    if (it == peers_.end() || it->second.at_epoch != current_.epoch) continue;
+    if (returned) {
+      done = std::max(done, it->second.report.progress.sequence);
+    } else if (it->second.waits) {
+      waiting.push_back(static_cast<int>(i));
+      if (first == nullptr || it->second.at_since < first->at_since) first = &it->second;
+    }
+  }
+  if (first == nullptr || first->at <= done) return false;
+  const Duration lasted = first->at_until - first->at_since;
+  if (lasted < options_.finish_grace) return false;
+  const std::string operation = first->report.progress.operation;
+  out_.reason = Ranks(waiting) + " waited in " + operation + " for " + Ranks(finished) +
+                ", whose function has returned; the group goes on without";
+  out_.actions.emplace_back(
+      GroupStalled{current_, finished, waiting, operation, lasted, false, out_.reason});
+  cause_at_ = Time::Never();
+  NoteCause(EpochCause::kFinish, out_.reason);
+  Propose(out_.reason, false, Survivors());
+  return true;
+}
+
 void Coordinator::FailEpoch(const std::string& reason) {
   failed_epoch_ = current_.epoch;
   verdict_ = reason;
@@ -248,8 +313,9 @@ void Coordinator::RemoveStalled(const std::vector<int>& ranks, const std::string
   for (const int rank : ranks) {
     const MemberId& id = current_.members[rank].id;
     out_.actions.emplace_back(FenceMember{id, reason});
-    gone_.insert(id);
+    gone_.emplace(id, ExpelKind::kFenced);
     peers_.erase(id);
+    faults_.Forget(id);
   }
   cause_at_ = Time::Never();  // A plan that it held up is not the cause.
   NoteCause(EpochCause::kStall, reason);

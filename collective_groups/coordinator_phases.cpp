@@ -27,6 +27,7 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
     return key(pa) < key(pb);
   });
   members.resize(std::min<size_t>(members.size(), kGroupMembersMax));
+  const Duration delay = planned ? Duration::zero() : DelayBeforeEpoch(members);
   next_ = View{options_.group, ++last_epoch_, {}, reason};
   for (const MemberId& id : members) {
     Peer& peer = peers_.at(id);
@@ -40,17 +41,11 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
   broken_since_ = Time::Never();
   out_.reason = "epoch " + std::to_string(next_.epoch) + " with " + std::to_string(members.size()) +
                 " members: " + reason;
-  Persist();
-}
-
-void Coordinator::Persist() {
-  phase_ = GroupPhase::kPersisting;
+  if (delay == Duration::zero()) return Persist();
+  phase_ = GroupPhase::kPersisting;  // It changes like one whose store does not answer.
   phase_deadline_ = Time::Never();
-  store_retry_at_ = Time::Never();
-  waiting_for_ = "the store";
-  out_.actions.emplace_back(PersistRecord{
-      ++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false},
-      stored_});
+  store_retry_at_ = now_ + delay;
+  waiting_for_ = "a short while before the same members try again: " + reason;
 }
 
 void Coordinator::BeginPreparing() {
@@ -81,10 +76,16 @@ void Coordinator::KeepCleanLinks() {
 void Coordinator::BeginLinking() {
   phase_ = GroupPhase::kLinking;
   phase_deadline_ = now_ + options_.link_timeout;
+  std::optional<uint64_t> newest;  // Of those that were members before.
+  for (const ViewMember& m : next_.members) {
+    const Report& r = peers_.at(m.id).report;
+    if (InCurrent(m.id) && r.has_state) newest = std::max(newest.value_or(0), r.version);
+  }
   for (ViewMember& m : next_.members) {
     const Report& r = peers_.at(m.id).report;
     m.version = r.version;
-    m.has_state = r.has_state;
+    // A member that was left out may hold a step of the same number that was done with others.
+    m.has_state = r.has_state && (InCurrent(m.id) || !newest || r.version > *newest);
   }
   at_once_ = std::all_of(next_.members.begin(), next_.members.end(), [&](const ViewMember& m) {
     return peers_.at(m.id).report.offers.empty();
@@ -101,9 +102,12 @@ void Coordinator::BeginActive() {
   waiting_for_.clear();
   interrupted_ = false;
   links_.clear();
+  faults_.Connected(current_);
+  settled_at_ = now_;
   for (const ViewMember& a : current_.members) {
     Peer& peer = peers_.at(a.id);
     peer.prelink_attempt = 0;
+    peer.absences = 0;
     peer.ready_since = Time::Never();
     for (const ViewMember& b : current_.members) {
       if (a.slot < b.slot) links_.insert({a.slot, b.slot});
@@ -151,13 +155,7 @@ void Coordinator::Park(const std::string& reason) {
   // The epoch that is halted: whatever members may be in or on their way to.
   for (auto& [id, peer] : peers_) {
     if (!InCurrent(id) && !InNext(id)) continue;
-    Command halt;
-    halt.kind = CommandKind::kHalt;
-    halt.epoch = last_epoch_;
-    halt.reason = reason;
-    halt.failed = failed_epoch_;
-    halt.verdict = verdict_;
-    Send(id, std::move(halt));
+    Send(id, MakeHalt(reason));
   }
   phase_ = GroupPhase::kParked;
   phase_deadline_ = Time::Never();
@@ -183,24 +181,17 @@ void Coordinator::End(GroupPhase phase) {
 
 // True (and ended) if every member of the last view finished or is gone, and at least one finished.
 bool Coordinator::EndIfFinished() {
-  if (finished_.empty() || current_.epoch == 0) return false;
+  if (finished_.empty()) return false;
+  if (current_.epoch == 0) {  // The store has lost the group's record: its members still know.
+    for (const auto& [id, peer] : peers_) {
+      if (peer.report.epoch > 0 && !finished_.contains(id)) return false;
+    }
+  }
   for (const ViewMember& m : current_.members) {
     if (peers_.contains(m.id) && !finished_.contains(m.id)) return false;
   }
   PersistEnd();
   return true;
-}
-
-// The end is stored before anybody is sent away, so that a restarted coordinator does not wait for
-// members.
-void Coordinator::PersistEnd() {
-  phase_ = GroupPhase::kEnding;
-  phase_deadline_ = Time::Never();
-  store_retry_at_ = Time::Never();
-  waiting_for_ = "the store";
-  out_.actions.emplace_back(PersistRecord{
-      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true},
-      stored_});
 }
 
 void Coordinator::ExpelDrainedOutside() {
@@ -231,8 +222,9 @@ void Coordinator::Expel(const MemberId& id, ExpelKind kind, const std::string& r
   command.expel = kind;
   command.reason = reason;
   Send(id, std::move(command));
-  gone_.insert(id);
+  gone_.emplace(id, kind);
   peers_.erase(id);
+  faults_.Forget(id);
 }
 
 }  // namespace troupe::groups

@@ -112,6 +112,7 @@ class DeviceCommunicator final : public Communicator {
     return host_->Link(peer_slot, address);
   }
   void CancelLinks() override { host_->CancelLinks(); }
+  uint64_t moved() override { return host_->moved(); }
   void CancelLink(uint32_t peer_slot) override { host_->CancelLink(peer_slot); }
 
   Status Begin(const View& view, int rank, std::vector<Team> teams) override {

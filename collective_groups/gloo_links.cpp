@@ -10,9 +10,10 @@
 // Gloo's event loop sleeps up to 10 ms between rounds, and connecting or destroying a pair waits
 // for a round; a timerfd registered with the device ticks every 200 us while links change.
 //
-// What Gloo throws on its event loop ends the process, and it throws where a peer dies between
-// connecting and being asked for its name (pytorch/gloo#514); so its pairs are made to fail
-// instead.
+// What Gloo throws on its event loop ends the process; so its pairs are made to fail instead.
+//
+// A pair of Gloo is whoever connects to its port first. So pairs are connected here, on the link
+// lane, where the connecting side proves that it has seen the offer, and Gloo is handed the socket.
 #include <dlfcn.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/device.h>
@@ -26,13 +27,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "collective_groups/communicator.h"
+#include "collective_groups/internal/proven_connection.h"
 #include "collective_groups/links.h"
+#include "runtime/tcp_socket.h"
 #include "runtime/thread.h"
 
 namespace troupe::groups {
@@ -41,6 +46,7 @@ namespace {
 namespace gt = gloo::transport;
 
 constexpr long kTickNs = 200'000;
+constexpr int kPairAttempts = 3;  // If a stranger finds a port in the moment in which it opens.
 
 std::chrono::milliseconds Ms(Duration d) { return std::chrono::duration_cast<milliseconds>(d); }
 
@@ -148,31 +154,120 @@ class GlooChannel final : public Channel {
   std::set<gt::UnboundBuffer*> live_;
 };
 
-// A pair that fails by itself: what is thrown while it handles an event becomes its error, which
-// those who wait for it, or use it later, are told.
+// What a peer is told: where we listen, and the secret that it must say there.
+struct LinkAddress {
+  sockaddr_storage at{};
+  LinkSecret secret{};
+
+  [[nodiscard]] std::string ToBytes() const {
+    return std::string(reinterpret_cast<const char*>(&at), sizeof at) +
+           std::string(secret.data(), secret.size());
+  }
+  [[nodiscard]] static Result<LinkAddress> FromBytes(const std::vector<char>& bytes) {
+    LinkAddress address;
+    if (bytes.size() != sizeof address.at + address.secret.size()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "an offer of " + std::to_string(bytes.size()) +
+                       " bytes: run the same release of Troupe on every host"};
+    }
+    std::memcpy(&address.at, bytes.data(), sizeof address.at);
+    std::memcpy(address.secret.data(), bytes.data() + sizeof address.at, address.secret.size());
+    return address;
+  }
+};
+
+// A pair that connects by itself and fails by itself: what is thrown while it handles an event
+// becomes its error, which those who wait for it, or use it later, are told.
 class ContainedPair final : public gt::tcp::Pair {
  public:
-  using gt::tcp::Pair::Pair;
+  // Gloo's constructor listens, and would accept whoever comes; the socket is taken from it.
+  ContainedPair(gt::tcp::Context* context, gt::tcp::Device* device, int rank,
+                std::chrono::milliseconds timeout)
+      : Pair(context, device, rank, timeout) {
+    const std::lock_guard lock(m_);
+    if (state_ != LISTENING) throw gloo::IoException("somebody else connected");
+    mine_.at = self_.getSockaddr();
+    device_->unregisterDescriptor(fd_, this);
+    listener_ = std::exchange(fd_, -1);
+    state_ = INITIALIZING;
+    Status prepared = PrepareListener(listener_);
+    Result<LinkSecret> secret = MakeLinkSecret();
+    if (prepared.ok() && !secret.ok()) prepared = secret.error();
+    if (!prepared.ok()) {
+      ::close(listener_);
+      throw gloo::IoException(prepared.error().message);
+    }
+    mine_.secret = secret.value();
+  }
+  ContainedPair(const ContainedPair&) = delete;
+  ContainedPair& operator=(const ContainedPair&) = delete;
+
+  ~ContainedPair() override {
+    if (listener_ >= 0) ::close(listener_);
+  }
+
+  [[nodiscard]] std::string offer() const { return mine_.ToBytes(); }
+
+  // One of both connects; which is settled by their offers.
+  void connect(const std::vector<char>& bytes) override {
+    const Result<LinkAddress> theirs = LinkAddress::FromBytes(bytes);
+    if (!theirs.ok()) throw gloo::IoException(theirs.error().message);
+    if (listener_ < 0) throw gloo::IoException("a link is made once for each offer");
+    const Time deadline = SteadyClock().Now() + kLinkTimeout;
+    const bool listens = offer() < theirs->ToBytes();
+    const Result<int> socket = listens
+                                   ? AcceptProven(listener_, mine_.secret, deadline)
+                                   : ConnectProven(theirs->at, theirs->secret, listener_, deadline);
+    const std::lock_guard lock(m_);
+    ::close(std::exchange(listener_, -1));
+    try {
+      if (!socket.ok()) throw gloo::IoException(socket.error().message);
+      fd_ = socket.value();
+      if (state_ != INITIALIZING) throw gloo::IoException("linking was cancelled");
+      handleConnected();
+    } catch (const std::exception&) {
+      // Not registered yet, for that is what Gloo does last.
+      if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+      if (state_ == INITIALIZING) signalException(std::current_exception());
+      throw;
+    }
+  }
+
+  void close() override {
+    {
+      const std::lock_guard lock(m_);
+      if (listener_ >= 0) ::shutdown(listener_, SHUT_RDWR);  // Wakes who waits in connect.
+    }
+    Pair::close();
+  }
 
   void handleEvents(int events) override {
     // Whoever holds the lock may be waiting for this loop; the event is raised again.
     const std::unique_lock lock(m_, std::try_to_lock);
     if (!lock.owns_lock()) return;
     try {
-      if (state_ == CONNECTED) {
-        handleReadWrite(events);
-      } else if (state_ == LISTENING) {
-        handleListening();
-      } else if (state_ == CONNECTING) {
-        handleConnecting();
-      }
+      if (state_ == CONNECTED) handleReadWrite(events);
     } catch (const std::exception&) {
-      if (state_ == CLOSED) return;
-      // An accepted socket is not registered yet, and closing the pair would throw once more.
-      if (fd_ >= 0) device_->registerDescriptor(fd_, EPOLLIN, this);
-      signalException(std::current_exception());
+      if (state_ != CLOSED) signalException(std::current_exception());
     }
   }
+
+  // 0 also while the pair is busy: whoever asks, asks again.
+  uint64_t Moved() {
+    const std::unique_lock lock(m_, std::try_to_lock);
+    return lock.owns_lock() && state_ == CONNECTED ? TcpBytesMoved(fd_) : 0;
+  }
+
+ protected:
+  void changeState(state next) noexcept override {
+    gt::tcp::Pair::changeState(next);
+    // Without the limit a lost route is noticed all the same, only later.
+    if (next == CONNECTED) (void)LimitTcpSilence(fd_, kLinkSilence);
+  }
+
+ private:
+  LinkAddress mine_;   // Constant after construction.
+  int listener_ = -1;  // Closed by connect, with m_ held.
 };
 
 class ContainedContext final : public gt::tcp::Context {
@@ -180,8 +275,14 @@ class ContainedContext final : public gt::tcp::Context {
   using gt::tcp::Context::Context;
 
   std::unique_ptr<gt::Pair>& createPair(int rank) override {
-    pairs_[rank] = std::make_unique<ContainedPair>(this, device_.get(), rank, getTimeout());
-    return pairs_[rank];
+    for (int attempt = 1;; ++attempt) {
+      try {
+        pairs_[rank] = std::make_unique<ContainedPair>(this, device_.get(), rank, getTimeout());
+        return pairs_[rank];
+      } catch (const gloo::IoException&) {
+        if (attempt == kPairAttempts) throw;
+      }
+    }
   }
 };
 
@@ -231,11 +332,10 @@ class GlooLinks final : public Links {
         base_ =
             std::make_shared<ContainedContext>(std::static_pointer_cast<gt::tcp::Device>(device_),
                                                static_cast<int>(my_slot), kLinkSlotsMax);
-        base_->setTimeout(Ms(kLinkTimeout) / 5);  // Gloo waits five times this for a connection.
+        base_->setTimeout(Ms(kLinkTimeout));
       }
-      const std::vector<char> bytes =
-          base_->createPair(static_cast<int>(peer_slot))->address().bytes();
-      address.assign(bytes.begin(), bytes.end());
+      auto& pair = base_->createPair(static_cast<int>(peer_slot));
+      address = static_cast<ContainedPair&>(*pair).offer();
     });
     if (!made.ok()) return made.error();
     return address;
@@ -277,6 +377,15 @@ class GlooLinks final : public Links {
     std::lock_guard lock(links_mu_);
     ++cancels_;
     for (const uint32_t slot : linking_) base_->getPair(static_cast<int>(slot))->close();
+  }
+
+  uint64_t moved() override {
+    std::lock_guard lock(links_mu_);
+    uint64_t moved = 0;
+    for (uint32_t slot = 0; base_ && slot < kLinkSlotsMax; ++slot) {
+      if (HasPair(slot)) moved += static_cast<ContainedPair&>(*base_->getPair(slot)).Moved();
+    }
+    return moved;
   }
 
   Result<std::shared_ptr<Channel>> Open(const View& view, const std::vector<int>& ranks) override {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "collective_groups/internal/pending.h"
 #include "collective_groups/internal/recipe.h"
@@ -107,7 +108,10 @@ void GroupAgent::FeedLocked(const MemberEvent& event) {
 // Runs under mu_. Nothing here waits: sends are queued, links and collectives have their lanes.
 void GroupAgent::Act(const MemberAction& action) {
   if (const auto* a = std::get_if<SendReport>(&action)) {
-    send_(a->report);
+    if (!a->report.blocked) return send_(a->report);
+    Report report = a->report;
+    report.moved = communicator_->moved();
+    send_(report);
   } else if (const auto* a = std::get_if<AbortEpoch>(&action)) {
     aborted_epoch_ = std::max(aborted_epoch_, a->epoch);
     changed_.notify_all();
@@ -175,11 +179,18 @@ void GroupAgent::Act(const MemberAction& action) {
 void GroupAgent::DoLink(const LinkEpoch& link) {
   const trace::Span span("link");
   std::string problem;
-  for (const LinkOffer& offer : link.offers) {
-    if (const Status s = communicator_->Link(offer.slot, offer.address); !s.ok()) {
+  std::vector<uint32_t> unreachable;
+  for (size_t i = 0; i < link.offers.size() && unreachable.empty(); ++i) {
+    const Status s = communicator_->Link(link.offers[i].slot, link.offers[i].address);
+    if (s.ok()) continue;
+    if (s.error().code == ErrorCode::kCancelled) {  // Another epoch comes.
       problem = s.error().message;
       break;
     }
+    unreachable =
+        Unreachable({link.offers.begin() + static_cast<ptrdiff_t>(i) + 1, link.offers.end()});
+    unreachable.push_back(link.offers[i].slot);
+    problem = s.error().message;
   }
   if (problem.empty()) {
     std::vector<Team> teams;
@@ -191,7 +202,23 @@ void GroupAgent::DoLink(const LinkEpoch& link) {
         communicator_->Begin(link.view, RankOf(link.view, options_.id), std::move(teams));
     if (!s.ok()) problem = s.error().message;
   }
-  Feed(EpochLinked{link.view.epoch, problem});
+  Feed(EpochLinked{link.view.epoch, problem, std::move(unreachable)});
+}
+
+// After one peer could not be reached: which of the others cannot either. All at once, because each
+// may take kLinkTimeout.
+std::vector<uint32_t> GroupAgent::Unreachable(const std::vector<LinkOffer>& offers) {
+  std::vector<std::future<bool>> reached;
+  for (const LinkOffer& offer : offers) {
+    reached.push_back(std::async(std::launch::async, [this, &offer] {
+      return communicator_->Link(offer.slot, offer.address).ok();
+    }));
+  }
+  std::vector<uint32_t> slots;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    if (!reached[i].get()) slots.push_back(offers[i].slot);
+  }
+  return slots;
 }
 
 // ---- membership ----

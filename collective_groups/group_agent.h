@@ -110,6 +110,7 @@ class GroupAgent {
   void FeedLocked(const MemberEvent& event);
   void Act(const MemberAction& action);
   void DoLink(const LinkEpoch& link);
+  [[nodiscard]] std::vector<uint32_t> Unreachable(const std::vector<LinkOffer>& offers);
   void ArmTick();
   Handle Submit(const char* what, const Call& call, size_t bytes, Body body,
                 const std::string& recipe = "");

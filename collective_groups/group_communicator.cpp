@@ -142,6 +142,7 @@ class GroupCommunicator final : public Communicator {
   Status Link(uint32_t peer_slot, const std::string& address) override {
     if (address.empty()) return Error{ErrorCode::kCorrupt, "link: empty address"};
     if (address.front() == kRemoteLink) return links_->Link(peer_slot, address.substr(1));
+    std::lock_guard lock(link_mu_);
     std::shared_ptr<SharedSegment>& known = peers_[peer_slot];
     if (known && known->address() == address.substr(1)) return Status::Ok();
     Result<std::unique_ptr<SharedSegment>> mapped = SharedSegment::Map(address.substr(1));
@@ -152,6 +153,7 @@ class GroupCommunicator final : public Communicator {
 
   void CancelLink(uint32_t peer_slot) override { links_->CancelLink(peer_slot); }
   void CancelLinks() override { links_->CancelLinks(); }
+  uint64_t moved() override { return links_->moved(); }
 
   Status Begin(const View& view, int rank, std::vector<Team> teams) override {
     Abort(~Epoch{0});
@@ -387,7 +389,7 @@ class GroupCommunicator final : public Communicator {
     ++team.sequence;
     Status status = Agree(*epoch, team, operation);
     if (status.ok()) {
-      team.local.signature = static_cast<uint16_t>(operation.signature);
+      team.local.signature = operation.signature;
       status = body(*epoch, team, OperationKey(operation.team, team.sequence, operation.signature));
     }
     epoch->channel->Clear();
@@ -506,6 +508,7 @@ class GroupCommunicator final : public Communicator {
   const std::string memory_;
   const std::unique_ptr<Links> links_;
   const std::shared_ptr<SharedSegment> segment_;
+  std::mutex link_mu_;                                        // For Link of several peers at once.
   std::map<uint32_t, std::shared_ptr<SharedSegment>> peers_;  // By slot; owned by the link lane.
   struct Retired {
     Time due;  // Each has its own: in a storm of epochs there is always a younger one.

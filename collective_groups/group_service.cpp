@@ -27,11 +27,6 @@ struct EpochAddresses {
   }
 };
 
-std::optional<std::string> EncodeRecord(const std::optional<EpochRecord>& record) {
-  if (!record) return std::nullopt;
-  return wire::Encode(kRecordType, *record);
-}
-
 }  // namespace
 
 struct GroupService::Entry {
@@ -43,7 +38,8 @@ struct GroupService::Entry {
   TimerId timer = kNoTimer;
   Time due = Time::Never();  // Of the timer.
   bool planned = false;
-  bool unsettled = false;  // The active epoch's pauses are not all known yet.
+  std::optional<std::string> raw;  // What the store holds, as far as is known, byte for byte.
+  bool unsettled = false;          // The active epoch's pauses are not all known yet.
 };
 
 GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
@@ -68,40 +64,74 @@ void GroupService::Open(CoordinatorOptions options, GroupCallbacks callbacks) {
   entry->options.owner = owner_;
   entry->callbacks = std::move(callbacks);
   groups_[group] = std::move(entry);
-  // The term and the record are read until the store answers: without them an epoch could be used
-  // twice.
-  (void)store_lane_->Post([this, group, alive = alive_, loop = loop_] {
-    Result<int64_t> term = Error{ErrorCode::kUnavailable, ""};
-    Result<std::optional<std::string>> bytes = std::optional<std::string>();
-    for (int attempt = 0; attempt < 600; ++attempt) {
-      bytes = store_->Get(Key(group, "record"));
-      if (bytes.ok()) term = store_->Increment(Key(group, "term"));
-      if (bytes.ok() && term.ok()) break;
-      std::this_thread::sleep_for(milliseconds(50));
+  Load(group, loop_->Now() + groups_.at(group)->options.park_timeout);
+}
+
+// What the store holds of a group: `raw` also if it cannot be decoded.
+struct GroupService::Loaded {
+  int64_t counter = 0;  // 0: the store did not answer.
+  std::optional<std::string> raw;
+  std::optional<EpochRecord> record;
+};
+
+// The term and the record are read until the store answers: without them an epoch could be used
+// twice.
+void GroupService::Load(const std::string& group, Time deadline) {
+  (void)store_lane_->Post([this, group, deadline, alive = alive_, loop = loop_] {
+    Loaded loaded;
+    Result<std::optional<std::string>> bytes = store_->Get(Key(group, "record"));
+    if (bytes.ok()) {
+      loaded.raw = std::move(*bytes);
+      loaded.record = DecodeOrKeepAside(group, loaded.raw);
+      const Result<int64_t> counter = store_->Increment(Key(group, "term"));
+      loaded.counter = counter.ok() ? *counter : 0;
     }
-    std::optional<EpochRecord> record;
-    if (bytes.ok() && *bytes) {
-      Result<EpochRecord> decoded = wire::Decode<EpochRecord>(kRecordType, **bytes);
-      if (decoded.ok()) record = std::move(*decoded);
-    }
-    const int64_t number = term.ok() ? *term : 0;
-    loop->Post([this, group, alive, record = std::move(record), number] {
-      if (!*alive) return;
-      const auto it = groups_.find(group);
-      if (it == groups_.end() || it->second->coordinator) return;
-      Entry& entry = *it->second;
-      if (number == 0) {
-        entry.callbacks.failed("the store (Redis) did not answer for 30 s");
-        return;
-      }
-      entry.options.term = static_cast<uint64_t>(number);
-      entry.coordinator = std::make_unique<Coordinator>(entry.options, record, loop_->Now());
-      std::deque<CoordinatorEvent> early;
-      early.swap(entry.early);
-      for (const CoordinatorEvent& event : early) Feed(group, event);
-      Feed(group, Tick{});
+    loop->Post([this, group, deadline, alive, loaded = std::move(loaded)]() mutable {
+      if (*alive) OnLoaded(group, deadline, std::move(loaded));
     });
   });
+}
+
+void GroupService::OnLoaded(const std::string& group, Time deadline, Loaded loaded) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || it->second->coordinator) return;
+  Entry& entry = *it->second;
+  if (loaded.counter == 0) {
+    if (loop_->Now() >= deadline) {
+      entry.callbacks.failed(
+          "the store (Redis) did not answer for " +
+          std::to_string(static_cast<int64_t>(ToSeconds(entry.options.park_timeout))) + " s");
+      return;
+    }
+    loop_->CallAfter(kStoreLoadRetry, [this, group, deadline, alive = alive_] {
+      if (*alive && groups_.contains(group)) Load(group, deadline);
+    });
+    return;
+  }
+  // The store may have lost the counter and kept the record.
+  const uint64_t known = loaded.record ? loaded.record->term : 0;
+  entry.options.term = std::max(static_cast<uint64_t>(loaded.counter), known + 1);
+  entry.raw = std::move(loaded.raw);
+  entry.coordinator =
+      std::make_unique<Coordinator>(entry.options, std::move(loaded.record), loop_->Now());
+  std::deque<CoordinatorEvent> early;
+  early.swap(entry.early);
+  for (const CoordinatorEvent& event : early) Feed(group, event);
+  Feed(group, Tick{});
+}
+
+// A record of a newer release, or one with a flipped byte, is kept for people and then treated as
+// absent: the members' reports bring the group back. On the store's lane.
+std::optional<EpochRecord> GroupService::DecodeOrKeepAside(const std::string& group,
+                                                           const std::optional<std::string>& raw) {
+  if (!raw) return std::nullopt;
+  Result<EpochRecord> decoded = wire::DecodeRecord<EpochRecord>(kRecordType, *raw);
+  if (decoded.ok()) return std::move(*decoded);
+  LogError("group ", group, ": its record in the store cannot be read and is replaced from what ",
+           "its members report; the bytes are kept in ", Key(group, "unreadable"), ": ",
+           decoded.error().message);
+  (void)store_->Put(Key(group, "unreadable"), *raw, key_ttl_);
+  return std::nullopt;
 }
 
 void GroupService::Close(const std::string& group) {
@@ -114,16 +144,19 @@ void GroupService::Close(const std::string& group) {
   (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
 }
 
+// Puts back what the store has lost: the record, and the term, which must not start over while
+// members remember a higher one.
 void GroupService::Refresh() {
   for (const auto& [group, entry] : groups_) {
-    if (!entry->coordinator || !entry->coordinator->record()) continue;
+    if (!entry->coordinator || !entry->coordinator->record() || !entry->raw) continue;
     // Against the same value: what another coordinator has written since stays as it is.
-    (void)store_lane_->Post(
-        [this, key = Key(group, "record"), bytes = EncodeRecord(entry->coordinator->record())] {
-          const Status same = store_->CompareAndSet(key, bytes, *bytes, key_ttl_);
-          if (same.ok() || same.error().code != ErrorCode::kConflict) return;
-          (void)store_->CompareAndSet(key, std::nullopt, *bytes, key_ttl_);  // The store lost it.
-        });
+    (void)store_lane_->Post([this, key = Key(group, "record"), term_key = Key(group, "term"),
+                             bytes = *entry->raw, term = entry->options.term] {
+      const Status same = store_->CompareAndSet(key, bytes, bytes, key_ttl_);
+      if (!same.ok() && same.error().code == ErrorCode::kConflict)
+        (void)store_->CompareAndSet(key, std::nullopt, bytes, key_ttl_);
+      (void)store_->CompareAndSet(term_key, std::nullopt, std::to_string(term), key_ttl_);
+    });
   }
 }
 
@@ -160,6 +193,8 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
   if (it == groups_.end()) return;
   Entry& entry = *it->second;
   if (!entry.coordinator) {
+    // The oldest may go: members repeat what they have to say.
+    if (entry.early.size() >= kEarlyEventsMax) entry.early.pop_front();
     entry.early.push_back(event);
     return;
   }
@@ -216,6 +251,9 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     metrics::Add(metrics::Id::kGroupStalls, 1, a->removed ? "yes" : "no");
     if (trace::On()) trace::Instant("stall", {{"operation", a->operation}});
     entry.callbacks.stalled(*a);
+  } else if (const auto* a = std::get_if<GroupUnreachable>(&action)) {
+    LogWarning("group ", entry.name, ": ", a->reason);
+    if (entry.callbacks.unreachable) entry.callbacks.unreachable(*a);
   } else if (const auto* a = std::get_if<GroupParked>(&action)) {
     entry.callbacks.parked(a->reason);
   } else if (const auto* a = std::get_if<GroupFailed>(&action)) {
@@ -229,23 +267,26 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
 
 void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
-  (void)store_lane_->Post([this, group, request, alive = alive_, loop = loop_] {
+  (void)store_lane_->Post([this, group, raw = entry.raw, request, alive = alive_, loop = loop_] {
     const trace::Span span("persist epoch");
     const std::string key = Key(group, "record");
-    const Status status = store_->CompareAndSet(
-        key, EncodeRecord(request.expected), wire::Encode(kRecordType, request.record), key_ttl_);
+    std::optional<std::string> held = wire::Encode(kRecordType, request.record);
+    const Status status = store_->CompareAndSet(key, raw, *held, key_ttl_);
     StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
     if (answer.code == ErrorCode::kConflict) {
       Result<std::optional<std::string>> actual = store_->Get(key);
       if (!actual.ok()) {
         answer.code = actual.error().code;
-      } else if (*actual) {
-        Result<EpochRecord> decoded = wire::Decode<EpochRecord>(kRecordType, **actual);
-        if (decoded.ok()) answer.actual = std::move(*decoded);
+      } else {
+        held = std::move(*actual);
+        answer.actual = DecodeOrKeepAside(group, held);
       }
     }
-    loop->Post([this, alive, group, answer = std::move(answer)] {
-      if (*alive) Feed(group, answer);
+    loop->Post([this, alive, group, answer = std::move(answer), held = std::move(held)] {
+      if (!*alive) return;
+      const bool known = answer.code == ErrorCode::kOk || answer.code == ErrorCode::kConflict;
+      if (const auto it = groups_.find(group); known && it != groups_.end()) it->second->raw = held;
+      Feed(group, answer);
     });
   });
 }

@@ -20,9 +20,11 @@
 namespace troupe::groups {
 
 // Keys of a group: "group/<name>/record", "group/<name>/term", "group/<name>/epoch/<n>" (members
-// and link addresses).
+// and link addresses), "group/<name>/unreadable" (a record that could not be decoded, for people).
 inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);  // Unless refreshed.
 inline constexpr Duration kEpochKeyTtl = seconds(600);
+inline constexpr Duration kStoreLoadRetry = milliseconds(50);
+inline constexpr size_t kEarlyEventsMax = 10'000;
 
 struct GroupCallbacks {
   std::function<void(const MemberId& to, const Command& command)> send;
@@ -31,6 +33,7 @@ struct GroupCallbacks {
   // Once all members of an active epoch have told their pause: the longest.
   std::function<void(const View& view, Duration pause)> settled;
   std::function<void(const GroupStalled& stalled)> stalled;
+  std::function<void(const GroupUnreachable& unreachable)> unreachable;
   std::function<void(const std::string& reason)> parked;
   std::function<void(const std::string& reason)> failed;
   std::function<void()> ended;
@@ -43,7 +46,7 @@ class GroupService {
   ~GroupService();
 
   // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
-  // answered wait.
+  // answered wait, kEarlyEventsMax of them; after park_timeout without an answer the group fails.
   void Open(CoordinatorOptions options, GroupCallbacks callbacks);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);
@@ -59,8 +62,13 @@ class GroupService {
 
  private:
   struct Entry;
+  struct Loaded;
+  void Load(const std::string& group, Time deadline);
+  void OnLoaded(const std::string& group, Time deadline, Loaded loaded);
   void Feed(const std::string& group, const CoordinatorEvent& event);
   void Act(Entry& entry, const CoordinatorAction& action);
+  std::optional<EpochRecord> DecodeOrKeepAside(const std::string& group,
+                                               const std::optional<std::string>& raw);
   void Persist(Entry& entry, const PersistRecord& request);
   void CheckSettled(Entry& entry);
   void CountParked() const;

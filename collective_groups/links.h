@@ -3,7 +3,8 @@
 // Both ends make an offer and connect to the other's. After an aborted epoch the links that carried
 // its messages are poisoned and must be offered and linked afresh. Open maps the ranks of a view
 // onto links.
-// Thread: Offer, Link and Open from the link lane; CancelLink and CancelLinks from any thread.
+// Thread: Offer, Link and Open from the link lane (Link of several peers also at once); CancelLink
+// and CancelLinks from any thread.
 // Limits: kLinkTimeout per Link; kLinkSlotsMax slots; addresses are opaque bytes.
 #pragma once
 
@@ -19,6 +20,8 @@
 namespace troupe::groups {
 
 inline constexpr Duration kLinkTimeout = seconds(2);
+// A connection whose peer acknowledges nothing for so long has lost its route.
+inline constexpr Duration kLinkSilence = seconds(3);
 // Live incarnations plus those whose slot was given back.
 inline constexpr uint32_t kLinkSlotsMax = 256;
 
@@ -36,6 +39,8 @@ class Links {
   virtual void CancelLink(uint32_t peer_slot) = 0;
   // Releases Link calls that are blocked now.
   virtual void CancelLinks() = 0;
+  // Bytes sent and acknowledged, and received, over all links so far; 0: not known. Any thread.
+  [[nodiscard]] virtual uint64_t moved() { return 0; }
   // A channel to these ranks of the view. kInvalidArgument if one of them is not linked.
   virtual Result<std::shared_ptr<Channel>> Open(const View& view,
                                                 const std::vector<int>& ranks) = 0;

@@ -41,8 +41,9 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
     has_state_ = true;
   } else if (std::holds_alternative<UserFinished>(event)) {
     if (waiting_) AnswerBoundary(false);
-    state_ = MemberState::kFinished;
     parked_ = false;
+    // Who was sent away returns as well, and that is not the end of the group.
+    if (!expelled_) state_ = MemberState::kFinished;
     SendNow();
   } else if (const auto* e = std::get_if<CommunicatorBroke>(&event)) {
     const bool mine =
@@ -61,6 +62,7 @@ std::vector<MemberAction> Member::Step(Time now, const MemberEvent& event) {
     if (state_ == MemberState::kPrepared && e->epoch == epoch_) {
       broken_ = !e->problem.empty();
       problem_ = e->problem;
+      unreachable_ = e->unreachable;
       if (!broken_) state_ = MemberState::kLinked;
       broken_ || !at_once_ ? SendNow() : Activate();
     }
@@ -132,6 +134,7 @@ void Member::OnOffersMade(const OffersMade& e) {
   state_ = MemberState::kPrepared;
   epoch_ = e.epoch;
   offers_ = e.offers;
+  unreachable_.clear();
   linking_ = false;
   // Who plans takes the links of the epoch before for clean.
   const bool spoilt = aborted_ && prepare_->planned;
@@ -162,10 +165,10 @@ void Member::OnUserBoundary() {
 
 void Member::OnCommand(const Command& command) {
   if (expelled_ || state_ == MemberState::kFinished) {
-    // A late command for a finished member is answered with its final state.
-    if (command.kind == CommandKind::kExpel) OnExpel(command);
-    SendNow();
-    return;
+    // A late command for a finished member is answered with its final state; being sent away is
+    // not, or the two would go on answering each other.
+    if (command.kind == CommandKind::kExpel) return OnExpel(command);
+    return SendNow();
   }
   switch (command.kind) {
     case CommandKind::kPlan:
@@ -436,11 +439,13 @@ void Member::SendNow() {
   r.memory = options_.memory;
   r.state = state_;
   r.epoch = epoch_;
+  r.newest = newest_ = std::max({newest_, epoch_, prepare_ ? prepare_->epoch : 0});
   r.version = version_;
   r.has_state = has_state_;
   r.founder = founder_;
   r.broken = broken_;
   r.problem = problem_;
+  if (broken_ && state_ == MemberState::kPrepared) r.unreachable = unreachable_;
   r.boundary = boundary_;
   r.plan = plan_;
   r.plan_accepted = plan_accepted_;

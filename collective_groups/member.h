@@ -62,7 +62,8 @@ struct OffersMade {
 struct EpochLinked {
   Epoch epoch = 0;
   std::string problem;
-};  // Empty problem: success.
+  std::vector<uint32_t> unreachable = {};  // Slots of the peers that could not be connected to.
+};                                         // Empty problem: success.
 struct PrelinkOffered {
   uint32_t slot = 0;
   uint64_t attempt = 0;
@@ -202,12 +203,14 @@ class Member {
   MemberState state_ = MemberState::kIdle;
   bool parked_ = false;  // The user's thread waits in WaitActive.
   Epoch epoch_ = 0;
+  Epoch newest_ = 0;
   View view_;
   uint64_t version_ = 0;
   bool has_state_ = false;
   bool founder_ = false;
   bool broken_ = false;
   std::string problem_;
+  std::vector<uint32_t> unreachable_;  // Of the epoch that could not be linked.
   uint64_t boundary_ = 0;
   uint64_t plan_ = 0;
   uint64_t plan_boundary_ = 0;

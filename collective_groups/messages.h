@@ -45,11 +45,16 @@ struct Report {
   std::string memory;  // See ViewMember.
   MemberState state = MemberState::kIdle;
   Epoch epoch = 0;       // That the state refers to (kPrepared and later), or the last one.
+  Epoch newest = 0;      // The highest that it was told of.
   uint64_t version = 0;  // Newest committed state.
   bool has_state = false;
-  bool founder = false;   // kReady: only for the first epoch of the group; see kBuildFirst.
-  bool broken = false;    // kActive or kPrepared: a link of this epoch failed.
-  std::string problem;    // Why it is broken.
+  bool founder = false;  // kReady: only for the first epoch of the group; see kBuildFirst.
+  bool broken = false;   // kActive or kPrepared: a link of this epoch failed.
+  std::string problem;   // Why it is broken.
+  // kPrepared and broken: slots of the peers that could not be connected to.
+  std::vector<uint32_t> unreachable;
+  // If blocked: bytes that have moved over its connections so far; 0: unknown.
+  uint64_t moved = 0;
   uint64_t boundary = 0;  // Step boundaries passed in this epoch.
   uint64_t plan = 0;      // The last plan seen, and whether its boundary is still ahead.
   bool plan_accepted = false;
@@ -63,8 +68,9 @@ struct Report {
 
   template <class A>
   void Fields(A& a) {
-    a(id, sequence, host, memory, state, epoch, version, has_state, founder, broken, problem,
-      boundary, plan, plan_accepted, pause_us, offers, prelinks, linked, progress, blocked, recent);
+    a(id, sequence, host, memory, state, epoch, newest, version, has_state, founder, broken,
+      problem, unreachable, moved, boundary, plan, plan_accepted, pause_us, offers, prelinks,
+      linked, progress, blocked, recent);
   }
 };
 

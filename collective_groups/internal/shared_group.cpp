@@ -19,7 +19,6 @@ constexpr Duration kSleepSlice = milliseconds(200);
 constexpr int kSpinsWithCores = 200;
 constexpr int kSpinsWithout = 50;
 constexpr uint64_t kCountMask = (uint64_t{1} << 48) - 1;
-constexpr uint64_t kChunkMask = (uint64_t{1} << 32) - 1;
 
 struct Head {  // Of a message in a ring.
   uint64_t key;
@@ -75,7 +74,7 @@ SharedGroup::SharedGroup(Epoch epoch, std::vector<Peer> peers, size_t me)
       me_(me),
       spins_(static_cast<int>(peers_.size()) <= Cores() ? kSpinsWithCores : kSpinsWithout),
       lines_(peers_.size()) {
-  SharedHeader& header = Mine().header();
+  SharedHeader& header = Mine().own_header();
   for (size_t team = 0; team < kTeamsMax; ++team) {
     header.staged[team].value.store(Stamp(0));
     header.reduced[team].value.store(Stamp(0));
@@ -88,23 +87,29 @@ SharedGroup::SharedGroup(Epoch epoch, std::vector<Peer> peers, size_t me)
 
 // ---- waiting ----
 
-SharedGroup::Seen SharedGroup::Reached(uint64_t word, uint64_t count,
-                                       std::optional<uint16_t> signature) const {
+SharedGroup::Seen SharedGroup::Reached(uint64_t word, uint64_t count) const {
   const auto ahead = static_cast<int16_t>((word >> 48) - (epoch_bits_ >> 48));
   if (ahead > 0) return Seen::kNever;
-  if (ahead < 0 || (word & kChunkMask) < count) return Seen::kNotYet;
-  // A peer in this very place must be in this very operation; one that is further has seen the same
-  // of this member. If not, nobody goes on, and the group's coordinator sees who waits in what.
-  const bool here = (word & kChunkMask) == count;
-  if (here && signature && *signature != static_cast<uint16_t>(word >> 32)) return Seen::kNotYet;
-  return Seen::kYes;
+  return ahead < 0 || (word & kCountMask) < count ? Seen::kNotYet : Seen::kYes;
+}
+
+// Who is in another operation in this place has put nothing for this member; it may be further, if
+// it waits for nobody. If they do not mean the same this member goes nowhere, and the group's
+// coordinator sees who waits in what. The signature stays as long as the chunk that it is of.
+SharedGroup::Seen SharedGroup::Staged(const LocalTeam& team, int peer, uint64_t chunk) const {
+  const SharedHeader& header = peers_[static_cast<size_t>(peer)].segment->header();
+  const uint64_t word = header.staged[team.id].value.load(std::memory_order_acquire);
+  const Seen seen = Reached(word, chunk + 1);
+  if (seen != Seen::kYes) return seen;
+  const auto& there = header.signatures[team.id].of_chunk[chunk % kStages];
+  return there.load(std::memory_order_relaxed) == team.signature ? Seen::kYes : Seen::kNotYet;
 }
 
 // Of the other side of a ring; nothing yet if it has not entered this epoch, and nothing any more
 // if it has gone on to a later one.
 uint64_t SharedGroup::CountOf(uint64_t word) {
   if ((word & ~kCountMask) == epoch_bits_) return word & kCountMask;
-  left_behind_ = left_behind_ || Reached(word, 0, std::nullopt) == Seen::kNever;
+  left_behind_ = left_behind_ || Reached(word, 0) == Seen::kNever;
   return 0;
 }
 
@@ -120,11 +125,11 @@ Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* wh
     Pause();
     seen = check();
   }
-  SharedHeader& header = Mine().header();
+  SharedHeader& header = Mine().own_header();
   const SteadyClock clock;
   const Time deadline = finished(seen) ? Time::Never() : clock.Now() + kCollectiveTimeout;
   while (!finished(seen) && !dead_.load()) {
-    const uint32_t bell = header.doorbell.load();
+    const uint32_t bell = Mine().doorbell().load();
     const uint32_t wanted = awaited();
     header.sleeping.store(wanted);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -143,29 +148,43 @@ Status SharedGroup::WaitUntil(const std::function<Seen()>& check, const char* wh
 }
 
 void SharedGroup::Publish(const LocalTeam& team, Words words, uint64_t count) {
-  const uint64_t stamp = Stamp(count) | (uint64_t{team.signature} << 32);
-  (Mine().header().*words)[team.id].value.store(stamp, std::memory_order_release);
+  (Mine().own_header().*words)[team.id].value.store(Stamp(count), std::memory_order_release);
   for (const int peer : team.peers) {
     if (peer != static_cast<int>(me_)) peers_[peer].segment->Ring(static_cast<uint32_t>(me_));
   }
 }
 
-Status SharedGroup::WaitForAll(const LocalTeam& team, Words words, uint64_t count, const char* what,
-                               bool earlier) {
-  const auto signature = earlier ? std::nullopt : std::optional<uint16_t>(team.signature);
+void SharedGroup::PublishStaged(const LocalTeam& team, uint64_t chunk) {
+  auto& signature = Mine().own_header().signatures[team.id].of_chunk[chunk % kStages];
+  signature.store(team.signature, std::memory_order_relaxed);
+  Publish(team, &SharedHeader::staged, chunk + 1);
+}
+
+template <class Check>
+Status SharedGroup::WaitForEach(const LocalTeam& team, const char* what, const Check& check) {
   size_t next = 0;  // All before it have been seen.
   return WaitUntil(
       [&] {
         for (; next < team.peers.size(); ++next) {
-          const SharedHeader& header = peers_[team.peers[next]].segment->header();
-          const Seen seen = Reached((header.*words)[team.id].value.load(std::memory_order_acquire),
-                                    count, signature);
+          const Seen seen = check(team.peers[next]);
           if (seen != Seen::kYes) return seen;
         }
         return Seen::kYes;
       },
       what,
       [&] { return static_cast<uint32_t>(team.peers[std::min(next, team.peers.size() - 1)]); });
+}
+
+Status SharedGroup::WaitForAll(const LocalTeam& team, Words words, uint64_t count,
+                               const char* what) {
+  return WaitForEach(team, what, [&](int peer) {
+    const SharedHeader& header = peers_[static_cast<size_t>(peer)].segment->header();
+    return Reached((header.*words)[team.id].value.load(std::memory_order_acquire), count);
+  });
+}
+
+Status SharedGroup::WaitForStaged(const LocalTeam& team, uint64_t chunk, const char* what) {
+  return WaitForEach(team, what, [&](int peer) { return Staged(team, peer, chunk); });
 }
 
 // A member that was stopped for a while and put aside may have read what a later epoch wrote.
@@ -198,13 +217,13 @@ const char* SharedGroup::PutChunk(LocalTeam& team, uint64_t chunk, SegmentReader
   if (reduction.prescale != 1.0) {
     ScaleInPlace(stage, elements, reduction.elements.type, reduction.prescale);
   }
-  Publish(team, &SharedHeader::staged, chunk + 1);
+  PublishStaged(team, chunk);
   return own;
 }
 
 Status SharedGroup::ComputePart(LocalTeam& team, uint64_t chunk, size_t elements, const char* own,
                                 const Reduction& reduction) {
-  Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  Status all = WaitForStaged(team, chunk, "all-reduce");
   if (!all.ok()) return all;
   const int owners = reduction.owners > 0 ? reduction.owners : team.size();
   if (team.me < owners) {
@@ -294,8 +313,8 @@ Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer>
   if (reduction.prescale != 1.0) {
     ScaleInPlace(stage, count, reduction.elements.type, reduction.prescale);
   }
-  Publish(team, &SharedHeader::staged, chunk + 1);
-  Status all = WaitForAll(team, &SharedHeader::staged, chunk + 1, "all-reduce");
+  PublishStaged(team, chunk);
+  Status all = WaitForStaged(team, chunk, "all-reduce");
   if (!all.ok()) return all;
   if (!out.empty() && count > 0) {
     std::vector<const void*> inputs;
@@ -327,26 +346,21 @@ Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int roo
     const uint64_t chunk = team.chunk;
     if (team.me == root) {
       if (chunk >= kStages) {
-        Status free =
-            WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, "broadcast", true);
+        Status free = WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, "broadcast");
         if (!free.ok()) return free;
       }
       if (fetch) {
         if (Status s = fetch(at, piece); !s.ok()) return s;
       }
       std::memcpy(Mine().stage(team.id, chunk), at, piece);
-      Publish(team, &SharedHeader::staged, chunk + 1);
+      PublishStaged(team, chunk);
     } else {
       const SharedSegment& source = *peers_[team.peers[root]].segment;
-      Status there = WaitUntil(
-          [&] {
-            return Reached(source.header().staged[team.id].value.load(std::memory_order_acquire),
-                           chunk + 1, team.signature);
-          },
-          "broadcast", [&] { return static_cast<uint32_t>(team.peers[root]); });
+      Status there = WaitUntil([&] { return Staged(team, team.peers[root], chunk); }, "broadcast",
+                               [&] { return static_cast<uint32_t>(team.peers[root]); });
       if (!there.ok()) return there;
       std::memcpy(at, source.stage(team.id, chunk), piece);
-      Publish(team, &SharedHeader::staged, chunk + 1);
+      PublishStaged(team, chunk);
     }
     team.chunk += 1;
     at += piece;
@@ -434,7 +448,7 @@ bool SharedGroup::MoveOut(size_t peer, Line& line) {
     line.sending.pop_front();
   }
   if (line.written == before) return false;
-  Mine().header().written[peer].value.store(Stamp(line.written), std::memory_order_release);
+  Mine().own_header().written[peer].value.store(Stamp(line.written), std::memory_order_release);
   theirs.Ring(static_cast<uint32_t>(me_));
   return true;
 }
@@ -472,7 +486,7 @@ bool SharedGroup::MoveIn(size_t peer, Line& line) {
     line.receiving.pop_front();
   }
   if (line.consumed == before) return false;
-  Mine().header().consumed[peer].value.store(Stamp(line.consumed), std::memory_order_release);
+  Mine().own_header().consumed[peer].value.store(Stamp(line.consumed), std::memory_order_release);
   theirs.Ring(static_cast<uint32_t>(me_));
   return true;
 }

@@ -6,6 +6,10 @@
 // a member has done it publishes as a counter in its own segment; whoever waits spins a little and
 // then sleeps on its own doorbell. Messages (Channel) go through a ring per pair.
 //
+// Beside each chunk lies the signature of its operation, and who takes the chunk compares it with
+// its own. If they differ, the member waits: nobody takes the bytes of another operation for its
+// own, even if who put them there, as a root does, has long gone on.
+//
 // The rule for reusing a stage: chunk g takes the place of chunk g-3. Before a member puts chunk g
 // it has seen all parts of chunk g-3 computed, so nobody reads its old content; before it writes
 // its part of g it has seen everybody's chunk g put, which each does after copying g-3.
@@ -20,7 +24,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -38,7 +41,7 @@ struct LocalTeam {
   std::vector<int> peers;
   int me = 0;              // Position in `peers`.
   uint64_t chunk = 0;      // Chunks this team has used in this epoch.
-  uint16_t signature = 0;  // Of the present operation.
+  uint64_t signature = 0;  // Of the present operation.
 
   [[nodiscard]] int size() const { return static_cast<int>(peers.size()); }
 };
@@ -109,11 +112,15 @@ class SharedGroup final : public Channel {
 
   using Words = SharedWord (SharedHeader::*)[kTeamsMax];
   void Publish(const LocalTeam& team, Words words, uint64_t count);
-  // `earlier`: the count may be of an earlier operation.
-  Status WaitForAll(const LocalTeam& team, Words words, uint64_t count, const char* what,
-                    bool earlier = false);
-  [[nodiscard]] Seen Reached(uint64_t word, uint64_t count,
-                             std::optional<uint16_t> signature) const;
+  // That a chunk is in this member's stage.
+  void PublishStaged(const LocalTeam& team, uint64_t chunk);
+  Status WaitForAll(const LocalTeam& team, Words words, uint64_t count, const char* what);
+  // Every member's `chunk` of this operation is in its stage.
+  Status WaitForStaged(const LocalTeam& team, uint64_t chunk, const char* what);
+  template <class Check>
+  Status WaitForEach(const LocalTeam& team, const char* what, const Check& check);
+  [[nodiscard]] Seen Reached(uint64_t word, uint64_t count) const;
+  [[nodiscard]] Seen Staged(const LocalTeam& team, int peer, uint64_t chunk) const;
   uint64_t CountOf(uint64_t word);
   Status WaitUntil(const std::function<Seen()>& check, const char* what,
                    const std::function<uint32_t()>& missed = nullptr);

@@ -2,8 +2,9 @@
 //
 // A segment is an anonymous file (memfd): it vanishes with its last mapping, whoever dies and
 // however. Peers open it through /proc/<pid>/fd, and a random number in it proves that they got
-// the right one. Only its owner writes data into a segment; peers write to its doorbell alone. So a
-// process that was stopped and put aside cannot spoil what later epochs read.
+// the right one. Only its owner can write into it, which the kernel sees to: peers map it for
+// reading. They write to its doorbell alone, a page of its own. So neither a stray pointer of a
+// peer nor one that was stopped and put aside spoils what later epochs read.
 // Thread: any; waiting on the doorbell by one thread of the owner at a time.
 // Limits: kPeersMax peers, kTeamsMax teams; memory is used as far as it was touched.
 #pragma once
@@ -31,15 +32,20 @@ struct alignas(64) SharedWord {
   std::atomic<uint64_t> value;
 };
 
+// What each of a team's chunks in flight belongs to: the signatures of their operations.
+struct alignas(64) SharedSignatures {
+  std::atomic<uint64_t> of_chunk[kStages];
+};
+
 struct SharedHeader {
   uint64_t magic;
   uint64_t nonce;
-  alignas(64) std::atomic<uint32_t> doorbell;  // Rung by peers when something they publish is new.
   alignas(64) std::atomic<uint32_t> sleeping;  // On its doorbell the owner waits for this.
   SharedWord staged[kTeamsMax];                // Chunks of each team: put into the stage,
   SharedWord reduced[kTeamsMax];               // and this member's part of the result computed.
   SharedWord written[kPeersMax];               // Bytes put into the ring to each rank,
   SharedWord consumed[kPeersMax];              // and taken out of the ring from each rank.
+  SharedSignatures signatures[kTeamsMax];      // Of what is in the stages.
 };
 
 class SharedSegment {
@@ -53,8 +59,15 @@ class SharedSegment {
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   [[nodiscard]] const std::string& address() const { return address_; }
-  [[nodiscard]] SharedHeader& header() const { return *static_cast<SharedHeader*>(base_); }
+  [[nodiscard]] const SharedHeader& header() const { return *static_cast<SharedHeader*>(base_); }
+  // The owner's, to write to.
+  [[nodiscard]] SharedHeader& own_header();
+  // Rung by peers when something they publish is new.
+  [[nodiscard]] std::atomic<uint32_t>& doorbell() const {
+    return *static_cast<std::atomic<uint32_t>*>(bell_);
+  }
   // What a member contributes to a chunk, and its part of the chunk's result.
+  // These and the rings are for their owner alone to write to.
   [[nodiscard]] char* stage(uint32_t team, uint64_t chunk) const;
   [[nodiscard]] char* result(uint32_t team, uint64_t chunk) const {
     return stage(team, chunk) + kStageBytes;
@@ -74,11 +87,14 @@ class SharedSegment {
 
  private:
   SharedSegment() = default;
-  Status MapFile(int fd);
+  Status MapFiles(int fd, int bell_fd, bool own);
 
   std::string address_;
   void* base_ = nullptr;
-  int fd_ = -1;  // The owner's: peers open it by its number.
+  void* bell_ = nullptr;
+  // The owner's: peers open them by their numbers.
+  int fd_ = -1;
+  int bell_fd_ = -1;
 };
 
 // Names what processes must have in common to map each other's segments: the kernel, its process

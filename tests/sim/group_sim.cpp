@@ -42,6 +42,7 @@ void World::EnterStep(SimMember& member, Epoch epoch, const View& view, const Si
       continue;
     }
     shares.push_back(it->second.share);
+    for (const ViewMember& other : view.members) all &= Reachable(m.id, other.id);
     if (it->second.step != entry.step || it->second.signature == entry.signature) continue;
     mismatched_.try_emplace(epoch, Now());
     all = false;
@@ -77,7 +78,8 @@ void World::Sync(SimMember& member, const View& view) {
     if (lacks && !Sabotaged(Sabotage::kNoStateTransfer)) {
       // The source must be in the same epoch, or already past it with the same bytes; else the
       // transfer breaks.
-      const bool gone = from == nullptr || !from->alive() || from->epoch() > view.epoch ||
+      const bool gone = from == nullptr || !Reachable(member.id(), from_id) || !from->alive() ||
+                        from->epoch() > view.epoch ||
                         (from->epoch() == view.epoch && !from->in_epoch());
       if (!gone && (from->epoch() < view.epoch || !from->synced()))
         return Sync(member, view);  // It will send soon.
@@ -94,10 +96,12 @@ void World::Sync(SimMember& member, const View& view) {
 
 // ---- faults ----
 
-constexpr double kHangDice = 0.85;  // Chaos below these does something else, or lets one hang.
-constexpr double kMismatchDice = 0.92;
+constexpr double kCutDice = 0.82;
+constexpr double kHangDice = 0.87;  // Chaos below these does something else, or lets one hang.
+constexpr double kMismatchDice = 0.93;
 
 void World::Fence(const MemberId& id) {
+  fenced_ = Now();
   SimMember* member = Find(id);
   if (member == nullptr || Uniform() < 0.3)
     return;  // Sometimes the node is out of reach and the member lives on.
@@ -135,12 +139,15 @@ void World::KillOne() {
 }
 
 void World::RestartHead() {
-  const bool zombie = Uniform() < 0.4;  // The old one still runs and does not know.
+  // The old one still runs and does not know. Only a store that forgets nothing tells them apart.
+  const bool zombie = Uniform() < 0.4 && result_.store_losses == 0;
   if (!zombie && !heads_.empty()) heads_.back()->Stop();
   std::optional<EpochRecord> record = store_.record;
   if (Sabotaged(Sabotage::kForgetRecord) && store_.history.size() > 2)
     record = store_.history.front();
   if (Sabotaged(Sabotage::kForgetRecord)) store_.record = record;
+  // As the service does: the counter may be lost, the record tells the term as well.
+  if (record) next_term_ = std::max(next_term_, static_cast<int>(record->term) + 1);
   heads_.push_back(std::make_unique<SimHead>(this, "head-" + std::to_string(next_head_++), record));
 }
 
@@ -173,6 +180,10 @@ void World::Chaos() {
     store_.available = false;
     loop().CallAfter(Between(milliseconds(1), milliseconds(200)),
                      [this] { store_.available = true; });
+  } else if (dice < 0.76) {
+    HarmStore();
+  } else if (dice < kCutDice) {
+    CutRoute();
   } else if (dice < kHangDice) {
     for (auto& [id, member] : members_) {
       if (Uniform() > 0.3) continue;
@@ -184,6 +195,48 @@ void World::Chaos() {
     DisturbOne(dice);
   }
   loop().CallAfter(Between(milliseconds(5), milliseconds(150)), [this] { Chaos(); });
+}
+
+bool World::Reachable(const MemberId& a, const MemberId& b) const {
+  if (a == b || cut_.empty()) return true;
+  const SimMember* one = Find(a);
+  const SimMember* other = Find(b);
+  if (one == nullptr || other == nullptr) return true;
+  const bool memory = !one->memory().empty() && one->memory() == other->memory();
+  return memory || (!cut_.contains({one->host(), other->host()}) &&
+                    !cut_.contains({other->host(), one->host()}));
+}
+
+// Of two hosts, one way or both; both still hear the head.
+void World::CutRoute() {
+  ++result_.cuts;
+  const bool both = Uniform() < 0.6;
+  cut_is_silent_ = Uniform() < 0.4;
+  cut_.emplace("host0", "host1");
+  if (both) cut_.emplace("host1", "host0");
+  for (auto& [id, member] : members_) {
+    member->Later(kTcpSilence, [m = member.get()] { m->NoticeCut(); });
+  }
+  // A single host can go on by itself; where more are needed the cut must end.
+  cut_for_ever_ |= options_.min_members == 1 && Uniform() < 0.5;
+  loop().CallAfter(Between(milliseconds(50), seconds(1)), [this] {
+    if (!cut_for_ever_) cut_.clear();
+  });
+}
+
+// What a store can do to those who trust it: lose a record, the count of terms, or both, or go back
+// to an older state.
+void World::HarmStore() {
+  if (store_.record && store_.record->ended) return;  // Then the group is over for its head too.
+  ++result_.store_losses;
+  for (size_t i = 0; i + 1 < heads_.size(); ++i) heads_[i]->Stop();
+  const double dice = Uniform();
+  if (dice < 0.4) store_.record.reset();
+  if (dice > 0.2 && dice < 0.7) next_term_ = 1;
+  if (dice >= 0.7 && !store_.history.empty()) {
+    store_.record =
+        store_.history[static_cast<size_t>(Uniform() * static_cast<double>(store_.history.size()))];
+  }
 }
 
 // A user's thread that hangs or calls something else than the others do.
@@ -204,6 +257,7 @@ void World::Heal() {
   healed_ = Now();
   network_.Heal();
   network_.SetFaults({});
+  if (!cut_for_ever_) cut_.clear();
   store_.available = true;
   for (auto& [id, member] : members_) {
     if (member->paused()) member->Pause(false);

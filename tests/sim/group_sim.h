@@ -33,6 +33,8 @@ enum class Sabotage {
   kSwapProgress,      // GM-10: who waits is taken for who does not.
   kHideSignatures,    // GM-11: reports do not tell what is called.
   kForgetVerdict,     // GM-11: a verdict is told once, to half of the members.
+  kHideUnreachable,   // GM-13: a peer that cannot be connected is taken for one that can.
+  kStrangerFinishes,  // GM-14: one that was sent away counts as a member that has finished.
 };
 
 struct SimOptions {
@@ -54,6 +56,9 @@ struct SimResult {
   int carriers = 0;    // Joiners that came with state.
   int hangs = 0;       // Members put aside because they kept the others waiting.
   int mismatches = 0;  // Epochs that failed by a verdict.
+  int cuts = 0;        // Routes between members that were cut,
+  int left_out = 0;    // and members that were left out of an epoch for it.
+  int store_losses = 0;
 };
 
 [[nodiscard]] SimResult RunGroupSimulation(const SimOptions& options);

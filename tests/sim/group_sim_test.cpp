@@ -38,6 +38,9 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
   int carriers = 0;
   int hangs = 0;
   int mismatches = 0;
+  int cuts = 0;
+  int left_out = 0;
+  int store_losses = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const SimResult result = RunGroupSimulation(OptionsFor(seed));
     ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation
@@ -47,12 +50,15 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
     carriers += result.carriers;
     hangs += result.hangs;
     mismatches += result.mismatches;
+    cuts += result.cuts;
+    left_out += result.left_out;
+    store_losses += result.store_losses;
   }
   std::printf(
       "%llu seeds, %llu epochs, %d kills, %d joiners with state, %d hung members put aside, %d "
-      "mismatches\n",
+      "mismatches, %d cut routes, %d times a member left out, %d stores harmed\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(epochs), kills,
-      carriers, hangs, mismatches);
+      carriers, hangs, mismatches, cuts, left_out, store_losses);
   if (replay == 0) {
     EXPECT_GT(epochs, count * 3);  // The faults did reach the protocol.
     EXPECT_GT(kills, static_cast<int>(count));
@@ -61,6 +67,9 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
     EXPECT_GT(carriers, static_cast<int>(count) / 4);
     EXPECT_GT(hangs, static_cast<int>(count) / 40);
     EXPECT_GT(mismatches, static_cast<int>(count) / 20);
+    EXPECT_GT(cuts, static_cast<int>(count) / 10);
+    EXPECT_GT(left_out, static_cast<int>(count) / 10);
+    EXPECT_GT(store_losses, static_cast<int>(count) / 20);
   }
 }
 
@@ -102,8 +111,9 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair(Sabotage::kNoStateTransfer, "GM-8"), std::pair(Sabotage::kOldestIsSource, "GM-8"),
         std::pair(Sabotage::kCommitOnAbort, "GM-9"), std::pair(Sabotage::kForgetLedger, "GM-9"),
         std::pair(Sabotage::kHideProgress, "GM-10"), std::pair(Sabotage::kSwapProgress, "GM-10"),
-        std::pair(Sabotage::kHideSignatures, "GM-11"),
-        std::pair(Sabotage::kForgetVerdict, "GM-11")));
+        std::pair(Sabotage::kHideSignatures, "GM-11"), std::pair(Sabotage::kForgetVerdict, "GM-11"),
+        std::pair(Sabotage::kHideUnreachable, "GM-5"),
+        std::pair(Sabotage::kStrangerFinishes, "GM-14")));
 
 }  // namespace
 }  // namespace troupe::groups::sim

@@ -36,8 +36,12 @@ void World::NoteNewest(const View& view) {
   for (const ViewMember& m : view.members) {
     const SimMember* member = Find(m.id);
     if (member == nullptr || !member->state().has_state) continue;
-    if (newest.any && member->state().version <= newest.version) continue;
-    newest = {true, member->state().version, member->state().hash};
+    // Of equal versions that counts which was committed with the group, not beside it.
+    const uint64_t version = member->state().version;
+    if (newest.any && (version < newest.version ||
+                       (version == newest.version && member->last_activated() <= newest.epoch)))
+      continue;
+    newest = {true, version, member->state().hash, member->last_activated()};
   }
   // What was committed beyond that is lost; whoever brings it later was too late.
   std::erase_if(committed_,
@@ -47,6 +51,25 @@ void World::NoteNewest(const View& view) {
     if (outside && member->state().has_state && member->state().version > newest.version)
       member->Kill();
   }
+}
+
+void World::ForgetEpochs(Epoch from) {
+  const auto forget = [&](auto& map) { map.erase(map.lower_bound(from), map.end()); };
+  forget(lists_);
+  forget(newest_);
+  forget(entered_);
+  forget(mismatched_);
+  forget(verdicts_);
+  std::erase_if(synced_, [&](const auto& entry) { return entry.first.first >= from; });
+  store_.newest = from - 1;
+}
+
+void World::CheckStored(const EpochRecord& record) {
+  if (record.ended && !any_finished_) Fail("GM-14: the group ended, but no member has finished");
+  if (healed_ == Time::Never()) return;
+  stored_at_.push_back(Now());
+  while (Now() - stored_at_.front() > seconds(1)) stored_at_.pop_front();
+  if (stored_at_.size() > kEpochsPerSecondMax) Fail("GM-13: too many epochs in a second");
 }
 
 void World::CheckSent(const Command& command) {
@@ -108,7 +131,7 @@ void World::CheckNoticed() {
   for (const auto& [id, member] : members_) {
     if (!member->usable() || !member->in_epoch()) continue;
     const auto overdue = [&](Time since) {
-      return since != Time::Never() && Now() - std::max(since, healed_) > kStallSlack;
+      return since != Time::Never() && Now() - std::max({since, healed_, fenced_}) > kStallSlack;
     };
     const auto list = lists_.find(member->epoch());
     const bool awaited = list != lists_.end() && list->second.size() > 1;

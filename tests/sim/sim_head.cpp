@@ -1,5 +1,6 @@
 #include "tests/sim/sim_head.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/wire.h"
@@ -20,6 +21,9 @@ CoordinatorOptions OptionsFor(World& world, const std::string& owner) {
   o.lease = milliseconds(600);
   o.prepare_timeout = seconds(3);
   o.link_timeout = seconds(1);
+  o.prelink_timeout = milliseconds(500);
+  o.frozen_after = kFrozenAfter;
+  o.absence_max = seconds(1);
   o.recover_grace = milliseconds(500);
   o.stall_report_after = kStallReport;
   o.stall_remove_after = kStallRemove;
@@ -41,6 +45,11 @@ void SimHead::Receive(Report report) {
   if (world_->Sabotaged(Sabotage::kSwapProgress)) {
     report.blocked = !report.blocked;
     if (report.blocked) report.progress.sequence += 2;
+  }
+  if (world_->Sabotaged(Sabotage::kStrangerFinishes) && !core_.view().members.empty() &&
+      report.state == MemberState::kFinished && RankOf(core_.view(), report.id) < 0) {
+    report.id = core_.view().members.front().id;
+    report.sequence += 1'000'000;
   }
   Feed(ReportReceived{report});
   if (world_->Sabotaged(Sabotage::kActivateEarly) && report.state == MemberState::kPrepared) {
@@ -83,6 +92,8 @@ void SimHead::Handle(const CoordinatorAction& action) {
     if (!a->removed) return;
     world_->CheckStall(a->view, a->missing);
     ++world_->result_.hangs;
+  } else if (std::holds_alternative<GroupUnreachable>(action)) {
+    ++world_->result_.left_out;
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
     if (a->cause == EpochCause::kMismatch) ++world_->result_.mismatches;
   } else if (std::holds_alternative<Deposed>(action)) {
@@ -92,6 +103,7 @@ void SimHead::Handle(const CoordinatorAction& action) {
 
 void SimHead::SendTo(const MemberId& to, Command command) {
   world_->CheckSent(command);
+  if (command.kind == CommandKind::kPrepare && command.epoch == reused_) CheckReused();
   if (command.kind == CommandKind::kFail) world_->verdicts_[command.epoch] = this;
   if (world_->Sabotaged(Sabotage::kDifferentMembers) && command.kind == CommandKind::kInstall &&
       command.view.members.size() > 2 && command.view.members.back().id != to) {
@@ -102,6 +114,22 @@ void SimHead::SendTo(const MemberId& to, Command command) {
     command.failed = 0;
   }
   (void)world_->head_transport_->Send(to.ToString(), wire::Encode(kCommandFrame, command));
+}
+
+// After a store has forgotten, numbers that no member knows may come again.
+void SimHead::NoteReused(Epoch epoch) {
+  if (world_->result_.store_losses == 0) world_->Fail("GM-1: a stored epoch did not grow");
+  world_->ForgetEpochs(epoch);
+  reused_ = epoch;
+}
+
+void SimHead::CheckReused() {
+  const std::vector<Report> heard = core_.members();
+  const bool known = std::any_of(heard.begin(), heard.end(), [&](const Report& r) {
+    return std::max(r.epoch, r.newest) >= reused_;
+  });
+  if (known) world_->Fail("GM-1: an epoch came twice, and a member that is heard knows it");
+  reused_ = 0;
 }
 
 void SimHead::Persist(const PersistRecord& request) {
@@ -136,10 +164,10 @@ void SimHead::Answer(const PersistRecord& request, bool lie) {
     if (answer.code == ErrorCode::kOk)
       answer = {request.request, ErrorCode::kConflict, store.record};
   } else {
-    if (!repeated && !request.record.ended && request.record.view.epoch <= store.newest) {
-      world_->Fail("GM-1: a stored epoch did not grow");
-    }
+    if (!repeated && !request.record.ended && request.record.view.epoch <= store.newest)
+      NoteReused(request.record.view.epoch);
     world_->CheckMemberList(request.record.view.epoch, request.record.view, "store");
+    world_->CheckStored(request.record);
     store.record = request.record;
     store.newest = std::max(store.newest, request.record.view.epoch);
     store.history.push_back(request.record);

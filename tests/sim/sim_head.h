@@ -22,6 +22,8 @@ class SimHead {
   void Handle(const CoordinatorAction& action);
   void Persist(const PersistRecord& request);
   void Answer(const PersistRecord& request, bool lie);
+  void NoteReused(Epoch epoch);
+  void CheckReused();
   void SendTo(const MemberId& to, Command command);
   void ArmTimer();
 
@@ -30,6 +32,7 @@ class SimHead {
   Coordinator core_;
   TimerId timer_ = kNoTimer;
   bool running_ = true;
+  Epoch reused_ = 0;  // Not told to anybody yet.
 };
 
 }  // namespace troupe::groups::sim

@@ -24,9 +24,7 @@ SimMember::SimMember(World* world, const MemberId& id, bool carries)
     : world_(world),
       id_(id),
       transport_(world->network_.MakeTransport(id.ToString())),
-      core_(MemberOptions{id, "host" + std::to_string(id.incarnation % 2),
-                          MemoryOf(world->options_.seed, id)},
-            world->Now()),
+      core_(MemberOptions{id, host(), MemoryOf(world->options_.seed, id)}, world->Now()),
       carries_(carries) {
   state_.hash = id.incarnation;  // Until it is told, everybody has another model.
   transport_->SetHandler(
@@ -110,7 +108,14 @@ void SimMember::ArmTimer() {
 
 void SimMember::Handle(const MemberAction& action) {
   if (const auto* a = std::get_if<SendReport>(&action)) {
-    (void)transport_->Send(kHead, wire::Encode(kReportFrame, a->report));
+    Report report = a->report;  // A step that is not over has moved what it had.
+    const bool hosts = std::any_of(view_.members.begin(), view_.members.end(), [this](auto& m) {
+      return memory().empty() || m.memory != memory();
+    });
+    if (report.blocked && hosts) report.moved = 1 + report.progress.sequence;
+    if (world_->Sabotaged(Sabotage::kStrangerFinishes) && expelled_)
+      report.state = MemberState::kFinished;
+    (void)transport_->Send(kHead, wire::Encode(kReportFrame, report));
   } else if (std::holds_alternative<AbortEpoch>(action)) {
     SpoilLinks();
     UnwindSoon();
@@ -123,18 +128,32 @@ void SimMember::Handle(const MemberAction& action) {
     for (const LinkPeer& peer : a->peers) made.offers.push_back({peer.slot, 0, Address(id_)});
     Later(world_->Between(microseconds(50), microseconds(500)), [this, made] { Feed(made); });
   } else if (const auto* a = std::get_if<LinkEpoch>(&action)) {
-    Later(world_->Between(microseconds(100), milliseconds(1)), [this, a = *a] {
-      for (const LinkOffer& offer : a.offers) links_.insert(offer.address);
-      Feed(EpochLinked{a.view.epoch, ""});
+    const bool blocked = std::any_of(a->offers.begin(), a->offers.end(),
+                                     [this](const auto& offer) { return !Reaches(offer.address); });
+    const Duration takes =
+        blocked ? kConnectLimit : world_->Between(microseconds(100), milliseconds(1));
+    Later(takes, [this, a = *a] {
+      EpochLinked linked{a.view.epoch, ""};
+      for (const LinkOffer& offer : a.offers) {
+        if (Reaches(offer.address)) {
+          links_.insert(offer.address);
+        } else {
+          linked.problem = "no route";
+          linked.unreachable.push_back(offer.slot);
+        }
+      }
+      if (world_->Sabotaged(Sabotage::kHideUnreachable)) linked.unreachable = {};
+      Feed(linked);
     });
   } else if (const auto* a = std::get_if<MakePrelink>(&action)) {
     Later(microseconds(200), [this, a = *a] {
       Feed(PrelinkOffered{a.peer.slot, a.attempt, Address(id_)});
     });
   } else if (const auto* a = std::get_if<LinkAhead>(&action)) {
-    Later(microseconds(300), [this, a = *a] {
-      links_.insert(a.address);
-      Feed(PrelinkDone{a.slot, a.attempt, true});
+    Later(Reaches(a->address) ? microseconds(300) : kConnectLimit, [this, a = *a] {
+      const bool ok = Reaches(a.address);
+      if (ok) links_.insert(a.address);
+      Feed(PrelinkDone{a.slot, a.attempt, ok});
     });
   } else if (const auto* a = std::get_if<Activated>(&action)) {
     world_->CheckActivated(*this, a->view);
@@ -153,7 +172,34 @@ void SimMember::Handle(const MemberAction& action) {
     expelled_ = true;
     in_epoch_ = false;
     world_->LeaveSteps(id_, epoch_);
+    Later(world_->Between(microseconds(100), milliseconds(100)), [this] { ReturnLate(); });
   }
+}
+
+// Who was sent away returns from its function, and says so until its process is gone.
+void SimMember::ReturnLate() {
+  Time until = world_->Now() + world_->Between(milliseconds(10), seconds(1));
+  for (const MemberAction& action : core_.Step(world_->Now(), UserFinished{})) Handle(action);
+  const auto speak = [this, until](const auto& again) -> void {
+    if (world_->Now() >= until) return Kill();
+    for (const MemberAction& action : core_.Step(world_->Now(), MemberTick{})) Handle(action);
+    Later(milliseconds(100), [again] { again(again); });
+  };
+  speak(speak);
+}
+
+std::string SimMember::memory() const { return MemoryOf(world_->options_.seed, id_); }
+
+bool SimMember::Reaches(const std::string& address) const {
+  const std::optional<MemberId> peer = MemberId::Parse(address.substr(0, address.find('@')));
+  return peer && world_->Reachable(id_, *peer);
+}
+
+void SimMember::NoticeCut() {
+  if (!in_epoch_ || world_->cut_is_silent_) return;
+  const bool cut = std::any_of(view_.members.begin(), view_.members.end(),
+                               [this](const auto& m) { return !world_->Reachable(id_, m.id); });
+  if (cut) Feed(CommunicatorBroke{epoch_, "no route"});
 }
 
 // What is cut short leaves half a message on a link, but not in memory.

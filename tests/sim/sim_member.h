@@ -38,6 +38,9 @@ class SimMember {
   [[nodiscard]] Epoch last_activated() const { return last_activated_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
   [[nodiscard]] bool carries() const { return carries_ && last_activated_ == 0; }
+  [[nodiscard]] std::string host() const { return "host" + std::to_string(id_.incarnation % 2); }
+  [[nodiscard]] std::string memory() const;
+  void NoticeCut();  // The kernel gives up connections to hosts that cannot be reached.
   [[nodiscard]] bool LinkedTo(
       const MemberId& id) const;  // By a link that nothing was cut short on.
   [[nodiscard]] const SimState& state() const { return state_; }
@@ -59,6 +62,8 @@ class SimMember {
   [[nodiscard]] std::string Address(const MemberId& id) const;
   void UnwindSoon();
   void Unwind();
+  void ReturnLate();
+  [[nodiscard]] bool Reaches(const std::string& address) const;
 
   World* const world_;
   const MemberId id_;

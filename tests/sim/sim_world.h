@@ -1,6 +1,7 @@
 // What the parts of the group simulation share: network, store, collectives and the checkers.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,10 @@ inline constexpr uint8_t kReportFrame = 1;
 inline constexpr uint8_t kCommandFrame = 2;
 inline constexpr Duration kStallReport = milliseconds(300);
 inline constexpr Duration kStallRemove = milliseconds(1500);
+inline constexpr Duration kFrozenAfter = milliseconds(700);
+inline constexpr Duration kTcpSilence = milliseconds(300);  // Then a cut route breaks connections.
+inline constexpr Duration kConnectLimit = milliseconds(200);
+inline constexpr int kEpochsPerSecondMax = 25;       // Once only lasting faults are left.
 inline constexpr Duration kStallSlack = seconds(6);  // With no other fault, all is noticed by then.
 
 class SimMember;
@@ -74,6 +79,8 @@ class World {
     result_.ok = false;
   }
   void Fence(const MemberId& id);
+  // Whether bytes get from one to the other and back; those of one memory need no route.
+  [[nodiscard]] bool Reachable(const MemberId& a, const MemberId& b) const;
   void EnterStep(SimMember& member, Epoch epoch, const View& view, const SimEntry& entry);
   // Who has aborted an epoch completes nothing in it any more, and nobody with it.
   void LeaveSteps(const MemberId& id, Epoch epoch) { entered_[epoch].erase(id); }
@@ -90,7 +97,9 @@ class World {
   void CheckLedger(const SimMember& member);
   void CheckStall(const View& view, const std::vector<int>& missing);
   void CheckVerdict(Epoch epoch);
-  void CheckNoticed();  // That no fault of a member lasts for ever.
+  void CheckNoticed();            // That no fault of a member lasts for ever.
+  void ForgetEpochs(Epoch from);  // Their numbers are used again.
+  void CheckStored(const EpochRecord& record);
 
   const SimOptions options_;
   LoopbackNetwork network_;
@@ -107,18 +116,22 @@ class World {
   SimResult result_;
   int next_term_ = 1;
   bool any_finished_ = false;
+  bool cut_is_silent_ = false;  // The kernel does not notice: only the missing bytes tell.
 
  private:
   struct Newest {
     bool any = false;  // Somebody had state when the epoch began:
     uint64_t version = 0;
     uint64_t hash = 0;
+    Epoch epoch = 0;  // The last one of who has it.
   };
   void NoteNewest(const View& view);
   void Chaos();
   void DisturbOne(double dice);
   void AddMember();
   void KillOne();
+  void CutRoute();
+  void HarmStore();
   void RestartHead();
   void Heal();
   void Replenish();
@@ -128,8 +141,12 @@ class World {
   std::map<Epoch, std::vector<MemberId>> lists_;
   std::map<Epoch, Newest> newest_;
   std::map<std::pair<Epoch, MemberId>, SimState> synced_;  // What the source of an epoch sends.
+  std::set<std::pair<std::string, std::string>> cut_;      // Hosts, from and to.
+  bool cut_for_ever_ = false;
+  std::deque<Time> stored_at_;  // Of the last second, after the last fault.
   bool chaos_ = true;
   Time healed_ = Time::Never();
+  Time fenced_{};  // Last: a coordinator that was deposed may still do so, which is a fault too.
   uint64_t next_incarnation_ = 1;
   int next_head_ = 1;
 };

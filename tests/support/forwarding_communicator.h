@@ -24,6 +24,7 @@ class ForwardingCommunicator : public Communicator {
   }
   void CancelLink(uint32_t slot) override { inner_->CancelLink(slot); }
   void CancelLinks() override { inner_->CancelLinks(); }
+  uint64_t moved() override { return inner_->moved(); }
   Status Begin(const View& view, int rank, std::vector<Team> teams) override {
     return inner_->Begin(view, rank, std::move(teams));
   }

@@ -53,6 +53,10 @@ class World {
     Begin();
   }
 
+  // Called with every offer before the peer gets it.
+  void set_on_offer(std::function<void(const std::string&)> on_offer) {
+    on_offer_ = std::move(on_offer);
+  }
   // A new youngest member, linked to everybody.
   void Join() {
     const std::string host = HostOf(next_slot_);
@@ -125,12 +129,16 @@ class World {
         return "";
     }
   }
-  static void LinkPair(Rank& a, Rank& b) {
+  void LinkPair(Rank& a, Rank& b) {
     const Result<std::string> from_a =
         a.communicator->Offer(a.slot, b.slot, b.communicator->memory());
     const Result<std::string> from_b =
         b.communicator->Offer(b.slot, a.slot, a.communicator->memory());
     ASSERT_TRUE(from_a.ok() && from_b.ok());
+    if (on_offer_) {
+      on_offer_(*from_a);
+      on_offer_(*from_b);
+    }
     Status linked_a;
     std::thread other([&] { linked_a = a.communicator->Link(b.slot, *from_b); });
     const Status linked_b = b.communicator->Link(a.slot, *from_a);
@@ -141,6 +149,7 @@ class World {
 
   const Kind kind_;
   const Front front_;
+  std::function<void(const std::string&)> on_offer_;
   const std::shared_ptr<LocalExchange> exchange_ = MakeLocalExchange();
   std::vector<Rank> ranks_;
   View view_;

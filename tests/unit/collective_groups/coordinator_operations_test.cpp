@@ -203,17 +203,61 @@ TEST_F(OperationsTest, NobodyIsPutAsideIfTheLimitIsZero) {
   EXPECT_THAT(All<FenceMember>(), IsEmpty());
 }
 
-TEST_F(OperationsTest, WhoHasFinishedIsNotMissing) {
+TEST_F(OperationsTest, WhoHasFinishedIsNotMissingInWhatItTookPartIn) {
   FormActive(1, 3);
+  Out(2, 1);
   Say(2, MemberState::kFinished, 1);
   In(0, 1);
   In(1, 1);
   EXPECT_THAT(Later(seconds(20), 2), IsEmpty());
   Out(1, 1);
+  In(0, 1);
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
+}
+
+TEST_F(OperationsTest, WhoWaitsForAMemberThatHasReturnedGoesOnWithoutIt) {
+  FormActive(1, 3);
+  Out(2, 1);
+  Say(2, MemberState::kFinished, 1);
   In(0, 2);
-  const std::vector<GroupStalled> stalls = Later(seconds(3), 2);
+  In(1, 2);
+  now_ = now_ + options_.finish_grace;
+  Say(1);
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);  // The one that has waited longest must say so.
+  Say(0);
+  const auto stalls = All<GroupStalled>();
   ASSERT_EQ(stalls.size(), 1U);
-  EXPECT_THAT(stalls[0].missing, ElementsAre(1));
+  EXPECT_THAT(stalls[0].missing, ElementsAre(2));
+  EXPECT_THAT(stalls[0].reason, HasSubstr("returned"));
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1"));
+}
+
+TEST_F(OperationsTest, AGroupThatMovesNoBytesConnectsAnew) {
+  FormActive(1, 2);
+  const auto say = [&](uint64_t moved) {
+    for (int n = 0; n < 2; ++n) {
+      Of(n).moved = moved;
+      In(n, 1);
+    }
+  };
+  say(100);
+  now_ = now_ + seconds(2);
+  say(101);  // Something has moved.
+  now_ = now_ + seconds(2);
+  say(101);
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
+  now_ = now_ + seconds(1);
+  say(101);
+  EXPECT_EQ(core_->phase(), GroupPhase::kPersisting);
+  EXPECT_THAT(core_->waiting_for(), HasSubstr("store"));
+}
+
+TEST_F(OperationsTest, WhatDoesNotTellItsBytesIsLeftAlone) {
+  FormActive(1, 2);
+  In(0, 1);
+  In(1, 1);
+  EXPECT_THAT(Later(seconds(3600), 2), IsEmpty());
+  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
 }
 
 TEST_F(OperationsTest, WhoIsInAnEarlierCollectiveWaitsItselfUnlessNobodyIsIdle) {

@@ -110,6 +110,16 @@ class CoordinatorTest : public ::testing::Test {
     EXPECT_EQ(core_->phase(), GroupPhase::kActive);
     return request.record.view;
   }
+  // Links `joiner`, which was just told to, to members 0..count-1.
+  void WarmUp(int joiner, int count) {
+    const Command ahead = CommandTo(joiner, CommandKind::kPrelink);
+    for (int n = 0; n < count; ++n) {
+      Of(joiner).linked.push_back({static_cast<uint32_t>(n), ahead.plan, ""});
+      Of(n).linked = {{ahead.slot, ahead.plan, ""}};
+      Say(n);
+    }
+    Say(joiner);
+  }
   View FormActive(uint32_t min, int members) {
     Start(min, static_cast<uint32_t>(members));
     for (int n = 0; n < members; ++n) Ready(n);

@@ -119,10 +119,7 @@ TEST_F(OneMemory, ANewcomerIsLinkedTo) {
   Form(3);
   Of(3).memory = "m";
   Ready(3);
-  now_ = now_ + options_.prelink_timeout / 2;
-  for (int n = 0; n < 3; ++n) Say(n);
-  now_ = now_ + options_.prelink_timeout / 2;
-  Ready(3);
+  WarmUp(3, 3);
   AnswerPlan(3, CommandTo(0, CommandKind::kPlan), true);
   Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
   LoseMember1();
@@ -254,15 +251,9 @@ TEST_F(CoordinatorTest, ADrainIsPlannedAtABoundaryAndARefusalLooksFurther) {
 TEST_F(CoordinatorTest, AJoinerIsLinkedAheadThenPlannedIn) {
   FormActive(1, 2);
   Ready(2);
-  const Command ahead = CommandTo(2, CommandKind::kPrelink);
-  EXPECT_THAT(ahead.relink, ElementsAre(0, 1));
+  EXPECT_THAT(CommandTo(2, CommandKind::kPrelink).relink, ElementsAre(0, 1));
   EXPECT_THAT(To(CommandKind::kPlan), IsEmpty());
-  for (int n = 0; n < 2; ++n) {
-    Of(n).linked = {{2, ahead.plan, ""}};
-    Say(n);
-  }
-  Of(2).linked = {{0, ahead.plan, ""}, {1, ahead.plan, ""}};
-  Say(2);
+  WarmUp(2, 2);
   AnswerPlan(2, CommandTo(0, CommandKind::kPlan), true);
   const PersistRecord request = Persisted();
   EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w1", "w2"));
@@ -358,7 +349,7 @@ TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   Feed(Tick{});
   const PersistRecord request = Persisted();
   EXPECT_THAT(Names(request.record.view), ElementsAre("w1"));
-  EXPECT_EQ(request.record.view.epoch, view.epoch + 1);  // GM-1
+  EXPECT_GT(request.record.view.epoch, view.epoch + 1);  // GM-1: w0 may know a later one.
   EXPECT_EQ(request.record.view.members[0].seniority, 2U);
 }
 
@@ -420,6 +411,8 @@ TEST_F(CoordinatorTest, AMemberDrainedBeforeTheGroupFormedIsNotWaitedFor) {
   ASSERT_EQ(All<PersistRecord>().size(), 1U);
   EXPECT_THAT(Names(All<PersistRecord>()[0].record.view), ElementsAre("w0", "w1"));
   EXPECT_THAT(To(CommandKind::kExpel), ElementsAre("w2"));
+  Say(2, MemberState::kIdle, 0);
+  EXPECT_EQ(CommandTo(2, CommandKind::kExpel).expel, ExpelKind::kDrained) << "the word was lost";
 }
 
 // A founder has nothing built yet: members would wait for it in the first step of the new epoch.
@@ -472,7 +465,7 @@ TEST_F(CoordinatorTest, AFormingGroupCallsMembersOutOfAnEpochItDoesNotKnow) {
   Feed(Tick{});
   EXPECT_THAT(To(CommandKind::kHalt), ElementsAre("w0"));
   Ready(0);
-  EXPECT_EQ(Persisted().record.view.epoch, 2U);  // GM-1
+  EXPECT_GT(Persisted().record.view.epoch, 2U);  // GM-1: there may have been more.
 }
 
 }  // namespace
