@@ -9,6 +9,8 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kBeat = milliseconds(500);
+constexpr size_t kSmallFrameBytes = 64 << 10;  // Larger ones are repeated less and less often,
+constexpr uint32_t kBeatsMax = 8;              // but after so many beats.
 
 // What takes an answer for who wants the address in it.
 auto WithAddress(ActorLink::OnAddress done) {
@@ -245,6 +247,7 @@ void ActorLink::Save(const std::string& actor, uint64_t incarnation, std::string
       Saving& saving = saving_[actor];
       const uint64_t version = next_request_++;
       saving.version = version;
+      saving.beats = saving.left = 1;
       saving.frame = wire::Encode(actors::kFrameSaveActor,
                                   actors::SaveActor{actor, incarnation, version, std::move(state)});
       saving.done = done;
@@ -284,7 +287,13 @@ void ActorLink::Beat() {
         it = requests_.erase(it);
       }
     }
-    for (const auto& [actor, saving] : saving_) (void)send_(saving.frame);
+    for (auto& [actor, saving] : saving_) {
+      if (--saving.left > 0) continue;
+      if (saving.frame.size() > kSmallFrameBytes)
+        saving.beats = std::min(2 * saving.beats, kBeatsMax);
+      saving.left = saving.beats;
+      (void)send_(saving.frame);
+    }
     // A list that is as it was at the last beat, and that the head has not: a part was lost.
     if (version_ == version_at_beat_ && head_version_ != version_) {
       SendAll();

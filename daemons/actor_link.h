@@ -71,6 +71,8 @@ class ActorLink final : public actors::Supervisor {
     uint64_t version = 0;
     std::string frame;
     std::function<void(Status)> done;
+    uint32_t beats = 1;  // Until it is repeated, and then twice as many.
+    uint32_t left = 1;
   };
 
   [[nodiscard]] uint64_t NextRequest();

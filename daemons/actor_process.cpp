@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemons/actor_link.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
 
@@ -61,9 +62,9 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
                                                          ActorProcessOptions options) {
   CurveKeys keys;
   if (const std::string path = Env("TROUPE_WORKER_KEY_FILE"); !path.empty()) {
-    Result<CurveKeys> loaded = LoadCurveKeys(path);
+    const Result<ClientKeys> loaded = LoadClientKeys(path);
     if (!loaded.ok()) return loaded.error();
-    keys = *loaded;
+    keys = loaded->own;
   }
   Result<std::unique_ptr<Transport>> transport =
       MakeZmqTransport({worker.process() + kCallsSuffix, keys, {}, true, true});

@@ -112,7 +112,9 @@ Result<SpawnOptions> NodeCommand(const ClusterConfig& config, const std::string&
   return node;
 }
 
-SpawnOptions TrainingCommand(const ClusterConfig& config, const std::string& address) {
+// `folder`: of the cluster file, from which its working directory counts.
+SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder,
+                             const std::string& address) {
   const TrainingSpec& training = config.training;
   SpawnOptions spawn;
   spawn.argv = training.command;
@@ -128,7 +130,8 @@ SpawnOptions TrainingCommand(const ClusterConfig& config, const std::string& add
     spawn.argv = {"python3", "-c", kEntrypointProgram, training.entrypoint, arguments};
   }
   if (!training.working_dir.empty())
-    spawn.argv.insert(spawn.argv.begin(), {"env", "--chdir=" + training.working_dir});
+    spawn.argv.insert(spawn.argv.begin(),
+                      {"env", "--chdir=" + (folder / training.working_dir).string()});
   spawn.env = training.env;
   spawn.env["TROUPE_ADDRESS"] = address;
   return spawn;
@@ -137,7 +140,8 @@ SpawnOptions TrainingCommand(const ClusterConfig& config, const std::string& add
 // The exit code for a shell.
 int CodeOf(const ExitInfo& info) { return info.signal != 0 ? 128 + info.signal : info.code; }
 
-int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
+int Run(const ClusterConfig& config, const fs::path& folder,
+        const daemons::DriverOptions& options) {
   Result<std::unique_ptr<daemons::DriverClient>> connected =
       daemons::DriverClient::Connect(options);
   if (!connected.ok()) {
@@ -169,7 +173,7 @@ int Run(const ClusterConfig& config, const daemons::DriverOptions& options) {
 
   Say("cluster " + config.name + " at " + client.address());
   ChildProcess training;
-  const SpawnOptions command = TrainingCommand(config, client.address());
+  const SpawnOptions command = TrainingCommand(config, folder, client.address());
   if (!command.argv.empty()) {
     Result<ChildProcess> started = Spawn(daemons::InSession(command));
     if (!started.ok()) {
@@ -235,5 +239,6 @@ int main(int argc, char** argv) {
     std::cerr << config.error().message << "\n";
     return 2;
   }
-  return Run(*config, options);
+  options.metrics_port = config->metrics_port;
+  return Run(*config, fs::absolute(file, ignored).parent_path(), options);
 }

@@ -6,11 +6,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/curve_key_files.h"
+#include "runtime/process_place.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
 
@@ -19,7 +22,13 @@ namespace {
 
 constexpr Duration kBeat = milliseconds(500);
 constexpr Duration kRepeatPing = milliseconds(10);  // While the head comes up.
+constexpr Duration kLeaveLimit = seconds(1);
 constexpr Duration kRequestLimit = seconds(20);
+constexpr size_t kSmallRequestBytes = 64 << 10;  // Larger ones are repeated less and less often.
+constexpr Duration kRepeatLarge = seconds(5);
+constexpr size_t kTellBytes = kFeedBytesMax / 16;  // So many more, and the head hears of it.
+
+size_t SizeOf(const JobEvent& event) { return event.json.size() + event.payload.size() + 128; }
 
 // The first line of troupe-local: "ready ENDPOINT PIDS" or "error WHY".
 Result<std::string> ReadLine(int fd, Duration limit, const ChildProcess& child) {
@@ -45,7 +54,7 @@ Result<std::string> ReadLine(int fd, Duration limit, const ChildProcess& child) 
 }  // namespace
 
 DriverClient::DriverClient(DriverOptions options)
-    : options_(std::move(options)), id_("driver-" + RandomId()) {}
+    : options_(std::move(options)), id_("driver-" + RandomId()), place_(ProcessPlace()) {}
 
 Result<std::unique_ptr<DriverClient>> DriverClient::Connect(DriverOptions options) {
   trace::Start("driver");
@@ -68,10 +77,10 @@ Status DriverClient::Start() {
   } else if (options_.address.starts_with("ipc://")) {
     endpoint_ = options_.address;
   } else {
-    Result<CurveKeys> keys = LoadCurveKeys(options_.key_file);
+    const Result<ClientKeys> keys = LoadClientKeys(options_.key_file);
     if (!keys.ok()) return keys.error();
-    transport_options.keys = *keys;
-    head.public_key = keys->public_key;
+    transport_options.keys = keys->own;
+    head.public_key = keys->head_key;
     const bool has_scheme = options_.address.find("://") != std::string::npos;
     endpoint_ = has_scheme ? options_.address : "tcp://" + options_.address;
   }
@@ -151,6 +160,7 @@ Status DriverClient::StartEmbedded() {
   if (::pipe2(fds, O_CLOEXEC) != 0)
     return Error{ErrorCode::kResourceExhausted, std::strerror(errno)};
   lifeline_ = fds[1];
+  (void)CloseOnFork(lifeline_);  // Else a forked child would keep the cluster of a dead driver.
   SpawnOptions spawn;
   spawn.argv = {*local, "--run-dir", run_dir_, "--bin-dir", options_.bin_dir};
   if (!options_.with_node) spawn.argv.emplace_back("--no-node");
@@ -158,6 +168,10 @@ Status DriverClient::StartEmbedded() {
     spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
   if (!options_.log_dir.empty())
     spawn.argv.insert(spawn.argv.end(), {"--log-dir", options_.log_dir});
+  if (options_.metrics_port > 0) {
+    const std::string address = "127.0.0.1:" + std::to_string(options_.metrics_port);
+    spawn.argv.insert(spawn.argv.end(), {"--head-arg=--metrics-address", "--head-arg=" + address});
+  }
   const auto node_arg = [&](const std::string& arg) { spawn.argv.push_back("--node-arg=" + arg); };
   for (const auto& [name, amount] : options_.resources) {
     std::ostringstream text;
@@ -190,6 +204,7 @@ Status DriverClient::StartEmbedded() {
 }
 
 void DriverClient::Shutdown() {
+  Leave();
   {
     std::lock_guard lock(mu_);
     stopped_ = true;
@@ -197,7 +212,10 @@ void DriverClient::Shutdown() {
   changed_.notify_all();
   // Stopped, not destroyed: a request of another thread may be about to use it.
   if (transport_) transport_->Stop();
-  if (lifeline_ >= 0) ::close(std::exchange(lifeline_, -1));
+  if (lifeline_ >= 0) {
+    ForgetOnFork(lifeline_);
+    ::close(std::exchange(lifeline_, -1));
+  }
   if (local_.pid() > 0) {
     if (!local_.WaitFor(seconds(8)).ok()) (void)local_.Terminate(seconds(1));
     local_ = ChildProcess();
@@ -220,34 +238,7 @@ void DriverClient::OnFrame(const std::string& frame) {
     changed_.notify_all();
   } else if (*type == kFrameJobEvents) {
     Result<JobEvents> batch = wire::Decode<JobEvents>(*type, frame);
-    if (!batch.ok()) return;
-    std::unique_lock lock(mu_);
-    const auto it = feeds_.find(batch->job);
-    if (it == feeds_.end()) return;
-    Feed& feed = it->second;
-    if (feed.log != batch->log) {  // A new head: its sequence starts afresh.
-      feed.log = batch->log;
-      feed.next = 0;
-    }
-    if (batch->first > feed.next && feed.next > 0) {
-      SendSubscribe(batch->job, feed);  // A gap: something was lost on the way.
-      return;
-    }
-    uint64_t sequence = batch->first;
-    for (JobEvent& event : batch->events) {
-      if (sequence++ < feed.next) continue;
-      if (feed.done) continue;
-      feed.done = event.kind == "done";
-      feed.events.push_back(std::move(event));
-    }
-    feed.next = std::max(feed.next, sequence);
-    changed_.notify_all();
-    if (!sink_) return;
-    std::deque<JobEvent> events;
-    events.swap(feed.events);
-    const auto sink = sink_;
-    lock.unlock();
-    for (const JobEvent& event : events) sink(batch->job, event);
+    if (batch.ok()) OnEvents(std::move(*batch));
   } else {
     std::function<void(const std::string&)> other;
     {
@@ -256,6 +247,60 @@ void DriverClient::OnFrame(const std::string& frame) {
     }
     if (other) other(frame);
   }
+}
+
+void DriverClient::OnEvents(JobEvents batch) {
+  std::unique_lock lock(mu_);
+  const auto it = feeds_.find(batch.job);
+  if (it == feeds_.end()) return;
+  Feed& feed = it->second;
+  if (feed.log != batch.log) {  // A new head: its sequence starts afresh.
+    feed.log = batch.log;
+    feed.next = 0;
+    feed.part.clear();
+  }
+  if (!Take(feed, batch)) {  // A gap: something was lost on the way.
+    if (!std::exchange(feed.asked, true)) SendSubscribe(batch.job, feed, true);
+    return;
+  }
+  feed.asked = false;
+  if (feed.untold >= kTellBytes) SendSubscribe(batch.job, feed);
+  changed_.notify_all();
+  if (!sink_) return;
+  std::deque<JobEvent> events;
+  events.swap(feed.events);
+  feed.bytes = 0;
+  const auto sink = sink_;
+  lock.unlock();
+  for (const JobEvent& event : events) sink(batch.job, event);
+}
+
+// False: what comes before it is not here.
+bool DriverClient::Take(Feed& feed, JobEvents& batch) {
+  if (batch.first > feed.next) {
+    if (batch.first != batch.oldest) return false;
+    feed.next = batch.first;  // Those before are not to be had any more.
+    feed.part.clear();
+  }
+  uint64_t sequence = batch.first;
+  size_t offset = batch.offset;
+  for (JobEvent& event : batch.events) {
+    const size_t begin = std::exchange(offset, 0);
+    if (sequence++ < feed.next) continue;
+    if (begin > feed.part.size()) return false;
+    const size_t known = feed.part.size() - begin;
+    if (known > event.payload.size()) continue;
+    feed.untold += event.payload.size() - known + event.json.size();
+    feed.part.append(event.payload, known);
+    if (event.rest > 0) continue;  // The last one of its frame.
+    event.payload = std::exchange(feed.part, {});
+    ++feed.next;
+    if (feed.done) continue;
+    feed.done = event.kind == "done";
+    feed.bytes += SizeOf(event);
+    feed.events.push_back(std::move(event));
+  }
+  return true;
 }
 
 void DriverClient::SetOther(std::function<void(const std::string& frame)> handler) {
@@ -268,16 +313,44 @@ void DriverClient::SetEventSink(std::function<void(const std::string&, const Job
   sink_ = std::move(sink);
 }
 
-void DriverClient::SendSubscribe(const std::string& job, const Feed& feed) {
-  (void)transport_->Send(kHeadName,
-                         wire::Encode(kFrameSubscribe, Subscribe{id_, job, feed.log, feed.next}));
+void DriverClient::SendSubscribe(const std::string& job, Feed& feed, bool lost) {
+  const size_t room = feed.bytes < kFeedBytesMax ? kFeedBytesMax - feed.bytes : 0;
+  feed.full = room == 0;
+  feed.untold = 0;
+  const Subscribe subscribe{id_,  job,  feed.log,  feed.next, feed.part.size(),
+                            room, lost, feed.watch};
+  (void)transport_->Send(kHeadName, wire::Encode(kFrameSubscribe, subscribe));
+}
+
+// Else the head would wait for us as for one that is only silent.
+void DriverClient::Leave() {
+  {
+    std::lock_guard lock(mu_);
+    const bool has_any = std::ranges::any_of(feeds_, [](const auto& entry) {
+      return entry.second.submitted && !entry.second.watch && !entry.second.done;
+    });
+    if (stopped_ || !transport_ || local_.pid() > 0 || !has_any) return;
+  }
+  (void)Request(
+      kFrameJobCommand,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameJobCommand, JobCommand{r, id_, "leave", 0, "", 0});
+      },
+      kLeaveLimit);
+}
+
+void DriverClient::SayHello() {
+  const DriverHello hello{id_, place_, options_.silence_s};
+  (void)transport_->Send(kHeadName, wire::Encode(kFrameDriverHello, hello));
 }
 
 void DriverClient::Beat() {
+  SayHello();
   {
     std::lock_guard lock(mu_);
-    for (const auto& [job, feed] : feeds_) {
-      if (!feed.done) SendSubscribe(job, feed);
+    for (auto& [job, feed] : feeds_) {
+      feed.asked = false;
+      if (!feed.done && feed.submitted) SendSubscribe(job, feed);
     }
   }
   transport_->loop().CallAfter(kBeat, [this] { Beat(); });
@@ -300,6 +373,7 @@ Result<std::string> DriverClient::Request(uint8_t,
       return sent.error();
     }
     changed_.wait_for(lock, repeat, [&] { return stopped_ || requests_[request].has_value(); });
+    if (frame.size() > kSmallRequestBytes) repeat = std::min(2 * repeat, kRepeatLarge);
   }
   const std::optional<DriverReply> reply = std::move(requests_[request]);
   requests_.erase(request);
@@ -310,6 +384,12 @@ Result<std::string> DriverClient::Request(uint8_t,
 }
 
 Result<std::string> DriverClient::Submit(JobSpec spec) {
+  if (spec.payload.size() > kRunBytesMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the function and its arguments take " + std::to_string(spec.payload.size()) +
+                     " bytes when pickled, of at most " + std::to_string(kRunBytesMax) +
+                     "; let each worker load large data itself"};
+  }
   spec.job = "job-" + RandomId();
   const std::string job = spec.job;
   {
@@ -322,21 +402,44 @@ Result<std::string> DriverClient::Submit(JobSpec spec) {
         return wire::Encode(kFrameSubmitJob, SubmitJob{request, id_, spec});
       },
       kRequestLimit);
-  if (reply.ok()) return job;
   std::lock_guard lock(mu_);
+  if (reply.ok()) {
+    feeds_[job].submitted = true;  // Before, the head may not know it.
+    return job;
+  }
   feeds_.erase(job);
   return reply.error();
+}
+
+Status DriverClient::Attach(const std::string& job, bool watch) {
+  const Result<std::string> known = JobJson(job);
+  if (!known.ok()) return known.error();
+  std::lock_guard lock(mu_);
+  Feed& feed = feeds_[job];
+  if (feed.submitted && !feed.done) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "this process has a handle of run " + job + " already"};
+  }
+  feed = Feed{};  // One that has ended is told from its beginning again.
+  feed.submitted = true;
+  feed.watch = watch;
+  SendSubscribe(job, feed);
+  return Status::Ok();
 }
 
 Result<std::optional<JobEvent>> DriverClient::NextEvent(const std::string& job, Duration limit) {
   std::unique_lock lock(mu_);
   const auto it = feeds_.find(job);
   if (it == feeds_.end())
-    return Error{ErrorCode::kNotFound, "no job " + job + " was submitted here"};
+    return Error{ErrorCode::kNotFound,
+                 "run " + job + " was neither submitted nor attached to here"};
   changed_.wait_for(lock, limit, [&] { return stopped_ || !it->second.events.empty(); });
   if (!it->second.events.empty()) {
-    JobEvent event = std::move(it->second.events.front());
-    it->second.events.pop_front();
+    Feed& feed = it->second;
+    JobEvent event = std::move(feed.events.front());
+    feed.events.pop_front();
+    feed.bytes -= SizeOf(event);
+    if (feed.full && !feed.done && feed.bytes <= kFeedBytesMax / 2) SendSubscribe(job, feed);
     return std::optional<JobEvent>(std::move(event));
   }
   if (stopped_) return Error{ErrorCode::kCancelled, "this driver was shut down"};
@@ -365,6 +468,16 @@ Status DriverClient::Drain(const std::string& job, const std::string& member, Du
       kFrameJobCommand,
       [&](uint64_t r) {
         return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member, ms});
+      },
+      kRequestLimit));
+}
+
+Status DriverClient::DrainNode(const std::string& node, Duration limit) {
+  const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
+  return ToStatus(Request(
+      kFrameJobCommand,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameJobCommand, JobCommand{r, "", "drain_node", 0, node, ms});
       },
       kRequestLimit));
 }

@@ -1,11 +1,13 @@
 // DriverClient: a driver's end of the cluster protocol, and the owner of an embedded cluster.
 //
 // Requests are repeated until answered; events are asked for by sequence number, so neither a lost
-// frame nor a restarted head loses one that the head still has.
+// frame nor a restarted head loses one that the head still has. The head sends no more than there
+// is room for here.
 // Thread: any; calls block up to their limit.
 // Owns: in embedded mode the troupe-local process and, with it, every process and file of the
 // cluster. The lifeline pipe closes however this process ends, so nothing is left behind even after
 // SIGKILL.
+// Limits: kFeedBytesMax of events per job wait for NextEvent, and one event beyond that.
 #pragma once
 
 #include <atomic>
@@ -33,12 +35,16 @@ struct DriverOptions {
   std::string bin_dir;       // Embedded: where the daemons are.
   std::string redis_server;  // Embedded: name or path; empty: redis-server from PATH.
   std::string log_dir;       // Embedded: keep daemon logs here.
+  int metrics_port = 0;      // Embedded: the head serves metrics on this loopback port; 0: not.
   std::map<std::string, double>
       resources;  // Embedded: what the node offers; CPU and memory default to the machine's.
   Duration start_timeout = seconds(20);
+  double silence_s = 3600;  // Its actors end when it is not heard for so long.
 };
 
 inline constexpr Duration kRepeatRequest = milliseconds(100);
+inline constexpr size_t kFeedBytesMax = 1 << 20;
+inline constexpr size_t kRunBytesMax = size_t{200} << 20;  // Of a run's function and arguments.
 
 class DriverClient {
  public:
@@ -50,13 +56,19 @@ class DriverClient {
   [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
   // Returns the job's id. The client starts to collect its events.
   Result<std::string> Submit(JobSpec spec);
-  // The next event in order; nullopt if none came within `limit`. kNotFound for a job this client
-  // did not submit.
+  // Collects the events of a run that another driver has submitted, or this one in another life:
+  // those that are kept, and what comes. kNotFound names the runs there are.
+  // With `watch` it looks on only, and never becomes the run's driver.
+  Status Attach(const std::string& job, bool watch = false);
+  // The next event in order; nullopt if none came within `limit`. kNotFound for a job that this
+  // client has neither submitted nor attached to.
   Result<std::optional<JobEvent>> NextEvent(const std::string& job, Duration limit);
   Status Resize(const std::string& job, uint32_t workers);
   // Asks a worker to leave at its next step boundary; after `limit` it is ended. Zero: never.
   Status Drain(const std::string& job, const std::string& member,
                Duration limit = Duration::zero());
+  // A node takes nothing new, and its workers leave; what is still there after `limit` is ended.
+  Status DrainNode(const std::string& node, Duration limit);
   Status Cancel(const std::string& job);
   Result<std::string> JobJson(const std::string& job);
   Result<std::string> ClusterJson(Duration limit = seconds(20));
@@ -87,7 +99,14 @@ class DriverClient {
   struct Feed {
     std::string log;
     uint64_t next = 0;
+    std::string part;  // Of the next one's payload.
     std::deque<JobEvent> events;
+    size_t bytes = 0;    // Of these.
+    size_t untold = 0;   // Bytes that have come since the head was last told.
+    bool full = false;   // The head was told so.
+    bool asked = false;  // For what was missed, since the last beat.
+    bool submitted = false;
+    bool watch = false;
     bool done = false;
   };
 
@@ -98,10 +117,17 @@ class DriverClient {
   void Beat();
   Result<std::string> Request(uint8_t type, const std::function<std::string(uint64_t)>& encode,
                               Duration limit, Duration repeat = kRepeatRequest);
-  void SendSubscribe(const std::string& job, const Feed& feed);
+  void OnEvents(JobEvents batch);
+  // With mu_ held.
+  static bool Take(Feed& feed, JobEvents& batch);
+  void SendSubscribe(const std::string& job, Feed& feed, bool lost = false);
+
+  void SayHello();
+  void Leave();
 
   const DriverOptions options_;
   const std::string id_;
+  const std::string place_;
   std::string endpoint_;
   std::string run_dir_;
   ChildProcess local_;

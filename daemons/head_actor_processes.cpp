@@ -108,13 +108,24 @@ bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
   if (output.is_stderr && !output.lines.empty()) it->second.last_error = output.lines.back();
   const actors::PlacedActor* actor = directory_.Find(it->second.actor);
   if (actor == nullptr || actor->spec.detached) return true;  // Its node keeps the file.
-  const auto owner = owner_peers_.find(actor->spec.owner);
-  if (owner == owner_peers_.end()) return true;
-  const actors::ActorOutput lines{it->second.actor, actor->spec.type, it->second.node,
-                                  it->second.pid,   output.is_stderr, output.lines,
-                                  output.dropped};
-  (void)seams_.transport->Send(owner->second, wire::Encode(actors::kFrameActorOutput, lines));
+  TellOutput(actor->spec.owner, {it->second.actor, actor->spec.type, it->second.node,
+                                 it->second.pid, output.is_stderr, output.lines, output.dropped});
   return true;
+}
+
+// An owner that does not take what comes to it, falls silent; it is sent no more then.
+void HeadActors::TellOutput(const std::string& owner, actors::ActorOutput output) {
+  const auto peer = owner_peers_.find(owner);
+  if (peer == owner_peers_.end()) return;
+  OwnerOutput& told = outputs_[owner];
+  if (told.bytes >= kOwnerOutputBytes) {
+    told.dropped += output.lines.size() + output.dropped;
+    return;
+  }
+  output.dropped += std::exchange(told.dropped, 0);
+  const std::string frame = wire::Encode(actors::kFrameActorOutput, output);
+  told.bytes += frame.size();
+  (void)seams_.transport->Send(peer->second, frame);
 }
 
 // As people are told of it: its type, its id and where it was.
@@ -172,7 +183,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
       if (current) Claim(*actor, it->second);
       if (!current) it->second.gone_by = Now();
     }
-    it->second.pid = w.pid;
+    if (w.pid > 0) it->second.pid = w.pid;
     it->second.listed = true;
     if (w.ended) {
       (void)OnWorkerExited(WorkerExited{w.process, false, "has ended", 0, {}});

@@ -38,7 +38,8 @@ HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
           std::move(log), [this](const std::string& followed) { return Where(followed); },
           [this](const std::string& to, const actors::ActorStates& states) {
             (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
-          }) {}
+          }),
+      saves_(&seams_.transport->loop(), seams_.store_lane, seams_.store, options_.key_ttl) {}
 
 HeadActors::~HeadActors() { *alive_ = false; }
 
@@ -69,13 +70,11 @@ void HeadActors::Restore(const std::map<std::string, std::string>& records) {
   actors::DirectoryActions actions;
   for (const auto& [key, value] : records) {
     if (!key.ends_with("/spec")) continue;
-    Result<actors::ActorSpec> spec =
-        wire::Decode<actors::ActorSpec>(actors::kFrameCreateActor, value);
+    auto spec = ReadRecord<actors::ActorSpec>(actors::kFrameCreateActor, key, value);
     const auto life = records.find(key.substr(0, key.size() - 5) + "/life");
-    if (!spec.ok() || life == records.end()) continue;
-    Result<actors::ActorLife> record =
-        wire::Decode<actors::ActorLife>(actors::kActorRecord, life->second);
-    if (!record.ok()) continue;
+    if (!spec || life == records.end()) continue;
+    auto record = ReadRecord<actors::ActorLife>(actors::kActorRecord, life->first, life->second);
+    if (!record) continue;
     if (!spec->detached) owners_[spec->owner] = Now();
     if (record->state == ActorState::kPending)
       actions.emplace_back(actors::WantPlace{spec->actor, record->incarnation});
@@ -102,7 +101,7 @@ void HeadActors::RefreshKeys() {
   for (const auto& [id, actor] : directory_.actors()) Keep(id, true);
 }
 
-void HeadActors::OnSave(const std::string& from, const actors::SaveActor& save) {
+void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
   const auto answer = [this, from, save_actor = save.actor, version = save.version](
                           const Status& status, bool final) {
     actors::ActorSaved saved{save_actor, version, {}};
@@ -119,18 +118,16 @@ void HeadActors::OnSave(const std::string& from, const actors::SaveActor& save) 
                             " bytes; the limit is " + std::to_string(actors::kActorStateBytesMax)},
                   true);
   }
-  auto& [incarnation, version] = saved_[save.actor];
-  const std::pair<uint64_t, uint64_t> given{save.incarnation, save.version};
-  if (given < std::pair(incarnation, version)) return answer(Status::Ok(), true);  // A late repeat.
-  std::tie(incarnation, version) = given;
-  const SavedState state{save.incarnation, save.version, save.state};
-  (void)seams_.store_lane->Post([this, alive = alive_, answer, key = kStates + save.actor,
-                                 bytes = wire::Encode(actors::kFrameSaveActor, state)] {
-    const Status put = seams_.store->Put(key, bytes, options_.key_ttl);
-    seams_.transport->loop().Post([alive, answer, put] {
-      if (*alive) answer(put, false);  // A store that is away is tried again by the repeat.
-    });
-  });
+  auto& newest = saved_[save.actor];
+  const StateSaves::Version given{save.incarnation, save.version};
+  if (given < newest) return answer(Status::Ok(), true);  // A late repeat.
+  newest = given;
+  const std::string key = kStates + save.actor;
+  if (!saves_.Wants(key, given, save.state.size())) return;
+  const SavedState state{save.incarnation, save.version, std::move(save.state)};
+  // A store that is away is tried again by the repeat.
+  saves_.Add(key, given, wire::Encode(actors::kFrameSaveActor, state),
+             [answer](const Status& put) { answer(put, false); });
 }
 
 void HeadActors::Assign(const std::string& name) {
@@ -298,7 +295,7 @@ void HeadActors::OnTick() {
   actors::DirectoryActions actions;
   directory_.Tick(Now(), actions);
   Do(actions);
-  std::vector<std::string> silent;
+  std::map<std::string, std::string> gone;  // With the reason.
   for (const auto& [owner, heard] : owners_) {
     // Of an actor it is known whether it lives; one that waits for a place cannot speak.
     const bool actor = owner.starts_with(actors::kActorOwner);
@@ -306,12 +303,14 @@ void HeadActors::OnTick() {
         actor ? directory_.Find(owner.substr(std::string_view(actors::kActorOwner).size()))
               : nullptr;
     if (placed != nullptr && !placed->dead()) continue;
-    if (Now() > heard + options_.owner_lease) silent.push_back(owner);
+    if (!actor) {
+      if (const auto why = seams_.owner_lost(owner, heard)) gone[owner] = *why;
+    } else if (Now() > heard + options_.owner_lease) {
+      gone[owner] = "its owner has been silent for " +
+                    std::to_string(static_cast<int>(ToSeconds(options_.owner_lease))) + " s";
+    }
   }
-  for (const std::string& owner : silent) {
-    OwnerGone(owner, "its owner has been silent for " +
-                         std::to_string(static_cast<int>(ToSeconds(options_.owner_lease))) + " s");
-  }
+  for (const auto& [owner, why] : gone) OwnerGone(owner, why);
   Confirm("");
   for (const std::string& process : feed_.Forget(Now()))
     feed_.Changed(actors::kProcessPrefix + process + kCallsSuffix);
@@ -326,6 +325,7 @@ void HeadActors::OnStopped(Duration stopped) {
 void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) {
   owners_.erase(owner);
   owner_peers_.erase(owner);
+  outputs_.erase(owner);
   seams_.owner_gone(owner);
   actors::DirectoryActions actions;
   directory_.OwnerGone(Now(), owner, reason, actions);
@@ -352,7 +352,9 @@ bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
     case actors::kFrameActorRequest:
       return on(&HeadActors::OnRequest);
     case actors::kFrameSaveActor:
-      return on(&HeadActors::OnSave);
+      if (Result<actors::SaveActor> save = wire::Decode<actors::SaveActor>(*type, frame); save.ok())
+        OnSave(from, std::move(*save));
+      return true;
     case actors::kFrameFollowActors:
       return on(&HeadActors::OnFollow);
     default:
@@ -363,6 +365,7 @@ bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
 void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& follow) {
   if (ended_.contains(from)) return;  // Its last words came by another way than its end.
   if (!follow.owner.empty() && owners_.contains(follow.owner)) owners_[follow.owner] = Now();
+  if (const auto it = outputs_.find(follow.owner); it != outputs_.end()) it->second.bytes = 0;
   feed_.OnFollow(Now(), from, follow);
 }
 

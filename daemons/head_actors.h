@@ -19,6 +19,7 @@
 #include "daemons/actor_feed.h"
 #include "daemons/actor_lease.h"
 #include "daemons/records.h"
+#include "daemons/state_saves.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -28,10 +29,13 @@
 namespace troupe::daemons {
 
 struct HeadActorsOptions {
-  Duration owner_lease = seconds(15);   // An owner that is silent so long is gone.
+  Duration owner_lease = seconds(15);   // An actor that nobody knows is gone when silent so long.
   Duration confirm_grace = seconds(5);  // After a restart, for processes to be heard.
   Duration key_ttl = seconds(24 * 3600);
 };
+
+// Of what their actors print, sent to an owner between two of its words.
+inline constexpr size_t kOwnerOutputBytes = 512 << 10;
 
 class HeadActors {
  public:
@@ -49,6 +53,8 @@ class HeadActors {
         kill;
     // What else the owner has is to go.
     std::function<void(const std::string& owner)> owner_gone;
+    // Why an owner that was heard then, and is no actor, is given up; nothing if it is not.
+    std::function<std::optional<std::string>(const std::string& owner, Time heard)> owner_lost;
   };
 
   HeadActors(Seams seams, HeadActorsOptions options, std::string log);
@@ -124,9 +130,10 @@ class HeadActors {
   void Claim(const actors::PlacedActor& actor, const Process& process);
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
-  void OnSave(const std::string& from, const actors::SaveActor& save);
+  void OnSave(const std::string& from, actors::SaveActor save);
   void OnFollow(const std::string& from, const actors::FollowActors& follow);
   void AnswerWhenKept(const std::string& to, actors::ActorAnswer answer);
+  void TellOutput(const std::string& owner, actors::ActorOutput output);
   [[nodiscard]] Time Now() { return seams_.transport->loop().Now(); }
 
   const Seams seams_;
@@ -141,6 +148,12 @@ class HeadActors {
   std::string last_waiting_;                        // Up to which TakeWaiting has come.
   std::map<std::string, Time> owners_;              // When they were heard last.
   std::map<std::string, std::string> owner_peers_;  // Where they are told what their actors print.
+  struct OwnerOutput {
+    size_t bytes = 0;  // Sent since the owner was heard.
+    uint64_t dropped = 0;
+  };
+  std::map<std::string, OwnerOutput> outputs_;  // By owner.
+  StateSaves saves_;
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
   Time confirm_by_ = Time::Never();
 };

@@ -7,16 +7,11 @@
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
-namespace {
-
-constexpr size_t kEventBatchBytes = size_t{4} << 20;
-
-}  // namespace
-
 void HeadService::EmitLast(Job& job) {
   if (!job.last_event) return;
   for (const auto& [name, process] : processes_) {
-    if (process.job == job.spec.job && Now() < job.last_event_by) return;
+    const bool speaks = process.job == job.spec.job && !process.member.empty();
+    if (speaks && Now() < job.last_event_by) return;
   }
   JobEvent event = std::move(*job.last_event);
   job.last_event.reset();
@@ -31,11 +26,11 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
 }
 
 void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
-  for (auto& [epoch, event] : std::exchange(job.noted, {})) {
-    if (epoch > newest) {
-      job.noted.emplace_back(epoch, std::move(event));
+  for (Job::Noted& noted : std::exchange(job.noted, {})) {
+    if (noted.epoch > newest) {
+      job.noted.push_back(std::move(noted));
     } else {
-      Emit(job, std::move(event));
+      Emit(job, std::move(noted.event), std::move(noted.file));
     }
   }
 }
@@ -48,26 +43,30 @@ void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStat
   Emit(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
 }
 
-void HeadService::Emit(Job& job, JobEvent event) {
-  job.events.push_back(std::move(event));
-  if (job.events.size() > kJobEventsMax) {
-    job.events.pop_front();
-    ++job.first_event;
-  }
-  const auto peer = driver_peers_.find(job.record.driver);
-  if (peer != driver_peers_.end())
-    SendEvents(job, peer->second, job.first_event + job.events.size() - 1);
+void HeadService::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {
+  job.events.Add(std::move(event), std::move(file));
+  SendEvents(job);
 }
 
-void HeadService::SendEvents(const Job& job, const std::string& to, uint64_t from_sequence) {
-  JobEvents batch{job.spec.job, log_id_, std::max(from_sequence, job.first_event), {}};
-  size_t bytes = 0;
-  for (uint64_t i = batch.first;
-       i < job.first_event + job.events.size() && bytes < kEventBatchBytes; ++i) {
-    batch.events.push_back(job.events[i - job.first_event]);
-    bytes += batch.events.back().json.size() + batch.events.back().payload.size();
-  }
-  if (!batch.events.empty()) (void)transport_->Send(to, wire::Encode(kFrameJobEvents, batch));
+// Output that the driver was too slow for.
+void HeadService::EmitDropped(Job& job) {
+  if (const uint64_t lines = job.events.TakeDropped(); lines > 0)
+    job.events.AddOutput(DroppedEvent(job.spec.job, Now(), lines), lines);
+}
+
+void HeadService::SendEvents(Job& job) {
+  const auto send = [&](const std::string& driver, const auto& next) {
+    const auto peer = driver_peers_.find(driver);
+    if (peer == driver_peers_.end()) return;
+    while (std::optional<JobEvents> batch = next()) {
+      batch->job = job.spec.job;
+      batch->log = log_id_;
+      (void)transport_->Send(peer->second, wire::Encode(kFrameJobEvents, *batch));
+    }
+  };
+  send(job.record.driver, [&] { return job.events.Next(); });
+  for (const std::string& watcher : job.events.Watchers(Now()))
+    send(watcher, [&] { return job.events.NextOf(watcher); });
 }
 
 void HeadService::Save(const Job& job) {
@@ -76,6 +75,14 @@ void HeadService::Save(const Job& job) {
 
 void HeadService::SaveSpec(const Job& job) {
   records_.Put("job/" + job.spec.job + "/spec", wire::Encode(kFrameSubmitJob, job.spec));
+}
+
+// A large one stays with its worker until the run is over.
+void HeadService::SaveResult(const Job& job, const std::string& member) {
+  const auto result = job.results.find(member);
+  if (result == job.results.end() || result->second.file) return;
+  if (result->second.bytes.size() > kKeptResultBytes) return;
+  records_.Put("job/" + job.spec.job + kResult + member, result->second.bytes);
 }
 
 void HeadService::Forget(const Job& job) {
@@ -144,6 +151,7 @@ void HeadService::WriteAll() {
     if (job.done()) continue;
     SaveSpec(job);
     Save(job);
+    for (const auto& [member, result] : job.results) SaveResult(job, member);
   }
   actors_.RefreshKeys();
   placement_groups_.RefreshKeys();
@@ -154,6 +162,7 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   status.id = worker.member().ToString();
   status.rank = worker.rank;
   status.node = worker.node;
+  status.process = worker.process;
   status.state = WorkerStateName(worker.status());
   if (const auto it = processes_.find(worker.process); it != processes_.end()) {
     status.pid = it->second.pid;
@@ -179,9 +188,18 @@ std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const
 }
 
 JobStatus HeadService::StatusOf(const Job& job) const {
-  JobStatus status{job.spec.job,         job.spec.name,        job.state,
-                   job.reason,           job.view.epoch,       job.record.target,
-                   job.spec.min_workers, job.spec.max_workers, {}};
+  JobStatus status{job.spec.job,
+                   job.spec.name,
+                   job.state,
+                   job.reason,
+                   job.view.epoch,
+                   job.record.target,
+                   job.spec.min_workers,
+                   job.spec.max_workers,
+                   {},
+                   job.spec.detached,
+                   Attended(job),
+                   ToSeconds(transport_->loop().Now() - job.submitted)};
   for (const JobWorker& worker : job.record.workers)
     status.workers.push_back(StatusOf(job, worker));
   if (const groups::Coordinator* group = groups_.Find(job.spec.job);

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
-#include <sstream>
 
 #include "collective_groups/messages.h"
 #include "daemons/head_service.h"
@@ -52,6 +51,8 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
   job.spec = spec;
   job.need = *need;
   job.record.driver = submit.driver;
+  if (const auto known = drivers_.find(submit.driver); known != drivers_.end())
+    job.record.driver_place = known->second.place;
   job.record.target = spec.workers;
   job.submitted = job.driver_heard = Now();
   driver_peers_[submit.driver] = from;
@@ -63,10 +64,11 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
 }
 
 void HeadService::OnJobCommand(const std::string& from, const JobCommand& command) {
+  if (command.kind == "leave") return OnLeave(from, command);
+  if (command.kind == "drain_node") return OnDrainNode(from, command);
   const auto it = jobs_.find(command.job);
   if (it == jobs_.end()) {
-    return Reply(from, command.request,
-                 Error{ErrorCode::kNotFound, "no job " + command.job + "; it may be long over"});
+    return Reply(from, command.request, NoRun(command.job));
   }
   Job& job = it->second;
   if (command.kind == "cancel") {
@@ -116,11 +118,33 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
 void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscribe) {
   driver_peers_[subscribe.driver] = from;
   const auto it = jobs_.find(subscribe.job);
-  if (it == jobs_.end()) return;
+  if (it == jobs_.end()) return TellLost(from, subscribe);
   Job& job = it->second;
-  job.driver_heard = Now();
+  if (!subscribe.watch) TakeUp(job, subscribe.driver);
+  const bool anew = subscribe.log != log_id_;  // It has nothing of ours yet.
+  const Subscribe seen =
+      anew ? Subscribe{subscribe.driver, subscribe.job, log_id_, 0, 0, subscribe.room} : subscribe;
+  if (job.record.driver == subscribe.driver) {
+    job.driver_heard = Now();
+    job.events.Seen(Now(), seen, anew);
+  } else {
+    job.events.Watch(Now(), seen, anew);
+  }
+  EmitDropped(job);
+  SendEvents(job);
+}
+
+// Who has been told that its run was kept, and asks for it in vain, is not to ask for ever.
+void HeadService::TellLost(const std::string& from, const Subscribe& subscribe) {
+  const JobEvent lost =
+      DoneEvent(subscribe.job, Now(), "failed",
+                "the cluster has lost this run: its head does not know it, and its store has no "
+                "record of it",
+                {}, "");
   const uint64_t next = subscribe.log == log_id_ ? subscribe.next : 0;
-  if (next < job.first_event + job.events.size()) SendEvents(job, from, next);
+  (void)transport_->Send(
+      from,
+      wire::Encode(kFrameJobEvents, JobEvents{subscribe.job, log_id_, next, 0, next, {lost}}));
 }
 
 // ---- workers of a job ----
@@ -130,11 +154,13 @@ void HeadService::Fill(Job& job) {
   for (const sched::Granted& granted : std::exchange(job.granted, {})) StartWorkerOn(job, granted);
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() == WorkerState::kFinished) {  // It is ending: nobody joins any more.
+    if (worker.status() == WorkerState::kFinished && !MayJoin(job))
       return GiveUpRoom(job, job.pending.size());
-    }
     if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
   }
+  const auto held = static_cast<uint32_t>(std::ranges::count_if(
+      job.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
+  alive += held;
   const uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
   const auto asked = static_cast<uint32_t>(job.pending.size());
   if (asked > wanted) GiveUpRoom(job, asked - wanted);
@@ -268,7 +294,10 @@ void HeadService::OpenGroup(Job& job) {
           if (*alive) with_job([&](Job& quiet) { Fill(quiet); });
         });
       }
-      for (JobWorker& worker : j.record.workers) worker.rank = RankOf(j.view, worker.member());
+      for (JobWorker& worker : j.record.workers) {
+        worker.rank = RankOf(j.view, worker.member());
+        if (worker.rank >= 0) worker.member_since = std::min(worker.member_since, Now());
+      }
       transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
         if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
       });
@@ -295,6 +324,9 @@ void HeadService::OpenGroup(Job& job) {
       Emit(j, StalledEvent(j.spec.job, Now(), stalled, StatusMap(j)));
     });
   };
+  callbacks.unreachable = [this, with_job](const groups::GroupUnreachable& left) {
+    with_job([&](Job& j) { Emit(j, UnreachableEvent(j.spec.job, Now(), left)); });
+  };
   callbacks.parked = [this, with_job](const std::string& reason) {
     with_job([&](Job& j) {
       j.state = "parked";
@@ -307,52 +339,13 @@ void HeadService::OpenGroup(Job& job) {
     transport_->loop().Post([this, with_job, reason, alive = alive_] {
       if (!*alive) return;
       with_job([&](Job& j) {
-        if (!j.done()) End(j, "failed", reason);
+        const std::string& last = j.last_death;
+        if (!j.done()) End(j, "failed", reason + (last.empty() ? "" : "; " + last));
       });
     });
   };
   callbacks.ended = [] {};  // The workers' results decide when the job is done.
   groups_.Open(std::move(options), std::move(callbacks));
-}
-
-void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cause) {
-  std::ostringstream forced;
-  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
-         << " s after it was asked to leave";
-  const std::string how = worker.overdue ? forced.str() : cause;
-  const bool was_starting = worker.status() == WorkerState::kStarting;
-  const bool had_finished = worker.status() == WorkerState::kFinished;
-  const bool was_draining = worker.status() == WorkerState::kDraining;
-  const WorkerStatus status = StatusOf(job, worker);
-  if (had_finished) return;  // Its result is here; the process is no longer needed.
-  worker.state = static_cast<uint8_t>(WorkerState::kDead);
-  groups_.OnDeath(job.spec.job, worker.member(), how);
-  if (job.done()) return;
-  EmitWorker(job, worker, status, was_draining ? "drained" : "died", how);
-  Save(job);
-  if (was_starting && ++job.start_failures >= kStartFailuresMax) {
-    std::string tail;
-    for (const std::string& line : job.last_lines[status.id]) tail += "\n  " + line;
-    End(job, "failed",
-        std::to_string(kStartFailuresMax) + " workers in a row " + how +
-            " before they could start" + (tail.empty() ? "" : "; the last one printed:" + tail),
-        status);
-    return;
-  }
-  FinishIfDone(job);
-  if (job.done()) return;
-  // The survivors get the machine to themselves first: the replacement can only join when they are
-  // active again, and its start would slow that down.
-  const groups::Coordinator* group = groups_.Find(job.spec.job);
-  const groups::GroupPhase phase = group == nullptr ? groups::GroupPhase::kForming : group->phase();
-  if (phase == groups::GroupPhase::kPersisting || phase == groups::GroupPhase::kPreparing ||
-      phase == groups::GroupPhase::kLinking) {
-    job.quiet_until = Now() + kReformQuiet;
-    transport_->loop().CallAfter(kReformQuiet, [this, name = job.spec.job, alive = alive_] {
-      if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
-    });
-  }
-  Fill(job);
 }
 
 void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
@@ -412,13 +405,18 @@ void HeadService::Shrink(Job& job) {
 }
 
 void HeadService::FinishIfDone(Job& job) {
-  if (job.done() || job.results.empty()) return;
+  if (job.done() || job.results.empty() || !job.deaths.empty() || MayJoin(job)) return;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.alive() && worker.status() != WorkerState::kFinished) return;
+    if (!worker.alive() || worker.status() == WorkerState::kFinished) continue;
+    // A joiner, however far it is, finds a group that takes nobody in any more.
+    const bool joiner = job.view.epoch > 0 && RankOf(job.view, worker.member()) < 0;
+    if (!joiner || job.spec.kind != "group") return;
   }
   std::vector<const JobWorker*> finished;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() == WorkerState::kFinished) finished.push_back(&worker);
+    if (worker.status() != WorkerState::kFinished) continue;
+    if (!job.results.contains(worker.member().ToString())) return;  // It says it again.
+    finished.push_back(&worker);
   }
   std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
     const auto key = [](const JobWorker* w) {
@@ -428,18 +426,20 @@ void HeadService::FinishIfDone(Job& job) {
   });
   int rank = 0;
   for (const JobWorker* worker : finished) {
-    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++,
-                          job.results[worker->member().ToString()]));
+    Job::Payload& result = job.results[worker->member().ToString()];
+    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes),
+         result.file);
   }
   End(job, "succeeded", "");
 }
 
 void HeadService::End(Job& job, const std::string& state, const std::string& reason,
                       const WorkerStatus& worker, const std::string& payload) {
-  if (job.epoch_pending) EmitEpoch(job, job.took);
-  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   job.state = state;
   job.reason = reason;
+  TellDeaths(job, Time::Never());
+  if (job.epoch_pending) EmitEpoch(job, job.took);
+  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
   for (auto& [name, process] : processes_) {
     if (process.job != job.spec.job || process.exited) continue;
@@ -452,7 +452,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
       (void)transport_->Send(name,
                              wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
-      Kill(name, SIGTERM, "the job is over");
+      // A spare has nothing to bring to an end, and may not hear of it for all its imports.
+      Kill(name, process.member.empty() ? SIGKILL : SIGTERM, "the job is over");
     }
     // Whoever has not gone by itself by then is ended.
     transport_->loop().CallAfter(seconds(3), [this, alive = alive_, name = name] {

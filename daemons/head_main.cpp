@@ -7,6 +7,7 @@
 
 #include "daemons/head_service.h"
 #include "daemons/signals.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/process.h"
@@ -17,6 +18,8 @@
 int main(int argc, char** argv) {
   using namespace troupe;
   daemons::PrepareSignals();
+  daemons::PrepareMemory();
+  daemons::RaiseDescriptorLimit();
   CLI::App app{"The head of a Troupe cluster: places workers, re-forms groups, answers drivers."};
   std::string listen = "tcp://0.0.0.0:6380";
   std::string key_file;
@@ -26,7 +29,7 @@ int main(int argc, char** argv) {
   std::string password_file;
   app.add_option("--listen", listen, "Endpoint to listen on: tcp://ADDRESS:PORT or ipc://PATH");
   app.add_option("--key-file", key_file,
-                 "The cluster's key pair (created if absent); needed for tcp");
+                 "The cluster's key file (made if absent, with FILE.head); needed for tcp");
   app.add_option("--redis-host", redis.host);
   app.add_option("--redis-port", redis.port);
   app.add_option("--redis-socket", redis.unix_socket,
@@ -62,12 +65,18 @@ int main(int argc, char** argv) {
   ZmqTransportOptions transport_options;
   transport_options.name = kHeadName;
   if (!key_file.empty()) {
-    Result<CurveKeys> keys = LoadOrCreateCurveKeys(key_file);
+    const Result<HeadKeys> keys = LoadOrCreateHeadKeys(key_file);
     if (!keys.ok()) {
       std::cerr << "troupe-head: " << keys.error().message << "\n";
       return 1;
     }
-    transport_options.keys = *keys;
+    transport_options.keys = keys->own;
+    transport_options.allowed_keys = keys->allowed;
+    if (keys->shared) {
+      LogWarning("key file ", key_file,
+                 " is of an earlier release: whoever has it can stand in for the head; end the "
+                 "cluster, remove the file, start anew and copy the new one to the other hosts");
+    }
   }
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
   if (!transport.ok()) {

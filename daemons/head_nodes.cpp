@@ -56,6 +56,8 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   Reconcile(hello, node.heard);
   actors_.OnNode(hello, node.heard, node.answers + 1);  // With the one that follows.
   usage_.OnNode(Now(), hello);
+  if (hello.output > 0)
+    (void)transport_->Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{hello.output}));
   const NodeAnswer answer{log_id_, ++node.answers};
   (void)transport_->Send(from, wire::Encode(kFrameNodeAnswer, answer));
   if (hello.leaving || !hello.notice.empty()) {
@@ -96,7 +98,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
     Process& process = processes_[w.process];
     if (process.job.empty()) process.job = w.job;  // A spare from before a restart of ours, too.
     process.node = hello.node;
-    process.pid = w.pid;
+    if (w.pid > 0) process.pid = w.pid;
     process.host = hello.host;
     if (process.started == Time{}) process.started = Now();
     const auto [job, worker] = Owner(w.process);
@@ -118,7 +120,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
     if (known && !listed.contains(name)) lost.push_back(name);
   }
   for (const std::string& name : lost)
-    OnWorkerExited(WorkerExited{name, true, "its node does not have it (any more)", -1, {}});
+    OnWorkerExited(WorkerExited{name, true, "its node does not have it (any more)", -1, {}}, true);
 }
 
 // After a restart the nodes tell which workers still run; whom nobody has told of when the time is
@@ -135,7 +137,9 @@ bool HeadService::Confirm(Job& job) {
     const auto node = node_links_.find(worker.node);
     const bool missed = !heard && node != node_links_.end() && node->second.heard > 0;
     if (missed || (over && !heard)) {
-      WorkerDied(job, worker, "gone when the head restarted");
+      const WorkerExited gone{worker.process, true, "gone when the head restarted", -1, {}};
+      WorkerDied(job, worker, gone.how);
+      TellDeath(job, gone, true);
     } else if (!heard || process->second.lease.empty()) {
       all = false;
     }
@@ -181,7 +185,7 @@ void HeadService::OnNodeEnded(const NodeChange& change) {
     if (process.node == change.id) lost.push_back(name);
   }
   for (const std::string& name : lost)
-    OnWorkerExited(WorkerExited{name, true, "its node is " + state, -1, {}});
+    OnWorkerExited(WorkerExited{name, true, "its node is " + state, -1, {}}, true);
   actors_.OnNodeGone(change.id, state);
   usage_.OnNodeGone(change.id);
 }

@@ -18,7 +18,11 @@ namespace {
 constexpr Duration kTick = milliseconds(200);
 constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
 constexpr size_t kReasonsPerTick = 50;               // They take a look at the whole cluster.
-constexpr Duration kEndedJobsKept = seconds(300);    // For drivers that ask late.
+// Of a job's events that its driver has not seen: workers with large payloads wait then.
+constexpr uint64_t kUnseenBytesMax = uint64_t{256} << 20;
+// In memory: a report that finds no room is dropped. Large ones lie in files.
+constexpr uint64_t kUnseenReportBytesMax = uint64_t{24} << 20;
+constexpr uint64_t kErrorBytesMax = uint64_t{16} << 20;  // Of a pickled exception.
 
 }  // namespace
 
@@ -46,7 +50,8 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                      node_links_[node].peer,
                      wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
                },
-               [this](const std::string& owner) { placement_groups_.OwnerGone(owner); }},
+               [this](const std::string& owner) { placement_groups_.OwnerGone(owner); },
+               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); }},
               {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },
@@ -70,11 +75,11 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
 HeadService::~HeadService() { *alive_ = false; }
 
 Status HeadService::Start() {
-  Result<std::map<std::string, std::string>> records = store_->List("job/");
+  Result<std::map<std::string, std::string>> records = Records::Load(*store_, "job/");
   if (!records.ok()) return records.error().WithContext("cannot read the jobs");
-  Result<std::map<std::string, std::string>> actors = store_->List("actor/");
+  Result<std::map<std::string, std::string>> actors = Records::Load(*store_, "actor/");
   if (!actors.ok()) return actors.error().WithContext("cannot read the actors");
-  Result<std::map<std::string, std::string>> groups = store_->List(kGroupRecords);
+  Result<std::map<std::string, std::string>> groups = Records::Load(*store_, kGroupRecords);
   if (!groups.ok()) return groups.error().WithContext("cannot read the placement groups");
   transport_->loop().Post([this, alive = alive_, records = std::move(*records),
                            actors = std::move(*actors), groups = std::move(*groups)] {
@@ -82,23 +87,26 @@ Status HeadService::Start() {
     if (!records.empty() || !actors.empty() || !groups.empty())
       Recover(Now() + options_.confirm_grace);
     for (const auto& [key, value] : records) {
-      const bool is_spec = key.ends_with("/spec");
-      Result<JobSpec> spec =
-          is_spec ? wire::Decode<JobSpec>(kFrameSubmitJob, value) : Error{ErrorCode::kNotFound, ""};
-      if (!spec.ok()) continue;
+      if (!key.ends_with("/spec")) continue;
+      const auto spec = ReadRecord<JobSpec>(kFrameSubmitJob, key, value);
+      if (!spec) continue;
       Job job;
       job.spec = *spec;
       const auto state = records.find("job/" + spec->job + "/state");
       if (state == records.end()) continue;
-      Result<JobRecord> record = wire::Decode<JobRecord>(kFrameJobCommand, state->second);
+      const auto record = ReadRecord<JobRecord>(kFrameJobCommand, state->first, state->second);
       Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
-      if (!record.ok() || !need.ok()) continue;
+      if (!record || !need.ok()) continue;
       job.record = *record;
       job.need = *need;
       job.state = "running";
       job.submitted = job.driver_heard = Now();
       job.confirm_by = Now() + options_.confirm_grace;
       const std::string name = spec->job;
+      const std::string results = "job/" + name + kResult;
+      for (auto it = records.lower_bound(results);
+           it != records.end() && it->first.starts_with(results); ++it)
+        job.results[it->first.substr(results.size())] = {it->second, nullptr};
       Job& stored = jobs_[name] = std::move(job);
       metrics::Add(metrics::Id::kJobsRecovered);
       LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
@@ -152,15 +160,19 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
     case kFrameWorkerExited:
       return On<WorkerExited>(*type, frame, [&](const auto& m) { OnWorkerExited(m); });
     case kFrameWorkerOutput:
-      return On<WorkerOutput>(*type, frame, [&](const auto& m) { OnWorkerOutput(m); });
+      return On<WorkerOutput>(*type, frame, [&](const auto& m) { OnWorkerOutput(from, m); });
     case kFrameWorkerResult:
       return On<WorkerResult>(*type, frame, [&](const auto& m) { OnWorkerResult(m); });
     case kFrameWorkerNote:
       return On<WorkerNote>(*type, frame, [&](const auto& m) { OnWorkerNote(m); });
+    case kFrameWorkerPart:
+      return On<WorkerPart>(*type, frame, [&](const auto& m) { OnWorkerPart(from, m); });
     case kFrameLogTail:
       return On<LogTail>(*type, frame, [&](const auto& m) { logs_.OnTail(m); });
     case kFrameSubmitJob:
       return On<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
+    case kFrameDriverHello:
+      return On<DriverHello>(*type, frame, [&](const auto& m) { OnDriverHello(from, m); });
     case kFrameJobCommand:
       return On<JobCommand>(*type, frame, [&](const auto& m) { OnJobCommand(from, m); });
     case kFrameSubscribe:
@@ -242,14 +254,12 @@ void HeadService::Assign(const std::string& name) {
   (void)transport_->Send(name, wire::Encode(kFrameAssignment, assignment));
 }
 
-void HeadService::OnWorkerExited(const WorkerExited& exited) {
+void HeadService::OnWorkerExited(const WorkerExited& exited, bool lost) {
   if (actors_.OnWorkerExited(exited)) return;
   const auto it = processes_.find(exited.process);
   if (it == processes_.end()) return;
   Process& process = it->second;
   const auto [job, worker] = Owner(exited.process);
-  if (worker != nullptr && !exited.last_lines.empty())
-    job->last_lines[worker->member().ToString()] = exited.last_lines;
   if (!process.exited) {
     process.exited = true;
     WorkerCounts last = process.counts;
@@ -259,9 +269,11 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
   if (!exited.reaped) return;
+  for (auto& [name, of] : jobs_) TellDeath(of, exited, lost);
   const std::string job_name = process.job;
   const std::string lease = process.lease;
   processes_.erase(it);
+  uploads_.Forget(exited.process);
   if (!lease.empty()) Schedule(sched::Release{lease});
   if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) {
     Fill(owner->second);
@@ -269,19 +281,15 @@ void HeadService::OnWorkerExited(const WorkerExited& exited) {
   }
 }
 
-void HeadService::OnWorkerOutput(const WorkerOutput& output) {
+void HeadService::OnWorkerOutput(const std::string& from, const WorkerOutput& output) {
+  (void)transport_->Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{output.number}));
   if (actors_.OnWorkerOutput(output)) return;
   const auto [job, worker] = Owner(output.process);
   if (worker == nullptr) return;
-  const WorkerStatus status = StatusOf(*job, *worker);
-  for (const std::string& line : output.lines) {
-    Emit(*job, LogEvent(job->spec.job, Now(), status, output.is_stderr, line));
-  }
-  if (output.dropped > 0) {
-    Emit(*job, LogEvent(job->spec.job, Now(), status, true,
-                        "[" + std::to_string(output.dropped) +
-                            " lines dropped: printed faster than they could be sent]"));
-  }
+  EmitDropped(*job);
+  const size_t lines = output.lines.size() + output.dropped;
+  if (job->events.AddOutput(LogEvent(job->spec.job, Now(), StatusOf(*job, *worker), output), lines))
+    SendEvents(*job);
 }
 
 void HeadService::OnWorkerNote(const WorkerNote& note) {
@@ -292,14 +300,45 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
     metrics::Add(metrics::Id::kStepsRecomputed, static_cast<double>(recovered->steps_recomputed));
     metrics::Add(metrics::Id::kSamplesReturned, static_cast<double>(recovered->samples_returned));
   }
+  std::shared_ptr<const SpoolFile> file;
+  if (note.upload != 0) {
+    file = uploads_.Take(note.process, note.upload);
+    if (!file) return;  // Its beginning went to the head before.
+  } else if (note.kind == "report" && job->events.bytes() > kUnseenReportBytesMax) {
+    if (std::exchange(job->report_dropped, true)) return;
+    WorkerNote warning = note;
+    warning.kind = "warning";
+    warning.payload = "reports are dropped: the driver does not take them as fast as they come";
+    Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), warning));
+    return;
+  }
+  job->report_dropped = false;
   JobEvent event = NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note);
   // Members may go before the head has heard that all of them do.
   const bool ahead = job->view.epoch > 0 && note.epoch > job->view.epoch;
   if (job->epoch_pending || ahead) {
-    job->noted.emplace_back(note.epoch, std::move(event));
+    job->noted.push_back({note.epoch, std::move(event), std::move(file)});
   } else {
-    Emit(*job, std::move(event));
+    Emit(*job, std::move(event), std::move(file));
   }
+}
+
+void HeadService::OnWorkerPart(const std::string& from, const WorkerPart& part) {
+  const auto [job, worker] = Owner(part.process);
+  if (worker == nullptr || job->done()) {
+    (void)transport_->Send(from,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    return;
+  }
+  if (job->events.unseen_bytes() > kUnseenBytesMax) return;  // It comes again.
+  const Result<uint64_t> have = uploads_.Add(part);
+  if (have.ok()) {
+    (void)transport_->Send(from, wire::Encode(kFramePartTaken, PartTaken{part.upload, *have}));
+    return;
+  }
+  End(*job, "failed",
+      "cannot keep what " + worker->member().ToString() + " has to say (" +
+          std::to_string(part.total) + " bytes): " + have.error().message);
 }
 
 void HeadService::OnWorkerResult(const WorkerResult& result) {
@@ -312,23 +351,36 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
     return;
   }
   if (known == processes_.end() || known->second.exited || !worker->alive()) return;
-  if (worker->status() == WorkerState::kFinished) return;  // A repeat.
+  if (job->results.contains(worker->member().ToString())) return;  // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"put aside"}));
     Kill(result.process, SIGKILL, "it was put aside by its group");
     return;
   }
+  std::shared_ptr<const SpoolFile> file;
+  if (result.upload != 0) {
+    file = uploads_.Take(result.process, result.upload);
+    if (!file) {  // It went to the head before.
+      (void)transport_->Send(
+          result.process,
+          wire::Encode(kFramePartTaken,
+                       PartTaken{result.upload, uploads_.Have(result.process, result.upload)}));
+      return;
+    }
+  }
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");
+    const bool whole = file && file->size() <= kErrorBytesMax;
     End(*job, "failed", worker->member().ToString() + " raised an exception",
-        StatusOf(*job, *worker), result.payload);
+        StatusOf(*job, *worker), whole ? file->Read(0, file->size()) : result.payload);
     return;
   }
-  if (result.payload.empty()) {
+  if (result.payload.empty() && !file) {
     worker->state = static_cast<uint8_t>(WorkerState::kDrained);
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "drained", "");
+    if (!job->results.empty()) job->restarts.clear();  // The group has no use for another life.
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*job);
@@ -336,9 +388,13 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
     Fill(*job);
     return;
   }
+  // One that had finished says it anew to a head that has not got its result.
+  const bool told = worker->status() == WorkerState::kFinished;
   worker->state = static_cast<uint8_t>(WorkerState::kFinished);
-  job->results[worker->member().ToString()] = result.payload;
-  EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
+  const std::string member = worker->member().ToString();
+  job->results[member] = {result.payload, std::move(file)};
+  SaveResult(*job, member);
+  if (!told) EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
   Save(*job);
   FinishIfDone(*job);
 }
@@ -353,6 +409,7 @@ void HeadService::NoticeStop() {
   tick_due_ = Now();
   ApplyNodes(nodes_.Step(Now(), ListenerResumed{stopped}));
   actors_.OnStopped(stopped);
+  for (auto& [name, driver] : drivers_) driver.heard = std::min(Now(), driver.heard + stopped);
   for (auto& [name, job] : jobs_) {
     job.driver_heard = std::min(Now(), job.driver_heard + stopped);
     if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
@@ -363,20 +420,15 @@ void HeadService::NoticeStop() {
 void HeadService::OnTick() {
   NoticeStop();
   ApplyNodes(nodes_.Step(Now(), troupe::Tick{}));
-  std::vector<std::string> over;
   for (auto& [name, job] : jobs_) {
+    if (!job.done()) EndWithoutDriver(job);
     if (job.done()) {
       EmitLast(job);
-      if (Now() > job.driver_heard + kEndedJobsKept) over.push_back(name);
-      continue;
-    }
-    if (!job.spec.detached && Now() > job.driver_heard + options_.driver_lease) {
-      End(job, "cancelled",
-          "the driver has been silent for " +
-              std::to_string(static_cast<int>(ToSeconds(options_.driver_lease))) + " s");
       continue;
     }
     Confirm(job);
+    TellDeaths(job, Now());
+    if (job.done()) continue;
     for (JobWorker& worker : job.record.workers) {
       const auto process = processes_.find(worker.process);
       const bool awaited =
@@ -401,7 +453,7 @@ void HeadService::OnTick() {
     const bool never = status && status->impossible && status->group.empty() && fixed;
     if (status) actors_.SetReason(lease, status->reason, never);
   }
-  for (const std::string& name : over) {
+  for (const std::string& name : Outdated()) {
     Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
     jobs_.erase(name);
   }

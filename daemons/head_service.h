@@ -5,7 +5,7 @@
 // Thread: the transport's loop, but for the constructor and destructor.
 // Owns: nothing that training needs: it can be killed and started again, and finds jobs and groups
 // in the store.
-// Limits: kJobEventsMax events per job; timings below.
+// Limits: those of EventLog per job; timings below.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,12 @@
 namespace troupe::daemons {
 
 struct HeadOptions {
-  bool embedded = false;                // Only this machine: what does not fit now never will.
-  Duration driver_lease = seconds(15);  // A job whose driver is silent this long is cancelled.
+  bool embedded = false;  // Only this machine: what does not fit now never will.
+  // From so much silence of its driver on another one may take a run. What a driver has that has
+  // never said how long it may be silent ends then.
+  Duration driver_lease = seconds(15);
+  // How long a detached run can be asked for after its end, if no newer ones need the room.
+  Duration detached_kept = seconds(24 * 3600);
   Duration confirm_grace = seconds(5);  // After a restart, for workers to be heard.
   Duration node_suspect = seconds(2);
   Duration node_dead = seconds(6);
@@ -79,13 +83,30 @@ class HeadService {
   void On(uint8_t type, const std::string& frame, F&& handler);
   void OnNodeHello(const std::string& from, const NodeHello& hello);
   void OnWorkerHello(const std::string& from, const WorkerHello& hello);
-  void OnWorkerExited(const WorkerExited& exited);
-  void OnWorkerOutput(const WorkerOutput& output);
+  // `lost`: nothing is known of its end but that it is gone.
+  void OnWorkerExited(const WorkerExited& exited, bool lost = false);
+  void OnWorkerOutput(const std::string& from, const WorkerOutput& output);
   void OnWorkerResult(const WorkerResult& result);
   void OnWorkerNote(const WorkerNote& note);
+  void OnWorkerPart(const std::string& from, const WorkerPart& part);
   void OnSubmit(const std::string& from, const SubmitJob& submit);
   void OnJobCommand(const std::string& from, const JobCommand& command);
+  void OnDriverHello(const std::string& from, const DriverHello& hello);
+  void OnDrainNode(const std::string& from, const JobCommand& command);
+  void OnLeave(const std::string& from, const JobCommand& command);
+  // Why what the driver has is to end, if it is.
+  [[nodiscard]] std::optional<std::string> DriverLost(const std::string& place, Time heard,
+                                                      Duration silence);
+  [[nodiscard]] std::optional<std::string> OwnerLost(const std::string& owner, Time heard);
+  void EndWithoutDriver(Job& job);
+  // Who asks for its events is its driver from now on, if the one it had is silent.
+  void TakeUp(Job& job, const std::string& driver);
+  [[nodiscard]] bool Attended(const Job& job) const;
+  // Ended runs that are kept no longer.
+  [[nodiscard]] std::vector<std::string> Outdated();
+  [[nodiscard]] Error NoRun(const std::string& job) const;
   void OnSubscribe(const std::string& from, const Subscribe& subscribe);
+  void TellLost(const std::string& from, const Subscribe& subscribe);
   void OnQuery(const std::string& from, const Query& query);
   void OnLogQuery(const std::string& from, const Query& query);
   [[nodiscard]] Status Reachable(const std::string& node) const;
@@ -115,6 +136,13 @@ class HeadService {
   std::string LaunchProcess(Job& job, const std::string& node);
   void OpenGroup(Job& job);
   void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
+  // The cause of a death is known, or will not be.
+  void TellDeath(Job& job, const WorkerExited& exited, bool lost);
+  void TellDeaths(Job& job, Time until);
+  void BackOff(Job& job, const JobWorker& worker);
+  void CheckResult(Job& job, const JobWorker& worker);
+  [[nodiscard]] bool Trains(const Job& job) const;  // Some member of it does.
+  [[nodiscard]] bool MayJoin(const Job& job) const;
   // After `limit` it is ended; zero: never.
   void DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
                    Duration limit = Duration::zero());
@@ -128,10 +156,12 @@ class HeadService {
   void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);
   void EmitLast(Job& job);
-  void Emit(Job& job, JobEvent event);
-  void SendEvents(const Job& job, const std::string& to, uint64_t from_sequence);
+  void Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
+  void EmitDropped(Job& job);
+  void SendEvents(Job& job);
   void Save(const Job& job);
   void SaveSpec(const Job& job);
+  void SaveResult(const Job& job, const std::string& member);
   void Forget(const Job& job);
   void RefreshKeys();
   void WriteAll();
@@ -169,8 +199,15 @@ class HeadService {
   Time recover_until_{};
   std::map<std::string, Node> node_links_;
   std::map<std::string, Process> processes_;
+  Uploads uploads_;
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
+  struct Driver {
+    std::string place;
+    Duration silence{};
+    Time heard{};
+  };
+  std::map<std::string, Driver> drivers_;
   groups::GroupService groups_;
   Records records_;
   HeadActors actors_;

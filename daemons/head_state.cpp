@@ -69,8 +69,7 @@ Json GroupJson(const sched::GroupStatus& group) {
 void HeadService::OnQuery(const std::string& from, const Query& query) {
   if (query.kind == "job") {
     const auto it = jobs_.find(query.job);
-    if (it == jobs_.end())
-      return Reply(from, query.request, Error{ErrorCode::kNotFound, "no job " + query.job});
+    if (it == jobs_.end()) return Reply(from, query.request, NoRun(query.job));
     return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
   }
   if (query.kind == "ping") {

@@ -21,8 +21,8 @@ std::string Dump(const Json& json) {
 }
 
 Json WorkerJson(const WorkerStatus& w) {
-  return Json{{"id", w.id},     {"rank", w.rank},   {"pid", w.pid},        {"host", w.host},
-              {"node", w.node}, {"state", w.state}, {"version", w.version}};
+  return Json{{"id", w.id},     {"rank", w.rank},   {"pid", w.pid},         {"host", w.host},
+              {"node", w.node}, {"state", w.state}, {"version", w.version}, {"process", w.process}};
 }
 
 void AddWorker(Json& json, const WorkerStatus& w) {
@@ -43,17 +43,22 @@ Json JobJson(const JobStatus& s) {
               {"target", s.target},
               {"min_workers", s.min_workers},
               {"max_workers", s.max_workers},
-              {"workers", workers}};
+              {"workers", workers},
+              {"detached", s.detached},
+              {"attended", s.attended},
+              {"age_s", s.age_s}};
 }
 
 }  // namespace
 
 JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
-                     const std::string& state, const std::string& detail) {
+                     const std::string& state, const std::string& detail,
+                     const std::vector<std::string>& last_lines) {
   Json json = Base("worker", job, at);
   AddWorker(json, worker);
   json["state"] = state;
   json["detail"] = detail;
+  if (!last_lines.empty()) json["last_lines"] = last_lines;
   if (worker.address.endpoint.empty()) return {"worker", Dump(json), ""};
   return {"worker", Dump(json), wire::Encode(kFrameWorkerHello, worker.address)};
 }
@@ -83,12 +88,27 @@ JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, i
   return {"epoch", Dump(json), ""};
 }
 
-JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker, bool is_stderr,
-                  const std::string& line) {
+JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                  const WorkerOutput& output) {
   Json json = Base("log", job, at);
   AddWorker(json, worker);
-  json["stream"] = is_stderr ? "stderr" : "stdout";
-  json["line"] = line;
+  json["stream"] = output.is_stderr ? "stderr" : "stdout";
+  Json& lines = json["lines"] = Json::array();
+  if (output.dropped > 0) {
+    std::string told = "[" + std::to_string(output.dropped) + " lines dropped: ";
+    told += "printed faster than they could be sent";
+    if (!output.file.empty()) told += "; look in " + output.file + " on " + worker.host;
+    lines.push_back(told + "]");
+  }
+  for (const std::string& line : output.lines) lines.push_back(line);
+  return {"log", Dump(json), ""};
+}
+
+JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines) {
+  Json json = Base("log", job, at);
+  AddWorker(json, WorkerStatus{});
+  json["stream"] = "stderr";
+  json["lines"] = {"[" + std::to_string(lines) + " lines dropped: this driver did not take them]"};
   return {"log", Dump(json), ""};
 }
 
@@ -150,6 +170,7 @@ JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalle
   json["operation"] = stalled.operation;
   json["seconds"] = ToSeconds(stalled.lasted);
   json["removed"] = stalled.removed;
+  json["message"] = stalled.reason;
   json["waiting"] = stalled.waiting;
   Json missing = Json::array();
   for (const int rank : stalled.missing) {
@@ -162,6 +183,17 @@ JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalle
   }
   json["missing"] = missing;
   return {"stalled", Dump(json), ""};
+}
+
+JobEvent UnreachableEvent(const std::string& job, Time at, const groups::GroupUnreachable& left) {
+  Json json = Base("unreachable", job, at);
+  json["member"] = left.id.ToString();
+  Json peers = Json::array();
+  for (const groups::MemberId& id : left.peers) peers.push_back(id.ToString());
+  json["peers"] = peers;
+  json["retry_s"] = ToSeconds(left.retry_in);
+  json["message"] = left.reason;
+  return {"unreachable", Dump(json), ""};
 }
 
 JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,

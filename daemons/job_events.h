@@ -27,6 +27,7 @@ struct WorkerStatus {
   std::string node;
   std::string state;
   uint64_t version = 0;
+  std::string process;  // Its name, as in that of its log.
   PeerAddress address;  // Where it can be called; actors only.
 };
 
@@ -40,15 +41,22 @@ struct JobStatus {
   uint32_t min_workers = 0;
   uint32_t max_workers = 0;
   std::vector<WorkerStatus> workers;
+  bool detached = false;
+  bool attended = true;  // Its driver is heard.
+  double age_s = 0;      // Since this head knows it.
 };
 
 [[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
-                                   const std::string& state, const std::string& detail);
+                                   const std::string& state, const std::string& detail,
+                                   const std::vector<std::string>& last_lines = {});
 [[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view,
                                   int old_size, Duration pause, bool planned,
                                   const std::map<std::string, WorkerStatus>& workers);
+// All lines of one message of a node: "lines", and before them what was dropped, as a line.
 [[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
-                                bool is_stderr, const std::string& line);
+                                const WorkerOutput& output);
+// For lines that the driver did not take in time.
+[[nodiscard]] JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines);
 [[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                  const WorkerNote& note);
 // What a worker says when its group has dealt with a death, in a note of kind "recovered".
@@ -64,6 +72,9 @@ struct Recovered {
                                    int rank, const std::string& payload);
 [[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
 // Members that keep the others waiting in a collective, by rank in the stall's view.
+// A member, or one that wants to be, is left out because it cannot reach others.
+[[nodiscard]] JobEvent UnreachableEvent(const std::string& job, Time at,
+                                        const groups::GroupUnreachable& left);
 [[nodiscard]] JobEvent StalledEvent(const std::string& job, Time at,
                                     const groups::GroupStalled& stalled,
                                     const std::map<std::string, WorkerStatus>& workers);

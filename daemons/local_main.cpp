@@ -4,16 +4,24 @@
 // For a driver it is the embedded cluster: it ends everything, files included, when the driver's
 // end of the lifeline (its stdin) closes. With --keep it is this host's part of a cluster (`troupe
 // start`), and ends at SIGTERM or when the cluster is taken down.
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
+#include <set>
 
 #include "daemons/signals.h"
+#include "runtime/curve_key_files.h"
+#include "runtime/descendants.h"
 #include "runtime/log.h"
+#include "runtime/private_folder.h"
 #include "runtime/process.h"
 #include "runtime/transport.h"
 #include "scheduler/protocol.h"
@@ -23,18 +31,7 @@ namespace {
 using namespace troupe;
 namespace fs = std::filesystem;
 
-struct Child {
-  const char* name;
-  SpawnOptions options;
-  ChildProcess process;
-
-  Status Run() {
-    Result<ChildProcess> started = Spawn(options);
-    if (!started.ok()) return started.error().WithContext(std::string("cannot start ") + name);
-    process = std::move(*started);
-    return Status::Ok();
-  }
-};
+constexpr Duration kEndLimit = seconds(2);  // For what daemons that were killed have left.
 
 SpawnOptions Daemon(std::vector<std::string> argv, const std::string& output, int death_signal) {
   SpawnOptions options;
@@ -54,12 +51,53 @@ Status MakeLogDir(const std::string& dir) {
                                             "; choose another log directory"};
 }
 
+// For nobody else to read: passwords are among them.
 bool WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text;
-  out.close();
-  return out.good();
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  const bool written = ::fchmod(fd, 0600) == 0 &&
+                       ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return ::close(fd) == 0 && written;
 }
+
+constexpr const char* kRunDir = "run directory";
+constexpr Duration kSettled = seconds(10);  // Who lives so long has started well.
+constexpr Duration kFirstDelay = milliseconds(250);
+constexpr Duration kLongestDelay = seconds(30);
+
+struct Child {
+  const char* name;
+  SpawnOptions options;
+  ChildProcess process;
+  std::map<std::string, std::string> files;  // That it reads; written again if a cleaner took them.
+  Time started{};
+  Time start_at = Time::Never();  // It has ended, and is started again then.
+  int deaths = 0;                 // In a row, none settled.
+
+  // The first that comes after a good life is made up for at once.
+  [[nodiscard]] Duration Delay() {
+    if (SteadyClock().Now() > started + kSettled) deaths = 0;
+    if (++deaths < 2) return Duration::zero();
+    return std::min<Duration>(kFirstDelay * (1 << std::min(deaths - 2, 16)), kLongestDelay);
+  }
+
+  Status Run() {
+    started = SteadyClock().Now();
+    start_at = Time::Never();
+    for (const auto& [path, text] : files) {
+      std::error_code error;
+      if (fs::exists(path, error)) continue;
+      Status usable = MakePrivateFolder(fs::path(path).parent_path().string(), kRunDir);
+      if (!usable.ok()) return usable;
+      if (!WriteFile(path, text))
+        return Error{ErrorCode::kUnavailable, "cannot write " + path + ": " + std::strerror(errno)};
+    }
+    Result<ChildProcess> started = Spawn(options);
+    if (!started.ok()) return started.error().WithContext(std::string("cannot start ") + name);
+    process = std::move(*started);
+    return Status::Ok();
+  }
+};
 
 struct Settings {
   std::string run_dir;
@@ -116,20 +154,27 @@ Result<Child> RedisChild(const Settings& settings, const std::string& socket) {
   Result<std::string> redis = FindProgram(settings.redis_server);
   if (!redis.ok())
     return Error{ErrorCode::kNotFound,
-                 redis.error().message + "; install it with: apt-get install redis-server"};
+                 redis.error().message +
+                     "; install it: apt-get install redis-server, or: pip install 'troupe[redis]'"};
   const std::string password = RandomId() + RandomId();
   const std::string conf = settings.run_dir + "/redis.conf";
-  if (!WriteFile(conf, "port 0\nunixsocket " + socket + "\nunixsocketperm 700\nrequirepass " +
-                           password + "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " +
-                           settings.run_dir + "\ndaemonize no\nloglevel warning\n") ||
-      !WriteFile(settings.run_dir + "/redis.password", password)) {
-    return Error{ErrorCode::kUnavailable, "cannot write to " + settings.run_dir + ": " +
-                                              std::strerror(errno) +
-                                              "; free some disk space or set TMPDIR"};
+  const std::string secret = settings.run_dir + "/redis.password";
+  std::map<std::string, std::string> files;
+  files[conf] = "port 0\nunixsocket " + socket + "\nunixsocketperm 700\nrequirepass " + password +
+                "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " + settings.run_dir +
+                "\ndaemonize no\nloglevel warning\n";
+  files[secret] = password;
+  for (const auto& [path, text] : files) {
+    if (!WriteFile(path, text)) {
+      return Error{ErrorCode::kUnavailable, "cannot write to " + settings.run_dir + ": " +
+                                                std::strerror(errno) +
+                                                "; free some disk space or set TMPDIR"};
+    }
   }
   // Redis dies with us; head and node get SIGTERM instead, so that they still end their own
   // children.
-  return Child{"redis-server", Daemon({*redis, conf}, settings.logs() + "/redis.log", SIGKILL), {}};
+  return Child{
+      "redis-server", Daemon({*redis, conf}, settings.logs() + "/redis.log", SIGKILL), {}, files};
 }
 
 Child HeadChild(const Settings& settings, const std::string& redis_socket) {
@@ -145,7 +190,7 @@ Child HeadChild(const Settings& settings, const std::string& redis_socket) {
   if (!settings.key_file.empty()) argv.insert(argv.end(), {"--key-file", settings.key_file});
   if (settings.embedded() && !settings.no_node) argv.emplace_back("--embedded");
   argv.insert(argv.end(), settings.head_args.begin(), settings.head_args.end());
-  return {"troupe-head", Daemon(argv, settings.logs() + "/head.out", SIGTERM), {}};
+  return {"troupe-head", Daemon(argv, settings.logs() + "/head.out", SIGTERM), {}, {}};
 }
 
 Child NodeChild(const Settings& settings) {
@@ -161,7 +206,7 @@ Child NodeChild(const Settings& settings) {
   if (!settings.key_file.empty()) argv.insert(argv.end(), {"--key-file", settings.key_file});
   if (settings.keep) argv.insert(argv.end(), {"--log-dir", settings.logs()});
   argv.insert(argv.end(), settings.node_args.begin(), settings.node_args.end());
-  return {"troupe-node", Daemon(argv, settings.logs() + "/node.out", SIGTERM), {}};
+  return {"troupe-node", Daemon(argv, settings.logs() + "/node.out", SIGTERM), {}, {}};
 }
 
 // In the order in which they start; they end in the other.
@@ -173,10 +218,12 @@ Result<std::vector<Child>> MakeChildren(const Settings& settings) {
     if (!redis.ok()) return redis.error();
     children.push_back(std::move(*redis));
     if (!settings.key_file.empty()) {  // The node reads it at once.
-      Result<CurveKeys> keys = LoadOrCreateCurveKeys(settings.key_file);
+      const Result<HeadKeys> keys = LoadOrCreateHeadKeys(settings.key_file);
       if (!keys.ok()) return keys.error();
     }
+    const std::map<std::string, std::string> files = children.front().files;
     children.push_back(HeadChild(settings, socket));
+    children.back().files = files;
   }
   if (!settings.no_node) children.push_back(NodeChild(settings));
   return children;
@@ -197,6 +244,7 @@ bool WriteRecord(const Settings& settings) {
 
 int main(int argc, char** argv) {
   daemons::PrepareSignals();
+  BecomeSubreaper();
   CLI::App app{
       "The daemons of one host: those of a driver's embedded cluster, or of a cluster's part."};
   Settings settings;
@@ -208,6 +256,10 @@ int main(int argc, char** argv) {
     fs::remove_all(settings.run_dir, ignored);
     return 1;
   };
+  if (const Status usable = MakePrivateFolder(settings.run_dir, kRunDir); !usable.ok()) {
+    std::cout << "error " << usable.error().message << std::endl;  // It is not ours to remove.
+    return 1;
+  }
   if (const Status made = MakeLogDir(settings.logs()); !made.ok())
     return fail(made.error().message);
   InitLogging("local", settings.logs() + "/local.log");
@@ -222,6 +274,7 @@ int main(int argc, char** argv) {
   for (const Child& child : *children) std::cout << " " << child.process.pid();
   std::cout << std::endl;
   bool down = false;
+  bool left_behind = false;
   const auto supervise = [&] {
     for (Child& child : *children) {
       const auto info = child.process.TryReap();
@@ -230,8 +283,23 @@ int main(int argc, char** argv) {
         down = true;
         continue;
       }
-      LogWarning(child.name, " ", info->ToString(), "; starting it again");
-      if (const Status s = child.Run(); !s.ok()) LogError(s.error().message);
+      if (child.start_at == Time::Never()) {
+        const Duration delay = child.Delay();
+        LogWarning(child.name, " ", info->ToString(), "; starting it again in ",
+                   ToMilliseconds(delay), " ms");
+        left_behind = true;  // What it had started may be our child now.
+        child.start_at = SteadyClock().Now() + delay;
+      }
+      if (SteadyClock().Now() < child.start_at) continue;
+      if (const Status s = child.Run(); !s.ok()) {
+        LogError(s.error().message);
+        child.start_at = SteadyClock().Now() + child.Delay();
+      }
+    }
+    if (left_behind) {
+      std::set<int> own;
+      for (const Child& child : *children) own.insert(child.process.pid());
+      left_behind = !EndStrays(own);
     }
     return down;
   };
@@ -239,6 +307,7 @@ int main(int argc, char** argv) {
   for (auto child = children->rbegin(); child != children->rend(); ++child)
     child->process.Terminate(std::string_view(child->name) == "troupe-node" ? seconds(2)
                                                                             : seconds(1));
+  (void)EndDescendants(kEndLimit);
   std::error_code ignored;
   if (!settings.record.empty()) fs::remove(settings.record, ignored);
   fs::remove_all(settings.run_dir, ignored);

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
+#include <utility>
 
 namespace troupe::daemons {
 
@@ -22,18 +24,33 @@ Result<std::string> LogPath(const std::string& log_dir, const std::string& log) 
   return log_dir + "/" + log + ".log";
 }
 
-Result<std::string> ReadTail(const std::string& path, size_t lines) {
+namespace {
+
+// The end of one file, `bytes_max` of it at most; nothing if there is none.
+std::optional<std::string> ReadEnd(const std::string& path, size_t bytes_max) {
   errno = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    return Error{ErrorCode::kNotFound, "cannot read the log " + path + ": " + std::strerror(errno)};
-  }
+  if (!file) return std::nullopt;
   const auto size = static_cast<int64_t>(file.tellg());
-  const int64_t from = std::max<int64_t>(0, size - static_cast<int64_t>(kLogTailBytesMax));
+  const int64_t from = std::max<int64_t>(0, size - static_cast<int64_t>(bytes_max));
   std::string text(static_cast<size_t>(size - from), '\0');
   file.seekg(from);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> ReadTail(const std::string& path, size_t lines) {
+  std::optional<std::string> found = ReadEnd(path, kLogTailBytesMax);
+  if (!found) {
+    return Error{ErrorCode::kNotFound, "cannot read the log " + path + ": " + std::strerror(errno)};
+  }
+  std::string text = std::move(*found);
+  if (text.size() < kLogTailBytesMax) {  // What was before it began anew (LogFile).
+    text.insert(0, ReadEnd(path + ".1", kLogTailBytesMax - text.size()).value_or(""));
+  }
   size_t begin = text.size();  // Of the lines that stay.
   for (; lines > 0 && begin > 0; --lines) {
     // The byte before it ends the line before, or is the last of a file without an end of line.

@@ -8,8 +8,11 @@
 
 #include "daemons/node_service.h"
 #include "daemons/signals.h"
+#include "runtime/curve_key_files.h"
+#include "runtime/descendants.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
+#include "runtime/private_folder.h"
 #include "runtime/trace.h"
 
 // Long because it is a list of options.
@@ -17,6 +20,8 @@
 int main(int argc, char** argv) {
   using namespace troupe;
   daemons::PrepareSignals();
+  daemons::PrepareMemory();
+  BecomeSubreaper();
   CLI::App app{"The node daemon of a Troupe cluster: runs workers on this host."};
   daemons::NodeOptions options;
   std::string log_file;
@@ -39,6 +44,12 @@ int main(int argc, char** argv) {
   app.add_option("--resource", resources, "NAME=AMOUNT, repeatable");
   app.add_option("--label", labels, "NAME=VALUE, repeatable");
   app.add_option("--log-dir", options.log_dir, "Write each worker's output here as well");
+  uint64_t worker_log_mb = options.logs.worker_bytes >> 20;
+  uint64_t logs_mb = options.logs.folder_bytes >> 20;
+  app.add_option("--worker-log-mb", worker_log_mb, "How much is kept of a worker (default 64)")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--logs-mb", logs_mb, "And of all that have ended (default 1024)")
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
@@ -47,6 +58,8 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-token-file", metrics_at.token_file,
                  "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
+  options.logs.worker_bytes = worker_log_mb << 20;
+  options.logs.folder_bytes = logs_mb << 20;
   InitLogging("node", log_file);
   trace::Start("node");
   const auto fail = [](const std::string& why) {
@@ -86,13 +99,16 @@ int main(int argc, char** argv) {
     options.run_dir = pattern;
     own_dir = true;
   }
+  // Whoever may write there could put sockets and pages of its own in the place of ours.
+  if (const Status s = MakePrivateFolder(options.run_dir, "run directory"); !s.ok())
+    return fail(s.error().message);
   ZmqTransportOptions transport_options;
   transport_options.name = "node-" + options.node + "#" + RandomId();
   if (!options.key_file.empty()) {
-    Result<CurveKeys> keys = LoadCurveKeys(options.key_file);
+    const Result<ClientKeys> keys = LoadClientKeys(options.key_file);
     if (!keys.ok()) return fail(keys.error().message);
-    transport_options.keys = *keys;
-    options.head.public_key = keys->public_key;
+    transport_options.keys = keys->own;
+    options.head.public_key = keys->head_key;
   }
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
   if (!transport.ok()) return fail(transport.error().message);

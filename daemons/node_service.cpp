@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <set>
 
 #include "actors/cluster_protocol.h"
 #include "daemons/log_tail.h"
+#include "runtime/descendants.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -26,11 +29,34 @@ constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the li
 constexpr Duration kFirstLinkTime = seconds(5);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
+constexpr Duration kPause = milliseconds(10);  // At least, before a worker's output is read again.
 
 // Greater than that of any process that ran here before under the same name, unless the clock was
 // set back; then the head says so.
 uint64_t FirstIncarnation() {
   return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+}
+
+// How many processes the kernel has ended for want of memory: of this container, or of the host.
+uint64_t OomKills() {
+  uint64_t kills = 0;
+  for (const char* path : {"/sys/fs/cgroup/memory.events", "/proc/vmstat"}) {
+    std::ifstream file(path);
+    uint64_t count = 0;
+    for (std::string name; file >> name >> count;) {
+      if (name == "oom_kill") kills += count;
+    }
+  }
+  return kills;
+}
+
+// For people: "signal SIGSEGV (Segmentation fault)", "exit code 3".
+std::string Cause(const ExitInfo& info, bool oom) {
+  if (oom) return "out of memory: the kernel ended it (signal SIGKILL)";
+  if (info.signal == 0) return "exit code " + std::to_string(info.code);
+  const char* name = ::sigabbrev_np(info.signal);
+  return "signal " + (name != nullptr ? "SIG" + std::string(name) : std::to_string(info.signal)) +
+         " (" + ::strsignal(info.signal) + ")";
 }
 
 }  // namespace
@@ -45,6 +71,7 @@ Status NodeService::Start() {
       DeathWatch::Create(options_.run_dir + "/lives-" + options_.node);
   if (!watch.ok()) return watch.error();
   watch_ = std::move(*watch);
+  oom_kills_ = OomKills();
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(options_.head); !s.ok()) return s;
   transport_->loop().Post([this, alive = alive_] {
@@ -55,21 +82,46 @@ Status NodeService::Start() {
   return Status::Ok();
 }
 
-void NodeService::Hello() {
-  if (notice_.empty() && !options_.notice_file.empty()) {
-    std::ifstream file(options_.notice_file);
-    if (file) {
-      std::string text;
+// On the lane: the folder may be on a file system that hangs.
+void NodeService::ReadNotice() {
+  if (!notice_.empty() || options_.notice_file.empty() || reading_notice_) return;
+  reading_notice_ = files_.Post(0, [this, alive = alive_, loop = &transport_->loop(),
+                                    path = options_.notice_file, left = options_.notice] {
+    std::ifstream file(path);
+    std::string text;
+    Duration after = left;
+    const bool found = file.good();
+    if (found) {
       std::getline(file, text);
-      notice_ = text.empty() ? "preemption notice" : text;
-      Duration left = options_.notice;
       double left_s = 0;
       if (file >> left_s && left_s >= 0 && left_s < 1e6)
-        left = Duration(static_cast<int64_t>(left_s * 1e9));
-      notice_until_ = transport_->loop().Now() + left;
-      metrics::Add(metrics::Id::kPreemptionNotices);
+        after = Duration(static_cast<int64_t>(left_s * 1e9));
     }
-  }
+    loop->Post([this, alive, found, text, after] {
+      if (!*alive) return;
+      reading_notice_ = false;
+      if (!found || !notice_.empty()) return;
+      notice_ = text.empty() ? "preemption notice" : text;
+      notice_until_ = transport_->loop().Now() + after;
+      metrics::Add(metrics::Id::kPreemptionNotices);
+      SayHello();
+    });
+  });
+}
+
+void NodeService::Hello() {
+  ReadNotice();
+  EndLeftBehind();
+  relay_.Tell(transport_->loop().Now());
+  SendOutput();
+  SayHello();
+  const bool first = heard_.head.empty() && transport_->loop().Now() < begun_ + kFirstLinkTime;
+  transport_->loop().CallAfter(first ? kFirstHellos : kHelloInterval, [this, alive = alive_] {
+    if (*alive) Hello();
+  });
+}
+
+void NodeService::SayHello() {
   NodeHello hello;
   hello.node = options_.node;
   hello.incarnation = incarnation_;
@@ -86,17 +138,14 @@ void NodeService::Hello() {
         std::chrono::duration_cast<milliseconds>(notice_until_ - transport_->loop().Now()).count();
     hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
   }
-  for (const auto& [name, worker] : workers_) {
+  for (auto& [name, worker] : workers_) {
     if (worker.incarnation != incarnation_) continue;
     const ProcessUsage usage = UsageOf(worker.child.pid());
     hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported,
                              worker.room, usage.cpu_ms, usage.rss_bytes});
   }
+  hello.output = relay_.on_the_way();
   if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
-  const bool first = heard_.head.empty() && transport_->loop().Now() < begun_ + kFirstLinkTime;
-  transport_->loop().CallAfter(first ? kFirstHellos : kHelloInterval, [this, alive = alive_] {
-    if (*alive) Hello();
-  });
 }
 
 // Else a life that was given up would still answer calls, and hold what the next one is given. One
@@ -134,6 +183,11 @@ void NodeService::OnFrame(const std::string& frame) {
   } else if (*type == kFrameReadLog) {
     Result<ReadLog> read = wire::Decode<ReadLog>(*type, frame);
     if (read.ok()) OnReadLog(*read);
+  } else if (*type == kFrameOutputTaken) {
+    Result<OutputTaken> taken = wire::Decode<OutputTaken>(*type, frame);
+    if (!taken.ok()) return;
+    relay_.Taken(taken->number);
+    SendOutput();
   } else if (*type == kFrameNodeLeave) {
     down_.store(true);
   } else if (*type == kFrameNodeAnswer) {
@@ -149,18 +203,30 @@ void NodeService::OnFrame(const std::string& frame) {
 }
 
 void NodeService::OnReadLog(const ReadLog& read) {
-  LogTail tail;
-  tail.number = read.number;
+  const auto answer = [](const ReadLog& asked, const Result<std::string>& path,
+                         Result<std::string> text) {
+    LogTail tail;
+    tail.number = asked.number;
+    if (text.ok()) {
+      tail.file = *path;
+      tail.text = std::move(*text);
+    } else {
+      tail.code = static_cast<uint8_t>(text.error().code);
+      tail.message = text.error().message;
+    }
+    return wire::Encode(kFrameLogTail, tail);
+  };
   const Result<std::string> path = LogPath(options_.log_dir, read.log);
-  Result<std::string> text = path.ok() ? ReadTail(*path, read.lines) : path;
-  if (text.ok()) {
-    tail.file = *path;
-    tail.text = std::move(*text);
-  } else {
-    tail.code = static_cast<uint8_t>(text.error().code);
-    tail.message = text.error().message;
-  }
-  Tell(kFrameLogTail, wire::Encode(kFrameLogTail, tail));
+  if (!path.ok()) return Tell(kFrameLogTail, answer(read, path, path));
+  const auto task = [this, alive = alive_, loop = &transport_->loop(), read, path, answer] {
+    loop->Post([this, alive, frame = answer(read, path, ReadTail(*path, read.lines))] {
+      if (*alive) Tell(kFrameLogTail, frame);
+    });
+  };
+  if (files_.Post(0, task)) return;
+  Tell(kFrameLogTail,
+       answer(read, path,
+              Error{ErrorCode::kUnavailable, "the file system of " + *path + " does not answer"}));
 }
 
 // The head has given this incarnation up, and placed its work elsewhere.
@@ -212,7 +278,11 @@ void NodeService::OnStart(const StartWorker& start) {
   spawn.env["TROUPE_WORKER_RUN_DIR"] = options_.run_dir;
   spawn.env["PYTHONUNBUFFERED"] = "1";
   spawn.capture_output = true;
-  Result<ChildProcess> child = Spawn(spawn);
+  const Result<std::string> guard = FindProgram("troupe-guard", options_.bin_dir);
+  if (!guard.ok())
+    return refuse(guard.error().message + " nor in " + options_.bin_dir +
+                  "; install the programs of this release of Troupe together");
+  Result<GuardedProcess> child = GuardedProcess::Start(*guard, std::move(spawn));
   if (!child.ok()) return refuse(child.error().message);
   Worker& worker = workers_[start.process];
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
@@ -221,13 +291,15 @@ void NodeService::OnStart(const StartWorker& start) {
   worker.room = start.room;
   worker.incarnation = incarnation_;
   worker.slot = slot;
-  worker.out = {worker.child.stdout_fd(), false, ""};
-  worker.err = {worker.child.stderr_fd(), true, ""};
+  worker.out = {worker.child.stdout_fd(), false, false};
+  worker.err = {worker.child.stderr_fd(), true, false};
   if (!options_.log_dir.empty()) {
-    const std::string path = options_.log_dir + "/worker-" + start.process + ".log";
-    worker.log_fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (worker.log_fd < 0) LogWarning("cannot write ", path, ": ", std::strerror(errno));
+    worker.log.emplace(&files_, options_.log_dir + "/worker-" + start.process + ".log",
+                       options_.logs.worker_bytes);
+    (void)files_.Post(
+        0, [dir = options_.log_dir, limits = options_.logs] { ExpireWorkerLogs(dir, limits); });
   }
+  relay_.Begin(start.process, worker.log ? worker.log->path() : "");
   EventLoop& loop = transport_->loop();
   const std::string name = start.process;
   watch_->Watch(slot, [this, name, alive = alive_] {
@@ -236,8 +308,8 @@ void NodeService::OnStart(const StartWorker& start) {
     });
   });
   loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
-  loop.WatchFd(worker.out.fd, [this, name] { ReadOutput(name, workers_.at(name).out, false); });
-  loop.WatchFd(worker.err.fd, [this, name] { ReadOutput(name, workers_.at(name).err, false); });
+  WatchOutput(name, worker.out);
+  WatchOutput(name, worker.err);
 }
 
 void NodeService::OnLifeLost(const std::string& process) {
@@ -258,16 +330,19 @@ void NodeService::OnExit(const std::string& process) {
   if (trace::On()) trace::Instant("reaped", {{"process", process}, {"how", info->ToString()}});
   EventLoop& loop = transport_->loop();
   loop.UnwatchFd(worker.child.pidfd());
-  ReadOutput(process, worker.out, true);
-  ReadOutput(process, worker.err, true);
+  ReadRest(process, worker.out);
+  ReadRest(process, worker.err);
   watch_->Unwatch(worker.slot);
-  if (worker.log_fd >= 0) ::close(worker.log_fd);
-  WorkerExited exited{process,
-                      true,
-                      info->ToString(),
-                      info->code,
-                      {worker.last_lines.begin(), worker.last_lines.end()}};
+  auto [output, last_lines] = relay_.End(loop.Now(), process);
+  for (const WorkerOutput& one : output)
+    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, one));
+  const uint64_t oom_kills = OomKills();
+  const bool oom = oom_kills > std::exchange(oom_kills_, oom_kills) && info->signal == SIGKILL &&
+                   !worker.child.killed();
+  WorkerExited exited{process, true, Cause(*info, oom), info->code, std::move(last_lines)};
   workers_.erase(it);
+  if (info->signal == SIGKILL) left_behind_ = true;
+  EndLeftBehind();
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   metrics::Add(metrics::Id::kNodeWorkerExits, 1,
                info->signal != 0 ? "signal"
@@ -276,58 +351,88 @@ void NodeService::OnExit(const std::string& process) {
   Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
 }
 
-void NodeService::ReadOutput(const std::string& process, Stream& stream, bool to_the_end) {
-  if (stream.fd < 0) return;
-  std::vector<std::string> lines;
-  uint64_t dropped = 0;
+// A guard that was killed itself has left us what its worker started.
+void NodeService::EndLeftBehind() {
+  if (!left_behind_) return;
+  std::set<int> guards;
+  for (const auto& [name, worker] : workers_) guards.insert(worker.child.guard_pid());
+  left_behind_ = !EndStrays(guards);
+}
+
+void NodeService::WatchOutput(const std::string& process, Stream& stream) {
+  transport_->loop().WatchFd(
+      stream.fd, [this, process, is_stderr = stream.is_stderr] { ReadOutput(process, is_stderr); });
+}
+
+void NodeService::ReadOutput(const std::string& process, bool is_stderr) {
+  Worker& worker = workers_.at(process);
+  Stream& stream = is_stderr ? worker.err : worker.out;
+  if (Pause(process, worker, stream)) return;
   char buffer[kReadBytes];
-  bool ended = false;
-  do {
-    const ssize_t got = ::read(stream.fd, buffer, sizeof buffer);
-    if (got <= 0) {
-      ended = got == 0 || (errno != EAGAIN && errno != EINTR);
-      break;
-    }
-    Worker& worker = workers_.at(process);
-    if (worker.log_fd >= 0 && ::write(worker.log_fd, buffer, static_cast<size_t>(got)) < 0) {
-      LogWarning("worker output cannot be written to its file: ", std::strerror(errno));
-      ::close(std::exchange(worker.log_fd, -1));
-    }
-    for (const char c : std::string_view(buffer, static_cast<size_t>(got))) {
-      if (c != '\n' && stream.partial.size() < kOutputLineBytesMax) {
-        stream.partial.push_back(c);
-        continue;
-      }
-      if (lines.size() < kOutputLinesPerTurn) {
-        lines.push_back(std::move(stream.partial));
-      } else {
-        ++dropped;
-      }
-      stream.partial.clear();
-      if (c != '\n') stream.partial.push_back(c);
-    }
-  } while (to_the_end);
-  if ((ended || to_the_end) && !stream.partial.empty()) lines.push_back(std::move(stream.partial));
-  if (ended || to_the_end) {
+  const ssize_t got = ::read(stream.fd, buffer, sizeof buffer);
+  if (got > 0) {
+    TakeOutput(process, worker, is_stderr, {buffer, static_cast<size_t>(got)});
+    SendOutput();
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     transport_->loop().UnwatchFd(stream.fd);
     stream.fd = -1;
   }
-  SendOutput(process, stream, std::move(lines), dropped);
 }
 
-void NodeService::SendOutput(const std::string& process, Stream& stream,
-                             std::vector<std::string> lines, uint64_t dropped) {
-  if (lines.empty() && dropped == 0) return;
-  metrics::Add(metrics::Id::kNodeDroppedLines, static_cast<double>(dropped));
-  if (stream.is_stderr) {
-    Worker& worker = workers_.at(process);
-    for (const std::string& line : lines) {
-      worker.last_lines.push_back(line);
-      if (worker.last_lines.size() > kLastLinesKept) worker.last_lines.pop_front();
-    }
+// Back-pressure: what is not read fills the pipe, and who prints waits.
+bool NodeService::Pause(const std::string& process, Worker& worker, Stream& stream) {
+  EventLoop& loop = transport_->loop();
+  const bool no_room = worker.log && !worker.log->failed() && files_.HalfFull();
+  const Duration wait = worker.reading.Until(loop.Now(), kReadBytes);
+  if (!no_room && wait == Duration::zero()) return false;
+  loop.UnwatchFd(stream.fd);
+  stream.paused = true;
+  loop.CallAfter(std::max(wait, kPause),
+                 [this, alive = alive_, process, is_stderr = stream.is_stderr] {
+                   if (!*alive || leaving_) return;
+                   const auto it = workers_.find(process);
+                   if (it == workers_.end()) return;
+                   Stream& paused = is_stderr ? it->second.err : it->second.out;
+                   if (paused.fd >= 0 && std::exchange(paused.paused, false))
+                     WatchOutput(process, paused);
+                 });
+  return true;
+}
+
+// What the ended worker has left in its pipe. A child of it may go on printing there: no more than
+// the pipe held is read.
+void NodeService::ReadRest(const std::string& process, Stream& stream) {
+  if (stream.fd < 0) return;
+  Worker& worker = workers_.at(process);
+  const int capacity = ::fcntl(stream.fd, F_GETPIPE_SZ);
+  size_t left = capacity > 0 ? static_cast<size_t>(capacity) : kReadBytes;
+  char buffer[kReadBytes];
+  while (left > 0) {
+    const ssize_t got = ::read(stream.fd, buffer, std::min(left, sizeof buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    TakeOutput(process, worker, stream.is_stderr, {buffer, static_cast<size_t>(got)});
+    left -= static_cast<size_t>(got);
   }
-  WorkerOutput output{process, stream.is_stderr, std::move(lines), dropped};
-  Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, output));
+  transport_->loop().UnwatchFd(stream.fd);
+  stream.fd = -1;
+}
+
+void NodeService::TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
+                             std::string_view bytes) {
+  worker.reading.Take(transport_->loop().Now(), bytes.size());
+  if (worker.log && (worker.log->failed() || !worker.log->Append(bytes))) {
+    relay_.NotInFile(process);
+  }
+  relay_.Add(transport_->loop().Now(), process, is_stderr, bytes);
+}
+
+void NodeService::SendOutput() {
+  const uint64_t dropped = relay_.dropped();
+  metrics::Add(metrics::Id::kNodeDroppedLines,
+               static_cast<double>(dropped - std::exchange(dropped_lines_, dropped)));
+  while (const std::optional<WorkerOutput> output = relay_.Next())
+    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, *output));
 }
 
 void NodeService::Stop(Duration grace) {
@@ -355,7 +460,6 @@ void NodeService::Stop(Duration grace) {
   for (auto& [name, worker] : workers_) {
     const Duration left = std::max<Duration>(Duration::zero(), deadline - SteadyClock().Now());
     (void)worker.child.Terminate(left);
-    if (worker.log_fd >= 0) ::close(worker.log_fd);
   }
   transport_->SetHandler(nullptr);
   watch_.reset();

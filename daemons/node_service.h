@@ -5,27 +5,32 @@
 // when it is reaped.
 // Thread: the transport's loop, but for the constructor and Stop.
 // Owns: its workers: Stop ends them all.
-// Limits: kDeathWatchSlots workers; kOutputLineBytesMax per line; kOutputLinesPerTurn lines per
-// worker and turn.
+// What workers print is read as fast as the bounds here allow; a worker that prints faster waits in
+// its own write. Files are touched on a thread of their own.
+// Limits: kDeathWatchSlots workers; kReadBytesPerSecond; those of OutputRelay and FileLane.
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
+#include "daemons/guarded_process.h"
+#include "daemons/log_expiry.h"
+#include "daemons/output_relay.h"
 #include "runtime/death_watch.h"
+#include "runtime/file_lane.h"
 #include "runtime/process.h"
+#include "runtime/token_bucket.h"
 #include "runtime/transport.h"
 #include "scheduler/protocol.h"
 
 namespace troupe::daemons {
 
-inline constexpr size_t kOutputLineBytesMax = 16 << 10;
-inline constexpr size_t kOutputLinesPerTurn = 1000;
-inline constexpr size_t kLastLinesKept = 20;
+inline constexpr size_t kReadBytesPerSecond = size_t{16} << 20;  // Of one worker's output,
+inline constexpr size_t kReadBurstBytes = size_t{64} << 20;      // after it has been silent.
 
 struct NodeOptions {
   std::string node;
@@ -35,8 +40,9 @@ struct NodeOptions {
   std::string run_dir;  // Private directory (0700) for the death-watch page and sockets.
   PeerAddress head;
   std::string key_file;  // Empty on one host.
-  std::string bin_dir;   // Of the program that loads plugins; empty: it is on PATH.
+  std::string bin_dir;   // Of troupe-guard and the program that loads plugins; or on PATH.
   std::string log_dir;   // If set, per-worker output files are written here too.
+  LogLimits logs;        // Of these files.
   std::string
       notice_file;  // If this file appears, the node is being preempted; its first line is the
                     // reason, its second the seconds left (default: `notice`).
@@ -61,19 +67,19 @@ class NodeService {
   struct Stream {
     int fd = -1;
     bool is_stderr = false;
-    std::string partial;
+    bool paused = false;
   };
   struct Worker {
-    ChildProcess child;
+    GuardedProcess child;
     std::string job;
     WorkerRoom room;
     uint64_t incarnation = 0;  // The node's that started it.
     uint32_t slot = 0;
     Stream out;
     Stream err;
-    std::deque<std::string> last_lines;
     bool death_reported = false;
-    int log_fd = -1;
+    TokenBucket reading{static_cast<double>(kReadBytesPerSecond), kReadBurstBytes};
+    std::optional<LogFile> log;
   };
 
   void OnFrame(const std::string& frame);
@@ -82,11 +88,19 @@ class NodeService {
   void StartOver(uint64_t newest, const std::string& reason);
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
-  void ReadOutput(const std::string& process, Stream& stream, bool to_the_end);
-  void SendOutput(const std::string& process, Stream& stream, std::vector<std::string> lines,
-                  uint64_t dropped);
+  void ReadOutput(const std::string& process, bool is_stderr);
+  void ReadRest(const std::string& process, Stream& stream);
+  void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
+                  std::string_view bytes);
+  // Reads no more of it for a while; false if there is no reason to.
+  bool Pause(const std::string& process, Worker& worker, Stream& stream);
+  void WatchOutput(const std::string& process, Stream& stream);
+  void SendOutput();
+  void ReadNotice();
   void Hello();
+  void SayHello();
   [[nodiscard]] bool Alone();  // No worker of an incarnation before is left.
+  void EndLeftBehind();
   void Tell(uint8_t type, const std::string& frame);
   uint32_t FreeSlot() const;
 
@@ -97,11 +111,17 @@ class NodeService {
   NodeAnswer heard_;
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  FileLane files_;
+  OutputRelay relay_;
+  uint64_t dropped_lines_ = 0;  // Counted so far.
   std::map<std::string, Worker> workers_;
   std::atomic<bool> replaced_{false};
   std::atomic<bool> down_{false};
+  uint64_t oom_kills_ = 0;  // Of this host or container, when it was looked at last.
   bool leaving_ = false;
+  bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
   std::string notice_;
+  bool reading_notice_ = false;
   Time notice_until_ = Time::Never();
   Time begun_{};
 };

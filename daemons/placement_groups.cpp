@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "actors/error_chain.h"
+#include "daemons/records.h"
 #include "runtime/log.h"
 #include "runtime/wire.h"
 #include "scheduler/devices.h"
@@ -27,11 +28,8 @@ Error NoGroup(const std::string& id) {
 
 void PlacementGroups::Restore(const std::map<std::string, std::string>& records) {
   for (const auto& [key, value] : records) {
-    Result<GroupRecord> record = wire::Decode<GroupRecord>(actors::kGroupRecord, value);
-    if (!record.ok()) {
-      LogWarning("dropped the record ", key, ": ", record.error().message);
-      continue;
-    }
+    auto record = ReadRecord<GroupRecord>(actors::kGroupRecord, key, value);
+    if (!record) continue;
     const std::string id = record->spec.group;
     if (!record->spec.name.empty()) names_[record->spec.name] = id;
     claims_[id] = ClaimOf(*record);

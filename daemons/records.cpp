@@ -1,6 +1,7 @@
 #include "daemons/records.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -10,8 +11,38 @@ namespace troupe::daemons {
 namespace {
 
 constexpr const char* kMark = "head/mark";
+// Between a key and the number of a part, and before the number of parts in their place.
+constexpr const char* kPart = "#part";
+
+std::string PartKey(const std::string& key, size_t part) {
+  return key + kPart + std::to_string(part);
+}
 
 }  // namespace
+
+Result<std::map<std::string, std::string>> Records::Load(Store& store, const std::string& prefix) {
+  Result<std::map<std::string, std::string>> found = store.List(prefix);
+  if (!found.ok()) return found;
+  std::map<std::string, std::string> whole;
+  for (auto& [key, value] : *found) {
+    if (key.find(kPart) != std::string::npos) continue;
+    if (!value.starts_with(kPart)) {
+      whole.emplace(key, std::move(value));
+      continue;
+    }
+    const size_t parts = std::strtoul(value.c_str() + std::string_view(kPart).size(), nullptr, 10);
+    std::string text;
+    bool all = true;
+    for (size_t i = 0; all && i < parts; ++i) {
+      const auto part = found->find(PartKey(key, i));
+      all = part != found->end();
+      if (all) text += std::exchange(part->second, {});
+    }
+    if (all) whole.emplace(key, std::move(text));
+    if (!all) LogError("the record ", key, " lacks a part; it is left out");
+  }
+  return whole;
+}
 
 Records::Records(EventLoop* loop, BlockingLane* lane, Store* store, Duration ttl,
                  std::function<void()> refill)
@@ -96,9 +127,17 @@ void Records::Begin() {
 Status Records::Apply(Store& store, const Write& write, Duration ttl) {
   Status status = Status::Ok();
   if (write.kind == Kind::kPut) {
-    status = store.Put(write.key, write.value, ttl);
+    status = write.value.size() > kPartBytes ? PutParts(store, write, ttl)
+                                             : store.Put(write.key, write.value, ttl);
   } else if (write.kind == Kind::kDelete) {
-    status = store.Delete(write.key);
+    // Parts belong to what never changes, and are rare: they are looked for one by one.
+    for (size_t i = 0; status.ok(); ++i) {
+      const Result<std::optional<std::string>> part = store.Get(PartKey(write.key, i));
+      if (!part.ok()) status = part.error();
+      if (!part.ok() || !part->has_value()) break;
+      status = store.Delete(PartKey(write.key, i));
+    }
+    if (status.ok()) status = store.Delete(write.key);
   } else if (const Result<size_t> deleted = store.DeletePrefix(write.key); !deleted.ok()) {
     status = deleted.error();
   }
@@ -106,6 +145,17 @@ Status Records::Apply(Store& store, const Write& write, Duration ttl) {
   // It never will take this one, and the others are not to wait for it.
   LogError("cannot keep ", write.key, ": ", status.error().message);
   return Status::Ok();
+}
+
+// What names the parts comes last.
+Status Records::PutParts(Store& store, const Write& write, Duration ttl) {
+  size_t parts = 0;
+  for (size_t at = 0; at < write.value.size(); at += kPartBytes, ++parts) {
+    Status put = store.Put(PartKey(write.key, parts),
+                           std::string_view(write.value).substr(at, kPartBytes), ttl);
+    if (!put.ok()) return put;
+  }
+  return store.Put(write.key, kPart + std::to_string(parts), ttl);
 }
 
 // `rest`: what was not written. `lost`: nor is there anything else.

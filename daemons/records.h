@@ -4,26 +4,43 @@
 // take, because it is away, is offered to it again until it does; a store that comes back empty
 // is noticed by the mark that it has lost, and gets everything anew. An answer that promises
 // something leaves when that is kept (WhenKept), so that no head forgets what another has promised.
+// A value larger than the store takes is kept in parts, which Load puts together again.
 // Thread: the loop's; the lane runs one batch at a time.
-// Limits: kWaitersMax answers wait, more are dropped: who has asked asks again.
+// Limits: kWaitersMax answers wait, more are dropped: who has asked asks again. kPartBytes of one
+// value in one piece.
 #pragma once
 
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/log.h"
 #include "runtime/store.h"
+#include "runtime/wire.h"
 
 namespace troupe::daemons {
+
+// A record of this release, an earlier or a later one. Nothing, told in the log, if it cannot be
+// read; it stays in the store then.
+template <class T>
+[[nodiscard]] std::optional<T> ReadRecord(uint8_t type, const std::string& key,
+                                          const std::string& bytes) {
+  Result<T> record = wire::DecodeRecord<T>(type, bytes);
+  if (record.ok()) return std::move(*record);
+  LogError("the record ", key, " cannot be read and is passed over: ", record.error().message);
+  return std::nullopt;
+}
 
 class Records {
  public:
   static constexpr size_t kWaitersMax = 100'000;
+  static constexpr size_t kPartBytes = size_t{4} << 20;
   static constexpr Duration kRetry = milliseconds(50);
   static constexpr Duration kLook = seconds(1);  // Between two looks for the mark.
 
@@ -34,6 +51,9 @@ class Records {
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
 
+  // All whose keys begin with `prefix`, whole; what is not whole is left out, and logged.
+  [[nodiscard]] static Result<std::map<std::string, std::string>> Load(Store& store,
+                                                                       const std::string& prefix);
   void Put(const std::string& key, std::string value);
   void Delete(const std::string& key);
   void DeletePrefix(const std::string& prefix);
@@ -61,6 +81,7 @@ class Records {
   void RunWaiters();
   void Look();
   [[nodiscard]] static Status Apply(Store& store, const Write& write, Duration ttl);
+  [[nodiscard]] static Status PutParts(Store& store, const Write& write, Duration ttl);
 
   EventLoop* const loop_;
   BlockingLane* const lane_;

@@ -1,6 +1,8 @@
 #include "daemons/signals.h"
 
+#include <malloc.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -28,6 +30,19 @@ void PrepareSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+void PrepareMemory() {
+  constexpr int kOwnPagesFrom = 256 << 10;  // Fixed: else it grows with what is freed.
+  ::mallopt(M_MMAP_THRESHOLD, kOwnPagesFrom);
+  ::mallopt(M_TRIM_THRESHOLD, 2 * kOwnPagesFrom);
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition, Duration interval) {
   const sigset_t set = StopSignals();
   const int signals = ::signalfd(-1, &set, SFD_CLOEXEC);
@@ -40,6 +55,8 @@ StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition, D
                static_cast<int>(std::chrono::duration_cast<milliseconds>(interval).count()));
     if (ready < 0 && errno != EINTR) break;
     if ((items[0].revents & POLLIN) != 0) {
+      signalfd_siginfo taken{};  // Else it would end the next wait, too.
+      (void)!::read(signals, &taken, sizeof taken);
       cause = StopCause::kSignal;
       break;
     }

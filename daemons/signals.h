@@ -13,6 +13,11 @@ enum class StopCause { kSignal, kLifeline, kCondition };
 
 // Blocks SIGTERM and SIGINT for this and later threads and ignores SIGPIPE; call first in main.
 void PrepareSignals();
+// What is freed of large payloads goes back to the system at once: a daemon's size says what it
+// holds.
+void PrepareMemory();
+// As many descriptors as the system allows; who is started from here inherits that.
+void RaiseDescriptorLimit();
 // Returns at a signal, when `lifeline_fd` (or -1) reaches its end, or when `condition` becomes
 // true; it is looked at every `interval`.
 StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition,

@@ -1,15 +1,18 @@
 #include "daemons/troupe.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
 #include "daemons/actor_link.h"
 #include "daemons/actor_process.h"
 #include "daemons/driver_client.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/process.h"
 
 namespace troupe::internal {
@@ -23,16 +26,29 @@ std::string SelfPath() {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
 }
 
-Result<std::string> FindBinDir(const std::string& given) {
-  const std::string self = SelfPath();
-  for (const std::string& dir : {given, Env("TROUPE_BIN_DIR"), self.substr(0, self.rfind('/'))}) {
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// The file that this code was linked into: the program, or libtroupe_c.so.
+std::string OwnFile() {
+  Dl_info info{};
+  static const char here = 0;
+  const bool known = ::dladdr(&here, &info) != 0 && info.dli_fname != nullptr;
+  std::error_code error;
+  return known ? std::filesystem::canonical(info.dli_fname, error).string() : "";
+}
+
+Result<std::string> FindBinDir(const std::string& given, const std::string& installed) {
+  for (const std::string& dir : {given, Env("TROUPE_BIN_DIR"), FolderOf(SelfPath()),
+                                 FolderOf(FolderOf(OwnFile())) + "/bin", installed}) {
     if (!dir.empty() && ::access((dir + "/troupe-local").c_str(), X_OK) == 0) return dir;
   }
   Result<std::string> local = FindProgram("troupe-local");
   if (local.ok()) return local->substr(0, local->rfind('/'));
-  return Error{ErrorCode::kNotFound,
-               "troupe-local was found neither beside this program nor on PATH; set TROUPE_BIN_DIR "
-               "or InitOptions::bin_dir to the folder of the daemons"};
+  return Error{
+      ErrorCode::kNotFound,
+      "troupe-local was found neither beside this program, nor in its prefix, nor on PATH; set "
+      "TROUPE_BIN_DIR "
+      "or InitOptions::bin_dir to the folder of the daemons"};
 }
 
 // A driver's part of the cluster, in the order in which it is to be taken down.
@@ -55,10 +71,10 @@ void Print(const actors::ActorOutput& output) {
   const std::string prefix =
       "(" + output.type + " pid=" + std::to_string(output.pid) + " node=" + output.node + ") ";
   std::string text;
-  for (const std::string& line : output.lines) text += prefix + line + "\n";
   if (output.dropped > 0)
     text += prefix + "[" + std::to_string(output.dropped) +
             " lines dropped: printed faster than they could be sent]\n";
+  for (const std::string& line : output.lines) text += prefix + line + "\n";
   std::cerr << text;
 }
 
@@ -69,22 +85,23 @@ void HostIfWorker(const actors::TypeTable& types) {
   if (daemons::InActorProcess()) daemons::HostAssigned({types, {{SelfPath()}, {}}});
 }
 
-Result<Runtime> Start(const InitOptions& options, actors::TypeTable types) {
+Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
+                      const std::string& installed) {
   daemons::DriverOptions driver_options;
   driver_options.address = options.address.empty() ? Env("TROUPE_ADDRESS") : options.address;
   driver_options.key_file = options.key_file.empty() ? Env("TROUPE_KEY_FILE") : options.key_file;
   driver_options.resources = options.resources;
   driver_options.log_dir = options.log_dir;
   const bool embedded = driver_options.address.empty();
-  Result<std::string> bin_dir = FindBinDir(options.bin_dir);
+  Result<std::string> bin_dir = FindBinDir(options.bin_dir, installed);
   if (embedded && !bin_dir.ok()) return bin_dir.error();
   if (bin_dir.ok()) driver_options.bin_dir = *bin_dir;
   const bool remote = !embedded && !driver_options.address.starts_with("ipc://");
   CurveKeys keys;
   if (remote) {
-    Result<CurveKeys> loaded = LoadCurveKeys(driver_options.key_file);
+    const Result<ClientKeys> loaded = LoadClientKeys(driver_options.key_file);
     if (!loaded.ok()) return loaded.error();
-    keys = *loaded;
+    keys = loaded->own;
   }
   auto driver = std::make_shared<Driver>();
   Result<std::unique_ptr<daemons::DriverClient>> client =

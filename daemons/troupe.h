@@ -26,13 +26,18 @@
 #include "actors/actor_macros.h"
 #include "actors/runtime.h"
 
+#ifndef TROUPE_INSTALLED_BIN_DIR  // The CMake package of an installed Troupe says where it is.
+#define TROUPE_INSTALLED_BIN_DIR ""
+#endif
+
 namespace troupe {
 
 struct InitOptions {
   std::string address;   // Empty: an embedded cluster of this machine. Else "HOST:PORT" of a head,
                          // or what the environment variable TROUPE_ADDRESS says.
   std::string key_file;  // The cluster's key pair, for an address; or TROUPE_KEY_FILE.
-  // Where the daemons are; empty: beside this program, then $TROUPE_BIN_DIR, then PATH.
+  // Where the daemons are; empty: $TROUPE_BIN_DIR, beside this program, in the bin folder of the
+  // prefix that it or libtroupe_c.so is in, in that of the Troupe it was built with, then PATH.
   std::string bin_dir;
   std::map<std::string, double> resources;  // Embedded: what the machine offers.
   // Where other processes can call actors of this one; empty: the address that reaches the head.
@@ -42,7 +47,9 @@ struct InitOptions {
 };
 
 namespace internal {
-Result<Runtime> Start(const InitOptions& options, actors::TypeTable types);
+// `installed`: where the daemons of this program's Troupe were when it was built.
+Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
+                      const std::string& installed = "");
 // If this process was started as a worker: hosts its actor and exits the process.
 void HostIfWorker(const actors::TypeTable& types);
 }  // namespace internal
@@ -55,7 +62,7 @@ template <actors::DescribedActor... T>
   actors::TypeTable types = actors::RegisteredTypes();
   (types.AddActor<T>(), ...);
   internal::HostIfWorker(types);
-  return internal::Start(options, std::move(types));
+  return internal::Start(options, std::move(types), TROUPE_INSTALLED_BIN_DIR);
 }
 
 }  // namespace troupe

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
+#include "daemons/spool.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/process.h"
@@ -19,6 +22,7 @@ constexpr Duration kHelloInterval = milliseconds(300);
 constexpr Duration kHelloRetry = milliseconds(5);  // While the first link to the head comes up.
 constexpr Duration kFirstLinkTime = seconds(2);
 constexpr Duration kRepeatResult = milliseconds(200);
+constexpr Duration kRepeatPart = seconds(1);
 
 }  // namespace
 
@@ -58,9 +62,9 @@ Status WorkerClient::Start() {
   ZmqTransportOptions options;
   options.name = process_;
   if (const std::string path = Env("TROUPE_WORKER_KEY_FILE"); !path.empty()) {
-    Result<CurveKeys> keys = LoadCurveKeys(path);
+    const Result<ClientKeys> keys = LoadClientKeys(path);
     if (!keys.ok()) return keys.error();
-    options.keys = *keys;
+    options.keys = keys->own;
   }
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(options);
   if (!transport.ok()) return transport.error();
@@ -134,6 +138,12 @@ void WorkerClient::OnFrame(const std::string& frame) {
   } else if (*type == kFrameAssignment) {
     Result<Assignment> assignment = wire::Decode<Assignment>(*type, frame);
     if (assignment.ok()) OnAssignment(std::move(*assignment));
+  } else if (*type == kFramePartTaken) {
+    Result<PartTaken> taken = wire::Decode<PartTaken>(*type, frame);
+    std::lock_guard lock(mu_);
+    if (!taken.ok() || taken->upload != upload_) return;
+    have_ = taken->have;
+    changed_.notify_all();
   } else if (*type == kFrameReleaseWorker) {
     released_.store(true);
     changed_.notify_all();
@@ -213,12 +223,42 @@ std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {
 
 void WorkerClient::Preloaded() { preloaded_.store(true); }
 
+bool WorkerClient::Upload(uint64_t number, const std::string& payload, Time deadline) {
+  std::unique_lock lock(mu_);
+  if (upload_ != number) have_ = 0;
+  upload_ = number;
+  uint64_t sent = have_;
+  while (have_ < payload.size()) {
+    if (released_.load() || SteadyClock().Now() >= deadline) return false;
+    const uint64_t have = have_;
+    sent = std::max(sent, have);
+    lock.unlock();
+    while (sent < payload.size() && sent < have + kUploadWindowBytes) {
+      const WorkerPart part{process_, number, sent, payload.size(),
+                            payload.substr(sent, kPartBytes)};
+      sent += part.bytes.size();
+      (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerPart, part));
+    }
+    lock.lock();
+    changed_.wait_for(lock, kRepeatPart, [&] { return have_ != have || released_.load(); });
+    if (have_ <= have) sent = have_;  // What was sent is lost, or the head is another one.
+  }
+  return true;
+}
+
 void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
   Hello(false);  // With the last counts.
+  const std::lock_guard one(upload_mu_);
   WorkerResult result;
   result.process = process_;
   result.ok = ok;
-  result.payload = std::move(payload);
+  std::string large;
+  if (payload.size() > kInlinePayloadBytes) {
+    result.upload = ++last_upload_;
+    large = std::move(payload);
+  } else {
+    result.payload = std::move(payload);
+  }
   result.job = assignment_.job;
   result.member = assignment_.member;
   if (agent_) {
@@ -227,25 +267,38 @@ void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
   }
   const std::string frame = wire::Encode(kFrameWorkerResult, result);
   const Time deadline = SteadyClock().Now() + limit;
-  std::unique_lock lock(mu_);
   while (!released_.load() && SteadyClock().Now() < deadline) {
+    if (result.upload != 0 && !Upload(result.upload, large, deadline)) continue;
     (void)transport_->Send(kHeadName, frame);
-    changed_.wait_for(lock, kRepeatResult, [this] { return released_.load(); });
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, kRepeatResult,
+                      [&] { return released_.load() || (upload_ != 0 && have_ < large.size()); });
   }
 }
 
-void WorkerClient::Note(const std::string& kind, uint64_t bytes, std::string payload) {
+Status WorkerClient::Note(const std::string& kind, uint64_t bytes, std::string payload,
+                          Duration limit) {
   WorkerNote note;
   note.process = process_;
   note.kind = kind;
   note.bytes = bytes;
-  note.payload = std::move(payload);
+  std::unique_lock one(upload_mu_, std::defer_lock);
+  if (payload.size() > kInlinePayloadBytes) {
+    one.lock();
+    note.upload = ++last_upload_;
+    if (!Upload(note.upload, payload, SteadyClock().Now() + limit) && !released_.load()) {
+      return Error{ErrorCode::kDeadlineExceeded,
+                   "nobody took a report of " + std::to_string(payload.size()) + " bytes"};
+    }
+  } else {
+    note.payload = std::move(payload);
+  }
   if (agent_) {
     note.job = assignment_.job;
     note.member = assignment_.member;
     note.epoch = agent_->Current().view.epoch;
   }
-  (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerNote, note));
+  return transport_->Send(kHeadName, wire::Encode(kFrameWorkerNote, note));
 }
 
 }  // namespace troupe::daemons

@@ -41,7 +41,9 @@ class WorkerClient {
   void Preloaded();
   // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
   void Finish(bool ok, std::string payload, Duration limit);
-  void Note(const std::string& kind, uint64_t bytes, std::string payload);
+  // A large payload blocks, up to `limit`, until the head has it.
+  Status Note(const std::string& kind, uint64_t bytes, std::string payload,
+              Duration limit = seconds(600));
   // Where others can call this process (an actor's listening address); told to the head with the
   // next hello.
   void Announce(const PeerAddress& address);
@@ -62,6 +64,8 @@ class WorkerClient {
   void OnAssignment(Assignment assignment);
   static void SeeDevices(Assignment& assignment);
   void Hello(bool again);
+  // Until the head has all of it; false if that took longer, or nobody waits for it any more.
+  bool Upload(uint64_t number, const std::string& payload, Time deadline);
 
   CommunicatorFactory factory_;
   std::string process_;
@@ -76,8 +80,13 @@ class WorkerClient {
   std::atomic<bool> released_{false};
   std::atomic<bool> preloaded_{false};
 
+  std::mutex upload_mu_;  // Held while there is an upload: one after the other.
+  uint64_t last_upload_ = 0;
+
   // Guarded by mu_.
   mutable std::mutex mu_;
+  uint64_t upload_ = 0;  // The current one,
+  uint64_t have_ = 0;    // and what the head has of it.
   std::condition_variable changed_;
   std::deque<Assignment> waiting_;
   bool preload_seen_ = false;

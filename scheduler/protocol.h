@@ -31,12 +31,16 @@ enum FrameType : uint8_t {
   kFrameWorkerNote = 13,
   kFrameReleaseWorker = 14,
   kFrameLogTail = 15,
+  kFrameOutputTaken = 16,
+  kFrameWorkerPart = 17,
+  kFramePartTaken = 18,
   kFrameSubmitJob = 20,
   kFrameJobCommand = 21,
   kFrameDriverReply = 22,
   kFrameSubscribe = 23,
   kFrameJobEvents = 24,
   kFrameQuery = 25,
+  kFrameDriverHello = 26,
   kFrameGroupReport = 50,
   kFrameGroupCommand = 51,
 };
@@ -90,10 +94,11 @@ struct NodeHello {
   std::string notice;      // A preemption notice; empty: none.
   uint64_t notice_ms = 0;  // Time left when it was read.
   NodeAnswer heard;        // The last it got.
+  uint64_t output = 0;     // The last WorkerOutput that is on its way; 0: none is.
   template <class A>
   void Fields(A& a) {
     a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
-      notice_ms, heard);
+      notice_ms, heard, output);
   }
 };
 
@@ -177,10 +182,20 @@ struct WorkerOutput {
   std::string process;
   bool is_stderr = false;
   std::vector<std::string> lines;
-  uint64_t dropped = 0;  // Lines lost because the worker printed faster than they could be sent.
+  uint64_t dropped = 0;  // Lines before these that are not told: it printed too fast for that.
+  std::string file;      // Where all of them are on the node's host; empty: nowhere.
+  uint64_t number = 0;   // Counts up; answered with OutputTaken.
   template <class A>
   void Fields(A& a) {
-    a(process, is_stderr, lines, dropped);
+    a(process, is_stderr, lines, dropped, file, number);
+  }
+};
+
+struct OutputTaken {  // All output up to this one has arrived, or is lost; more may come.
+  uint64_t number = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(number);
   }
 };
 
@@ -241,9 +256,31 @@ struct WorkerResult {  // Repeated until ReleaseWorker.
   bool ok = false;
   int rank = -1;
   std::string payload;
+  uint64_t upload = 0;  // If not zero, the payload has come in parts.
   template <class A>
   void Fields(A& a) {
-    a(process, job, member, ok, rank, payload);
+    a(process, job, member, ok, rank, payload, upload);
+  }
+};
+
+struct WorkerPart {  // Of a large payload. Answered with PartTaken when there is room for more.
+  std::string process;
+  uint64_t upload = 0;
+  uint64_t offset = 0;
+  uint64_t total = 0;
+  std::string bytes;
+  template <class A>
+  void Fields(A& a) {
+    a(process, upload, offset, total, bytes);
+  }
+};
+
+struct PartTaken {
+  uint64_t upload = 0;
+  uint64_t have = 0;  // Bytes, from the beginning.
+  template <class A>
+  void Fields(A& a) {
+    a(upload, have);
   }
 };
 
@@ -255,9 +292,10 @@ struct WorkerNote {  // What user code reports, and state transfers. At most onc
   uint64_t epoch = 0;
   uint64_t bytes = 0;
   std::string payload;
+  uint64_t upload = 0;  // As of WorkerResult.
   template <class A>
   void Fields(A& a) {
-    a(process, job, member, kind, epoch, bytes, payload);
+    a(process, job, member, kind, epoch, bytes, payload, upload);
   }
 };
 
@@ -292,12 +330,13 @@ struct JobSpec {
   int64_t reset_limit = -1;
   uint32_t spares = 1;
   uint32_t lease_ms = 2000;
-  bool detached = false;
+  bool detached = false;           // It goes on without its driver, however long.
+  double driver_silence_s = 3600;  // Else it ends when its driver is not heard for so long.
   template <class A>
   void Fields(A& a) {
     a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload,
       env, worker_argv, elastic_timeout_s, start_timeout_s, stall_report_s, stall_remove_s,
-      reset_limit, spares, lease_ms, detached);
+      reset_limit, spares, lease_ms, detached, driver_silence_s);
   }
 };
 
@@ -311,12 +350,22 @@ struct SubmitJob {
   }
 };
 
+struct DriverHello {  // Its heartbeat, whatever it has.
+  std::string driver;
+  std::string place;        // See runtime/process_place.h.
+  double silence_s = 3600;  // As of JobSpec, for its actors.
+  template <class A>
+  void Fields(A& a) {
+    a(driver, place, silence_s);
+  }
+};
+
 struct JobCommand {
   uint64_t request = 0;
-  std::string job;
-  std::string kind;  // "resize", "drain", "cancel".
+  std::string job;   // "leave": the driver that ends.
+  std::string kind;  // "resize", "drain", "cancel", "drain_node", "leave".
   uint32_t workers = 0;
-  std::string member;
+  std::string member;        // "drain_node": the node.
   uint64_t deadline_ms = 0;  // "drain": then the worker is ended; 0: never.
   template <class A>
   void Fields(A& a) {
@@ -347,14 +396,18 @@ struct DriverReply {
   }
 };
 
-struct Subscribe {  // Also the driver's heartbeat.
+struct Subscribe {  // Also a sign of life of the driver, or of one that looks on.
   std::string driver;
   std::string job;
-  std::string log;    // Which head incarnation the sequence refers to.
-  uint64_t next = 0;  // First event not seen.
+  std::string log;          // Which head incarnation the sequence refers to.
+  uint64_t next = 0;        // First event not seen,
+  uint64_t offset = 0;      // and how much of its payload is here.
+  uint64_t room = 1 << 20;  // So many bytes the driver takes beyond that; 0: none now.
+  bool lost = false;        // What was sent after that has not arrived: send it again.
+  bool watch = false;       // It looks on, and is not to become the run's driver.
   template <class A>
   void Fields(A& a) {
-    a(driver, job, log, next);
+    a(driver, job, log, next, offset, room, lost, watch);
   }
 };
 
@@ -362,9 +415,10 @@ struct JobEvent {
   std::string kind;  // As the Python API names them.
   std::string json;  // Everything but the payload.
   std::string payload;
+  uint64_t rest = 0;  // Bytes of the payload that follow in later frames.
   template <class A>
   void Fields(A& a) {
-    a(kind, json, payload);
+    a(kind, json, payload, rest);
   }
 };
 
@@ -372,10 +426,12 @@ struct JobEvents {
   std::string job;
   std::string log;
   uint64_t first = 0;
+  uint64_t offset = 0;  // Where in its payload the part of the first one begins.
+  uint64_t oldest = 0;  // None before this one is kept any more.
   std::vector<JobEvent> events;
   template <class A>
   void Fields(A& a) {
-    a(job, log, first, events);
+    a(job, log, first, offset, oldest, events);
   }
 };
 

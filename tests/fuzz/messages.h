@@ -41,6 +41,9 @@ void ForEachMessage(F&& f) {
   f(MessageOf<Assignment>{"Assignment", kFrameAssignment});
   f(MessageOf<WorkerResult>{"WorkerResult", kFrameWorkerResult});
   f(MessageOf<WorkerNote>{"WorkerNote", kFrameWorkerNote});
+  f(MessageOf<WorkerPart>{"WorkerPart", kFrameWorkerPart});
+  f(MessageOf<PartTaken>{"PartTaken", kFramePartTaken});
+  f(MessageOf<OutputTaken>{"OutputTaken", kFrameOutputTaken});
   f(MessageOf<ReleaseWorker>{"ReleaseWorker", kFrameReleaseWorker});
   f(MessageOf<SubmitJob>{"SubmitJob", kFrameSubmitJob});
   f(MessageOf<JobCommand>{"JobCommand", kFrameJobCommand});

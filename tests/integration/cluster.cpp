@@ -67,7 +67,7 @@ void Cluster::Start(const JobOptions& options) {
 void Cluster::Handle(const JobEvent& event) {
   const std::string& json = event.json;
   if (event.kind == "log") {
-    std::cerr << JsonField(json, 0, "line") << "\n";
+    std::cerr << json.substr(json.find("\"lines\":")) << "\n";
   } else if (event.kind == "done") {
     state_ = JsonField(json, 0, "state");
     reason_ = JsonField(json, 0, "reason");

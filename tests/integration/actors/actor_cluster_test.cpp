@@ -83,7 +83,14 @@ TEST_F(ActorCluster, AnActorSpawnsOthersThatDieWithIt) {
   const auto here = boss.Call(&Boss::HireHere, 40).Get(kSoon);
   ASSERT_TRUE(here.ok()) << here.error().ToString();
   EXPECT_EQ(In(here->Call(&Counter::Add, 2)), 42);
+  // They end after it, each in its own process: a call on the way there may still be answered.
+  std::promise<void> hired_down;
+  std::promise<void> here_down;
+  const MonitorGuard one = hired->Monitor([&](const Error&) { hired_down.set_value(); });
+  const MonitorGuard other = here->Monitor([&](const Error&) { here_down.set_value(); });
   ASSERT_TRUE(boss.Kill().ok());
+  for (std::promise<void>* down : {&hired_down, &here_down})
+    ASSERT_EQ(down->get_future().wait_for(kSoon), std::future_status::ready);
   EXPECT_EQ(hired->Call(&Counter::Value).Get(kSoon).error().code, ErrorCode::kPeerGone);
   EXPECT_EQ(here->Call(&Counter::Value).Get(kSoon).error().code, ErrorCode::kPeerGone);
 }

@@ -99,6 +99,8 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
   if (gpus_ > 0) submit.spec.resources["GPU"] = 1;
   submit.spec.spares = spares;
   submit.spec.payload = "work";
+  submit.spec.detached = detached_;
+  submit.spec.driver_silence_s = silence_s_;
   Say(kFrameSubmitJob, "d", submit);
 }
 

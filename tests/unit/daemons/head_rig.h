@@ -23,6 +23,9 @@ class HeadRig {
 
   // Before anything else: the node has GPUs, and each worker of the job wants one.
   void HaveGpus(double count) { gpus_ = count; }
+  // Of the job that is submitted.
+  void Detach() { detached_ = true; }
+  void MayBeSilent(double seconds) { silence_s_ = seconds; }
   // A node "n" with 8 CPUs, which says hello again as time passes.
   void JoinNode();
   [[nodiscard]] NodeHello Hello() const;  // What it would say now.
@@ -88,6 +91,8 @@ class HeadRig {
   bool cut_ = false;
   double other_cpus_ = 0;
   double gpus_ = 0;
+  bool detached_ = false;
+  double silence_s_ = 15;
   std::map<size_t, groups::Report> reports_;
   std::map<std::string, std::vector<int>> signals_;
   std::map<std::string, std::vector<groups::Command>> commands_;

@@ -380,6 +380,7 @@ TEST_F(HeadNodes, AWorkerThatIsListedAsEndedHasDied) {
   NodeHello hello = rig_.Hello();
   for (RunningWorker& w : hello.workers) w.ended = w.process == rig_.process(1);
   rig_.Say(kFrameNodeHello, "node-n", hello);
+  rig_.Pass(kCauseGrace + seconds(1));
   EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
 }
 
@@ -516,6 +517,29 @@ TEST(HeadMetrics, TheCountsOfWorkersAddUp) {
   rig.Say(kFrameWorkerExited, "node-n", WorkerExited{rig.process(0), false, "killed", 0, {}});
   EXPECT_EQ(metrics::Value(metrics::Id::kMailboxDepth), 0);
   EXPECT_EQ(metrics::Value(metrics::Id::kActorCalls) - calls, 7);
+}
+
+TEST(HeadLost, ARunThatNobodyKnowsIsToldAsLost) {
+  HeadRig rig;
+  rig.Say(kFrameSubscribe, "d", Subscribe{"d", "unknown", "another head's", 7});
+  ASSERT_EQ(rig.told(), std::vector<std::string>{"done failed"});
+  EXPECT_NE(rig.events().back().at("reason").get<std::string>().find("lost this run"),
+            std::string::npos);
+}
+
+TEST(HeadLost, ALargeRunOutlivesItsHead) {
+  HeadRig rig;
+  rig.JoinNode();
+  SubmitJob submit;
+  submit.request = 1;
+  submit.driver = "d";
+  submit.spec.job = "j";
+  submit.spec.resources = {{"CPU", 1}};
+  submit.spec.payload = std::string(size_t{20} << 20, 'p');
+  rig.Say(kFrameSubmitJob, "d", submit);
+  rig.Restart();
+  rig.Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
+  EXPECT_EQ(rig.told(), std::vector<std::string>{}) << "it is not lost";
 }
 
 }  // namespace

@@ -153,12 +153,38 @@ TEST_F(RecordsTest, APrefixIsGoneAndWhatCameAfterItIsNot) {
 }
 
 TEST_F(RecordsTest, WhatNoStoreTakesHoldsNobodyUp) {
-  records_.Put("large", std::string(kStoreValueBytesMax + 1, 'x'));
+  records_.Put(std::string(kStoreKeyBytesMax + 1, 'k'), "its key is too long");
   Put("a", "1");
   Note("a");
   Settle();
   EXPECT_EQ(Stored(), truth_);
   EXPECT_THAT(noted_, ElementsAre("a"));
+}
+
+TEST_F(RecordsTest, AValueOverTheLimitOfTheStoreIsKeptInParts) {
+  std::string large(2 * kStoreValueBytesMax + 1, 'x');
+  for (size_t i = 0; i < large.size(); i += 4096) large[i] = static_cast<char>('a' + i / 4096 % 26);
+  records_.Put("large", large);
+  records_.Put("job/1/spec", "small");
+  Note("large");
+  Settle();
+  EXPECT_THAT(noted_, ElementsAre("large"));
+  Result<std::map<std::string, std::string>> loaded = Records::Load(store_, "large");
+  ASSERT_TRUE(loaded.ok());
+  ASSERT_EQ(loaded->size(), 1U);
+  EXPECT_TRUE(loaded->at("large") == large);
+  EXPECT_EQ(Records::Load(store_, "job/")->at("job/1/spec"), "small");
+  ASSERT_TRUE(store_.Delete("large#part1").ok());
+  EXPECT_TRUE(Records::Load(store_, "large")->empty()) << "half of it is nothing";
+}
+
+TEST_F(RecordsTest, NoPartOutlivesItsValue) {
+  records_.Put("large", std::string(kStoreValueBytesMax + 1, 'x'));
+  Settle();
+  EXPECT_GT(store_.List("large")->size(), 1U);
+  records_.Delete("large");
+  Settle();
+  EXPECT_TRUE(store_.List("large")->empty());
 }
 
 TEST_F(RecordsTest, WaitersAreBounded) {

@@ -1,0 +1,152 @@
+// troupe-guard PROGRAM ARG...: between a node and one worker. When the worker ends, or the node,
+// however that comes, it ends whatever the worker has started, then itself like the worker.
+//
+// It is a child subreaper: forks, sessions and double forks of the worker do not escape it. Its
+// stdin is a socket of the node (see GuardedProcess): it tells the worker's pid there, takes
+// signals for the worker, and reads the node's end from its close.
+// It includes nothing but libc and runtime/descendants.cpp: there is one per worker.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "runtime/descendants.h"
+
+namespace {
+
+constexpr troupe::Duration kEndLimit = troupe::seconds(5);
+constexpr int kNode = 0;
+constexpr int kNoProgram = 127;
+// Where memory runs out the kernel ends workers, not the daemons beside them.
+constexpr int kWorkerOomScore = 500;
+
+// More may be ended than this process was to be; never less.
+void OfferToOomKiller() {
+  char text[16] = "";
+  int fd = ::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+  if (fd < 0) return;
+  const int now = ::read(fd, text, sizeof text - 1) > 0 ? std::atoi(text) : 0;
+  const std::string score = std::to_string(std::max(now, kWorkerOomScore));
+  (void)!::write(fd, score.data(), score.size());
+  ::close(fd);
+}
+
+[[noreturn]] void RunWorker(char** argv, int guard) {
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != guard) ::_exit(kNoProgram);
+  (void)::setpgid(0, 0);
+  sigset_t none;
+  sigemptyset(&none);
+  (void)::sigprocmask(SIG_SETMASK, &none, nullptr);
+  OfferToOomKiller();
+  const int null = ::open("/dev/null", O_RDONLY);
+  if (null < 0 || ::dup2(null, 0) != 0) ::_exit(kNoProgram);
+  if (null > 2) ::close(null);
+  ::execvp(argv[0], argv);
+  std::fprintf(stderr, "cannot start %s: %s\n", argv[0], std::strerror(errno));
+  std::fflush(stderr);
+  ::_exit(kNoProgram);
+}
+
+bool HasEnded(int worker) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(worker), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == worker;
+}
+
+// The worker is not reaped yet, so the numbers are still its own.
+void Signal(int worker, int signal) {
+  (void)::kill(worker, signal);
+  (void)::kill(-worker, signal);
+}
+
+// Orphans that ended while the worker lives.
+void Reap(int worker) {
+  siginfo_t info{};
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
+         info.si_pid != worker) {
+    (void)::waitpid(info.si_pid, nullptr, WNOHANG);
+    info.si_pid = 0;
+  }
+}
+
+// Until the worker has ended, or the node.
+void Watch(int worker, int signals) {
+  while (!HasEnded(worker)) {
+    Reap(worker);
+    pollfd items[2] = {{signals, POLLIN, 0}, {kNode, POLLIN, 0}};
+    (void)::poll(items, 2, -1);
+    if ((items[0].revents & POLLIN) != 0) {
+      signalfd_siginfo info{};
+      if (::read(signals, &info, sizeof info) == sizeof info && info.ssi_signo != SIGCHLD)
+        Signal(worker, static_cast<int>(info.ssi_signo));
+    }
+    if (items[1].revents == 0) continue;
+    unsigned char signal = 0;
+    const ssize_t got = ::recv(kNode, &signal, 1, MSG_DONTWAIT);
+    if (got == 1) Signal(worker, signal);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
+  }
+}
+
+int EndLike(int status) {
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  const rlimit no_core{0, 0};
+  (void)::setrlimit(RLIMIT_CORE, &no_core);
+  const int signal = WTERMSIG(status);
+  (void)::prctl(PR_SET_DUMPABLE, 0);
+  std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  (void)::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  (void)::raise(signal);
+  return 128 + signal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fputs("troupe-guard is started by troupe-node\n", stderr);
+    return 2;
+  }
+  troupe::BecomeSubreaper();
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  (void)::sigprocmask(SIG_BLOCK, &set, nullptr);
+  const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int self = ::getpid();
+  const int worker = ::fork();
+  if (worker == 0) {
+    std::signal(SIGPIPE, SIG_DFL);
+    RunWorker(argv + 1, self);
+  }
+  if (worker < 0 || signals < 0) {
+    std::fprintf(stderr, "cannot start %s: %s\n", argv[1], std::strerror(errno));
+    return kNoProgram;
+  }
+  (void)::send(kNode, &worker, sizeof worker, MSG_NOSIGNAL);
+  Watch(worker, signals);
+  int status = SIGKILL;  // As wait(2) gives it, if the node is gone.
+  if (HasEnded(worker)) {
+    Signal(worker, SIGKILL);  // Its group, before the number is free.
+    (void)::waitpid(worker, &status, 0);
+  }
+  (void)troupe::EndDescendants(kEndLimit);
+  return EndLike(status);
+}

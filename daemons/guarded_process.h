@@ -1,0 +1,50 @@
+// GuardedProcess: a worker's process with its guard (troupe-guard), from which nothing that the
+// worker starts gets away.
+//
+// The guard lives as long as the worker and what it started; its exit status is the worker's. It
+// ends them when this process ends, however that comes, and when this object is destroyed.
+// Thread: owner only; Start from any.
+// Owns: the guard's descriptors and the socket that keeps it.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "runtime/process.h"
+
+namespace troupe::daemons {
+
+class GuardedProcess {
+ public:
+  // `guard` is the path of troupe-guard. The command's program is looked for here, so that one that
+  // is missing is an error and not an exit.
+  static Result<GuardedProcess> Start(const std::string& guard, SpawnOptions command);
+  GuardedProcess() = default;
+  ~GuardedProcess();
+  GuardedProcess(GuardedProcess&& other) noexcept;
+  GuardedProcess& operator=(GuardedProcess&& other) noexcept;
+
+  // The worker's; 0 until the guard has told it.
+  [[nodiscard]] int pid();
+  [[nodiscard]] int guard_pid() const { return guard_.pid(); }
+  [[nodiscard]] int pidfd() const { return guard_.pidfd(); }  // Readable when all have ended.
+  [[nodiscard]] int stdout_fd() const { return guard_.stdout_fd(); }
+  [[nodiscard]] int stderr_fd() const { return guard_.stderr_fd(); }
+  // Signals the worker and its process group; a second SIGKILL ends the guard as well, and what is
+  // left then is an orphan of this process.
+  void Kill(int signal);
+  [[nodiscard]] bool killed() const { return killed_; }  // By us.
+  std::optional<ExitInfo> TryReap() { return guard_.TryReap(); }
+  // SIGTERM, then SIGKILL after `grace`; reaps.
+  ExitInfo Terminate(Duration grace);
+
+ private:
+  void Close();
+  ChildProcess guard_;
+  int socket_ = -1;
+  int pid_ = 0;
+  bool killed_ = false;
+};
+
+}  // namespace troupe::daemons
