@@ -260,7 +260,14 @@ void RemoteActor::Kill(bool restart, const std::string& reason, CallDone done) {
   if (address.placed) {
     if (system_->supervisor() == nullptr)
       return done(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    return system_->supervisor()->Kill(address.actor, restart, reason, std::move(done));
+    if (restart) return system_->supervisor()->Kill(address.actor, true, reason, std::move(done));
+    // Its process may answer for some milliseconds more; who has ended it is not to hear that.
+    return system_->supervisor()->Kill(
+        address.actor, false, reason,
+        [self = shared_from_this(), reason, done = std::move(done)](Result<std::string> ended) {
+          if (ended.ok()) self->OnGone(Error{ErrorCode::kPeerGone, reason});
+          done(std::move(ended));
+        });
   }
   const Pack<std::string, std::string> arguments{{address.actor, reason}};
   system_->Refer(ActorSystem::HostOf(address.process))

@@ -235,7 +235,7 @@ Status UnpackActor(troupe_runtime* handle, const troupe_bytes& value, troupe_act
   if (actor == nullptr) return Null("where the actor is to be put");
   Result<Entered> runtime = Enter(handle);
   if (!runtime.ok()) return runtime.error();
-  wire::Reader r({static_cast<const char*>(value.data), value.size});
+  wire::Reader r(std::string_view(static_cast<const char*>(value.data), value.size));
   PackedActor packed;
   wire::internal::ReadValue(r, packed);
   if (const Status s = r.Finish(); !s.ok()) return s.error().WithContext("a reference to an actor");

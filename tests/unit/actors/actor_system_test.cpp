@@ -253,6 +253,24 @@ TEST_F(ActorSystemTest, ARestartFailsWhatWasOnItsWayAndRepeatsWhatMayBe) {
   EXPECT_EQ(Ran(), (std::vector<std::string>{"once", "again", "later"}));
 }
 
+TEST_F(ActorSystemTest, WhoHasKilledAnActorHearsNothingOfItAnyMore) {
+  const ActorAddress first = Host(1);
+  ref_ = caller_->Refer(first);
+  Alive(first);
+  const auto runs = Say("x", true, "wait");
+  ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
+  bool killed = false;
+  ref_->Kill(true, "again", [&](const auto& ended) { killed = ended.ok(); });
+  EXPECT_TRUE(killed);
+  EXPECT_FALSE(runs->result) << "its next life answers";
+  ref_->Kill(false, "enough", [&](const auto&) {
+    ASSERT_TRUE(runs->result) << "settled before the killer goes on";
+    EXPECT_THAT(runs->result->error().message, HasSubstr("enough"));
+  });
+  EXPECT_EQ(Wait(Say("y")), "enough") << "its process lives on, and the head has not told yet";
+  world_.gate.Set();
+}
+
 TEST_F(ActorSystemTest, TheAnswerOfALifeThatWasGivenUpIsNotTaken) {
   const ActorAddress first = Host(1);
   ref_ = caller_->Refer(first);
