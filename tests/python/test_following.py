@@ -32,7 +32,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     monkeypatch.setattr(following, "CALM_COMMITS", 2)
     monkeypatch.setattr(following, "LEAST_BYTES", 1)
     monkeypatch.setattr(in_place, "LEAST_BYTES", 1)
-    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, True))
+    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, True, None))
     versions = Taken()
     take = following.Following.take
 
@@ -267,7 +267,7 @@ def test_so_do_those_before_the_first_step_of_a_call(taken: Taken) -> None:
 
 
 def test_it_must_be_asked_for(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, False))
+    monkeypatch.setattr(TorchState.__init__, "__defaults__", (None, None, None, False, None))
     assert joined(taken, by_hand(range(0))) == []
 
 

@@ -234,12 +234,9 @@ def test_rounds_start_during_backward_in_one_order(small_buckets: None) -> None:
         model = make_model()
         optimizer = wrap(model, low_rank)
         loss_of(model, slice(0, 4)).backward()
+        assert optimizer._reducer.averaged and not optimizer._reducer.in_flight
         started = rounds(hvd.rank())
-        assert optimizer._reducer.in_flight
-        with pytest.raises(AssertionError, match="zero_grad"):
-            optimizer.zero_grad()
         optimizer.step()
-        assert not optimizer._reducer.in_flight
         return len(optimizer._reducer.buckets), len(rounds(hvd.rank())) - len(started)
 
     cluster = FakeCluster(2, before=lambda m, kind, n: names.setdefault(m.name, []).append(n))

@@ -74,6 +74,9 @@ class Reducer:
             self._pair = compression
         self._hooks: list[Any] = []
         self._kept_nodes: list[Any] = []
+        self._flushing = False
+        self.averaged = False  # The gradients are the result, and the step is still to come.
+        self._local: dict[int, int] = {}  # How often gradients were written when they were there.
         self.rebuild()
 
     # -- layout -----------------------------------------------------------------------------
@@ -167,10 +170,11 @@ class Reducer:
 
     def _on_gradient(self, param: torch.Tensor) -> None:
         fired = self._fired.get(id(param), 0) + 1
-        if fired > self.passes:
+        if fired > self.passes or (self.averaged and self._is_result(param)):
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to "
-                "step(). Increase backward_passes_per_step to accumulate gradients locally."
+                "step(). Increase backward_passes_per_step to accumulate gradients locally; after "
+                "a step that was left out call optimizer.zero_grad()."
             )
         if not self._fired:
             self.context.steps_begun += 1
@@ -179,8 +183,44 @@ class Reducer:
             return
         bucket = self._place[id(param)]
         bucket.missing -= 1
+        if param.grad is not None:
+            self._local[_writes_of(param.grad)] = param.grad._version
         if bucket.missing == 0:
             self._launch_ready()
+            if all(other.missing == 0 for other in self.buckets):
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(self._end_of_backward)
+
+    def _is_result(self, param: torch.Tensor) -> bool:
+        bucket = self._place[id(param)]
+        return any(p is param and p.grad is view
+                   for p, view in zip(bucket.params, bucket.views, strict=True))
+
+    def _end_of_backward(self) -> None:
+        """Every gradient is there: what the user sees of them is the average.
+
+        So clipping, unscaling and logging need no call of ``synchronize()``. Where some parameter
+        has had no gradient more may come, from another backward pass; then ``step()`` waits.
+        """
+        if self._fired:
+            self.optimizer.synchronize_gradients()
+
+    def check_unchanged(self) -> None:
+        """Before gradients are averaged that the user has had in hand.
+
+        Raises:
+            RuntimeError: they were clipped, unscaled or otherwise changed.
+        """
+        params = (p for bucket in self.buckets for p in bucket.params)
+        for param in params:
+            grad = param.grad
+            if grad is not None and self._local.get(_writes_of(grad), grad._version) != (
+                    grad._version):
+                raise RuntimeError(
+                    "gradients were changed, as by clipping, between backward() and step(), and "
+                    "were not averaged yet, since some parameter of the optimizer has had no "
+                    "gradient: call optimizer.synchronize() before they are changed"
+                )
 
     def _launch_ready(self) -> None:
         """Starts full buckets, never one before its predecessor."""
@@ -199,9 +239,21 @@ class Reducer:
         return any(count >= self.passes for count in self._fired.values())
 
     def flush(self) -> None:
-        """Starts what is left of a begun step, before the user's own collectives."""
-        if self.pass_complete:
+        """Starts what is left of a begun step, before the user's own collectives.
+
+        With rounds it ends as well, as it has on ranks where backward() did so.
+        """
+        if not self.pass_complete or self._flushing:
+            return
+        if self._rounds is None:
             self._launch_all()
+            return
+        self._flushing = True
+        try:
+            self.check_unchanged()
+            self.optimizer.synchronize_gradients()
+        finally:
+            self._flushing = False
 
     def _compare_tuning(self) -> None:
         """Before the first bucket of a step: the ranks agree on the buckets, where they must."""
@@ -363,6 +415,7 @@ class Reducer:
         if self.sampler is not None:
             self.sampler.note_step()
         self.reset()
+        self.averaged = True
         if self._tuning is not None:
             self._tuning.step_done()
             self._cut_as_tuned()
@@ -440,6 +493,8 @@ class Reducer:
         self._undo = {}
         self._failure = None
         self._fired.clear()
+        self._local.clear()
+        self.averaged = False
         for bucket in self.buckets:
             bucket.reset()
 
@@ -447,3 +502,8 @@ class Reducer:
     def in_flight(self) -> bool:
         """Whether all-reduces of this step have started and were not waited for."""
         return bool(self._issued) or (self._rounds is not None and self._rounds.in_flight)
+
+
+def _writes_of(grad: torch.Tensor) -> int:
+    """Names what counts the writes to a gradient: views of one tensor count together."""
+    return id(grad._base) if grad._is_view() else id(grad)

@@ -51,7 +51,7 @@ def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(node, torch.Tensor):
         tensors.append(node)
         return _slot(len(tensors) - 1, node.shape, node.dtype)
-    if isinstance(node, dict):
+    if isinstance(node, dict) and not _of_values(node):
         mine: dict[Any, Any] = OrderedDict() if isinstance(node, OrderedDict) else {}
         for key, value in node.items():
             mine[key] = _flatten(value, tensors)
@@ -64,11 +64,17 @@ def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
     return copy.deepcopy(node)
 
 
+def _of_values(node: Any) -> bool:
+    """Whether it is a Counter, defaultdict or the like of plain values, which stays what it is."""
+    return type(node) not in (dict, OrderedDict) and not any(
+        isinstance(value, (torch.Tensor, Slot, dict, list, tuple)) for value in node.values())
+
+
 def unflatten(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """The tree that :func:`flatten` took apart, with these tensors."""
     if isinstance(skeleton, Slot):
         return tensors[skeleton.index]
-    if isinstance(skeleton, dict):
+    if isinstance(skeleton, dict) and not _of_values(skeleton):
         items = [(key, unflatten(value, tensors)) for key, value in skeleton.items()]
         return OrderedDict(items) if isinstance(skeleton, OrderedDict) else dict(items)
     if isinstance(skeleton, list):

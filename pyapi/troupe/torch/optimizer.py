@@ -24,13 +24,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _synchronized: bool
     _should_synchronize: bool
     _commits: Any
+    wrapped_optimizer: torch.optim.Optimizer  # It has the same groups and state.
 
     def synchronize(self) -> None:
-        """Waits for the gradients of this step; call it by hand to clip them before ``step()``."""
+        """Waits for the gradients of this step.
+
+        ``backward()`` has done so when every parameter had its gradient in it. Where some had none,
+        call it by hand before gradients are clipped or unscaled.
+        """
+        if not self._reducer.averaged:
+            self._reducer.check_unchanged()
+            self.synchronize_gradients()
+        self._synchronized = True
+
+    def synchronize_gradients(self) -> None:
+        """Makes the gradients of the parameters those of all ranks."""
         if self._commits is not None:
             self._commits.before_synchronize()
         self._reducer.synchronize()
-        self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -50,28 +61,30 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "optimizer.step() was called after optimizer.synchronize(), which reduces the "
-                    "gradients twice; use `with optimizer.skip_synchronize(): optimizer.step()`",
+                    "optimizer.step() was called after optimizer.synchronize(); use "
+                    "`with optimizer.skip_synchronize(): optimizer.step()`",
                     stacklevel=2,
                 )
             self.synchronize()
-        self._synchronized = False
+        self._synchronized = self._reducer.averaged = False
         commits = self._commits
         if commits is not None:
             commits.before_step()
         result = super(self.__class__, self).step()
+        self.wrapped_optimizer._opt_called = True  # A scheduler made for it looks.
         if commits is not None:
             commits.after_step()
         return loss if closure is not None else result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """Zeroes gradients; not between ``backward()`` and ``step()``."""
+        """Zeroes gradients; not while some of a step are still being averaged."""
         if self._reducer.in_flight:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
                 "a race condition."
             )
+        self._synchronized = self._reducer.averaged = False
         return super(self.__class__, self).zero_grad(*args, **kwargs)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -87,7 +100,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         if self._commits is not None:
             self._commits.before_load()
+        # Loading makes new containers; schedulers may know them by way of the wrapped optimizer.
+        me: Any = self
+        groups, state = me.param_groups, me.state
         super(self.__class__, self).load_state_dict(state_dict)
+        loaded = dict(me.state)
+        groups[:] = me.param_groups
+        state.clear()
+        state.update(loaded)
+        me.param_groups, me.state = groups, state
+
+    def set_param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Has these groups and no others; between steps only, and on all ranks alike."""
+        self.param_groups[:] = groups
+        kept = {id(p) for group in groups for p in group["params"]}
+        for param in [p for p in self.state if id(p) not in kept]:
+            del self.state[param]
+        self._reducer.abandon()
+        self._reducer.rebuild()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters; between steps only, and on all ranks alike."""
@@ -125,6 +155,9 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Wraps an optimizer so that ``step()`` uses gradients averaged over all ranks.
 
+    When ``backward()`` returns they are: clip and unscale them as with one process. If a parameter
+    had no gradient, ``step()`` or ``synchronize()`` waits for them.
+
     Args:
         optimizer: any optimizer but LBFGS.
         named_parameters: checked for completeness; naming is not needed.
@@ -142,9 +175,7 @@ def DistributedOptimizer(
     With an ``ElasticSampler`` attached (``TorchState`` does it) the average is over the samples
     that were counted, whatever each rank's share; without one it is over ranks.
 
-    After ``step()`` or ``synchronize()`` a contiguous CPU parameter's ``grad`` is another tensor
-    than before: a view of its bucket, as with ``gradient_as_bucket_view`` of
-    DistributedDataParallel. Do not hold on to gradients across steps: a later one overwrites them.
+    A contiguous CPU parameter's ``grad`` then is a view of its bucket; a later step writes to it.
 
     Raises:
         ValueError: not initialised, or an argument does not fit.
@@ -172,9 +203,8 @@ def DistributedOptimizer(
     wrapped = cls.__new__(cls)
     # Shares state and param_groups; `step` may be a scheduler's wrapper of the original's method.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    wrapped._synchronized = False
-    wrapped._should_synchronize = True
-    wrapped._commits = None
+    wrapped._synchronized, wrapped._should_synchronize = False, True
+    wrapped._commits, wrapped.wrapped_optimizer = None, optimizer
     wrapped._reducer = Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
         sparse_as_dense, bucket_bytes,

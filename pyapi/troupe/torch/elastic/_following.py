@@ -38,6 +38,7 @@ from troupe.torch.elastic.handlers import (
     ModelHandler,
     OptimizerHandler,
     SamplerHandler,
+    StateDictHandler,
     TreeHandler,
 )
 from troupe.torch.ops import Average
@@ -122,7 +123,8 @@ def written_by_steps(handlers: dict[str, TreeHandler]) -> list[torch.Tensor]:
     tensors = [
         tensor
         for handler in handlers.values()
-        for tensor in flatten(handler.live_tree())[1]
+        for tensor in (
+            [] if isinstance(handler, StateDictHandler) else flatten(handler.live_tree())[1])
         if not isinstance(handler, ModelHandler) or isinstance(tensor, torch.nn.Parameter)
     ]
     return [tensor for tensor in tensors if tensor.layout == torch.strided]

@@ -34,6 +34,7 @@ from troupe.torch.elastic.handlers import (
     ModelHandler,
     OptimizerHandler,
     SamplerHandler,
+    StateDictHandler,
     TreeHandler,
 )
 
@@ -44,7 +45,7 @@ WHOLE_EVERY = 32  # commits; a whole one costs about half a step with nothing to
 LEAST_BYTES = 1 << 20  # a state of less is copied, which costs nothing
 _COMPARED = (1, 2, 4, 32)  # learning steps before which the copy is compared with all live bits
 _PROBE_BYTES = 256
-_KINDS = (ModelHandler, OptimizerHandler, SamplerHandler)
+_KINDS = (ModelHandler, OptimizerHandler, SamplerHandler, StateDictHandler)
 
 
 class Stamps:

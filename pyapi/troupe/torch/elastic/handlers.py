@@ -23,10 +23,12 @@ from troupe.torch._tree import (
     structure,
     unflatten,
 )
+from troupe.torch.elastic._binding import has_state_dict
 from troupe.torch.elastic.sampler import ElasticSampler
 
 _PROBE_MIN_NUMEL = 1 << 14
 _PROBE_POINTS = 64
+MEMBERS = "members"  # In the tree of an optimizer: its parameters by group and name.
 
 
 class StateHandler:
@@ -252,13 +254,74 @@ class ModelHandler(TreeHandler):
 
 
 class OptimizerHandler(TreeHandler):
-    """A ``torch.optim.Optimizer``: state per parameter and hyperparameters."""
+    """A ``torch.optim.Optimizer``: state per parameter, hyperparameters, groups added later.
+
+    The groups that it was made with all members have. Once there are others a tree says by name
+    which parameters each has.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._made = _groups_of(value)
+        # The parameters of the state's modules by name, if this belongs to a state.
+        self.named_parameters: Callable[[], dict[str, torch.nn.Parameter]] = dict
+        self._names: tuple[list[list[torch.Tensor]], Any] = ([], None)
+        super().__init__(value)
+
+    def set_value(self, value: Any) -> None:
+        self._made = _groups_of(value)
+        super().set_value(value)
 
     def live_tree(self) -> Any:
-        return self.value.state_dict()
+        tree = self.value.state_dict()
+        groups = _groups_of(self.value)
+        if not _same_parameters(groups, self._made):
+            if not _same_parameters(groups, self._names[0]):
+                self._names = (groups, self._name(groups))
+            tree[MEMBERS] = self._names[1]
+        return tree
+
+    def _name(self, groups: list[list[torch.Tensor]]) -> list[list[tuple[str, bool]]]:
+        names = {id(p): name for name, p in self.named_parameters().items()}
+        for number, group in enumerate(groups):
+            for p in group:
+                if id(p) not in names:
+                    raise ValueError(
+                        f"group {number} of the optimizer was added after the state was made and "
+                        f"has a parameter of shape {tuple(p.shape)} that is in no module of the "
+                        "state; pass that module to TorchState(...) too"
+                    )
+        return [[(names[id(p)], p.requires_grad) for p in group] for group in groups]
 
     def load_tree(self, tree: Any) -> None:
-        self.value.load_state_dict(tree)
+        self._take_members(tree)
+        self.value.load_state_dict({k: v for k, v in tree.items() if k != MEMBERS})
+
+    def _take_members(self, tree: Any) -> None:
+        """Makes the groups have the parameters that the tree is of."""
+        wanted = self._made
+        if MEMBERS in tree:
+            named = self.named_parameters()
+            wanted = [[named[name].requires_grad_(flag) for name, flag in group]
+                      for group in tree[MEMBERS]]
+        if _same_parameters(_groups_of(self.value), wanted):
+            return
+        groups = [{**self.value.defaults, **old} for old in self.value.param_groups[:len(wanted)]]
+        groups += [dict(self.value.defaults) for _ in wanted[len(groups):]]
+        for group, params in zip(groups, wanted, strict=True):
+            group["params"] = list(params)  # All else the tree has.
+        rebuild = getattr(self.value, "set_param_groups", None)
+        if rebuild is not None:
+            rebuild(groups)
+            return
+        self.value.param_groups[:] = groups
+        kept = {id(p) for group in wanted for p in group}
+        for param in [p for p in self.value.state if id(p) not in kept]:
+            del self.value.state[param]
+
+    def in_place_targets(self, skeleton: Any) -> Optional[list[torch.Tensor]]:
+        if self.live_tree().get(MEMBERS) != skeleton.get(MEMBERS):
+            return None
+        return super().in_place_targets(skeleton)
 
     def restore(self) -> None:
         self.abandon_step()
@@ -289,6 +352,47 @@ class OptimizerHandler(TreeHandler):
             if isinstance(saved, dict) and saved:
                 plain = {k: v for k, v in saved.items() if not _has_slot(v)}
                 self.value.state[param].update(plain)
+
+
+def _groups_of(optimizer: Any) -> list[list[torch.Tensor]]:
+    return [list(group["params"]) for group in optimizer.param_groups]
+
+
+def _same_parameters(a: list[list[torch.Tensor]], b: list[list[torch.Tensor]]) -> bool:
+    return len(a) == len(b) and all(
+        len(x) == len(y) and all(p is q for p, q in zip(x, y, strict=True))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+class StateDictHandler(TreeHandler):
+    """A learning-rate scheduler, a ``GradScaler``, or anything else with ``state_dict()``.
+
+    The object stays the one that it is, bound to what it is bound to; its state is loaded.
+    """
+
+    def live_tree(self) -> Any:
+        return self.value.state_dict()
+
+    def load_tree(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+        # Which optimizers a scaler has unscaled belongs to a step that is not finished.
+        unfinished = getattr(self.value, "_per_optimizer_states", None)
+        if isinstance(unfinished, dict):
+            unfinished.clear()
+
+    def in_place_targets(self, skeleton: Any) -> Optional[list[torch.Tensor]]:
+        return None  # What state_dict() returned may be copies: all is loaded.
+
+    def prepare(self, skeleton: Any) -> None:
+        if not slots(skeleton):
+            self.load_tree(copy.deepcopy(skeleton))
+
+    def take(self, skeleton: Any, buffers: list[torch.Tensor]) -> None:
+        if buffers:
+            self.load_tree(unflatten(copy.deepcopy(skeleton), [b.clone() for b in buffers]))
+        self.snapshot.adopt(skeleton, buffers, [])
+        self.in_place = False
 
 
 class SamplerHandler(TreeHandler):
@@ -339,11 +443,15 @@ def set_handler_registry(registry: Registry) -> None:
 
 
 def find_handler(value: Any) -> Optional[StateHandler]:
-    """A new handler for the value, None if no type of the registry matches."""
+    """A new handler for the value, None if it is a plain one.
+
+    That is of the first type of the registry that matches, else of any object with
+    ``state_dict()`` and ``load_state_dict()``.
+    """
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)
-    return None
+    return StateDictHandler(value) if has_state_dict(value) else None
 
 
 Handlers = dict[str, StateHandler]

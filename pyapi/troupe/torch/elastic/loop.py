@@ -38,9 +38,16 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     """
 
     @functools.wraps(func)
-    def wrapper(state: State, *args: Any, **kwargs: Any) -> T:
+    def wrapper(*given: Any, **kwargs: Any) -> T:
+        state: Any = given[0] if given else kwargs.pop("state", None)
+        if not isinstance(state, State):
+            raise TypeError(
+                f"{getattr(func, '__name__', 'the function')}() is decorated with "
+                "troupe.torch.elastic.run, so its first argument must be a state, such as "
+                f"TorchState(model, optimizer, epoch=0), not {type(state).__name__}"
+            )
         try:
-            return _run(func, state, args, kwargs)
+            return _run(func, state, given[1:], kwargs)
         finally:
             state.settle()
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
+import threading
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, Optional
 
@@ -20,7 +22,9 @@ import torch
 from torch.utils.data import Sampler
 
 from troupe import _native
+from troupe.errors import TroupeError
 from troupe.torch import _context
+from troupe.torch.elastic._ahead import ReadAhead, reading_ahead
 
 Range = tuple[int, int]  # [begin, end) positions of the permutation
 
@@ -87,6 +91,8 @@ class ElasticSampler(Sampler):
         self._ledger.begin_epoch(0)
         self._counts: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
         self._by_lease = False
+        self._ahead: Optional[ReadAhead] = None  # Of the loader with workers that is in use.
+        self._trainer: Optional[int] = None  # The thread that commits.
         self._followers: frozenset[int] = frozenset()
         self._forget_leases()
         self._order: Optional[list[int]] = None
@@ -97,6 +103,7 @@ class ElasticSampler(Sampler):
     @property
     def processed_num(self) -> int:
         """Samples of this data epoch that are committed or recorded."""
+        self._catch_up()
         return int(self._ledger.committed) + self._drawn - _length(self._returned)
 
     @property
@@ -109,6 +116,7 @@ class ElasticSampler(Sampler):
         if epoch == self.epoch and self.remaining > 0:
             return
         self.epoch = epoch
+        self._retire_ahead()
         self._begin(epoch)
 
     def _begin(self, epoch: int) -> None:
@@ -144,14 +152,16 @@ class ElasticSampler(Sampler):
 
     def commit(self) -> None:
         """Makes what was leased part of the committed samples; ``state.commit()`` calls it."""
+        self._trainer = threading.get_ident()
+        self._catch_up()
         if self._drawn:
             self._ledger.commit(self._ledger.next_step, self._returned)
             self._forget_leases()
 
     @property
     def by_lease(self) -> bool:
-        """Whether the present step's samples are those of :func:`batches`."""
-        return self._by_lease
+        """Whether the present step's samples are those of :func:`batches`, one step at a time."""
+        return self._by_lease and self._ahead is None
 
     def follow(self, ranks: Sequence[int]) -> None:
         """Leaves these ranks, whose state is on its way, without a share of the next step."""
@@ -165,6 +175,7 @@ class ElasticSampler(Sampler):
         self._counts.clear()
         self._by_lease = False
         self._followers = frozenset()
+        self._retire_ahead()
 
     def state_dict(self) -> dict[str, Any]:
         """Horovod's ``epoch`` and ``processed_num``, and the ledger."""
@@ -230,7 +241,7 @@ class ElasticSampler(Sampler):
     def step_leased(self, passes: int) -> bool:
         """Whether the step under way has exactly the samples of the last ``passes`` leases."""
         leased_alone = len(self._batches) == len(self._shares) == passes
-        return self._by_lease and self._unstepped == passes and leased_alone
+        return self.by_lease and self._unstepped == passes and leased_alone
 
     def lease_key(self) -> tuple[int, int, int]:
         """Names the last lease, alike on all ranks."""
@@ -238,6 +249,7 @@ class ElasticSampler(Sampler):
 
     def note_step(self) -> None:
         """The optimizer has the gradients of all leases so far."""
+        self._catch_up()
         self._unstepped = 0
         self._followers = frozenset()
         self._shares.clear()
@@ -273,22 +285,58 @@ class ElasticSampler(Sampler):
 
     def lease_batches(self, batch_size: int) -> Iterator[Batch]:
         """The rest of the data epoch, each step leased when it is taken; see :func:`batches`."""
-        order = self.permutation()
-        self._by_lease = True
+        self._catch_up()
+        self._ahead, self._by_lease = None, True
         while self.remaining > 0:
-            sizes = self._next_sizes(batch_size, self.remaining)
-            share = self._lease(sizes)
-            counted = _length(share)
-            self._counts.append((counted, batch_size))
-            batch = Batch(_pick(order, share) if counted else order[:1], counted, sum(sizes))
-            self._batches.append(batch)
-            yield batch
+            yield self._lease_batch(batch_size)
         self._by_lease = False
+
+    def _lease_batch(self, batch_size: int) -> Batch:
+        order = self.permutation()
+        remaining = self._samples - int(self._ledger.committed) - self._drawn
+        sizes = self._next_sizes(batch_size, remaining + _length(self._returned))
+        share = self._lease(sizes)
+        counted = _length(share)
+        self._counts.append((counted, batch_size))
+        batch = Batch(_pick(order, share) if counted else order[:1], counted, sum(sizes))
+        self._batches.append(batch)
+        return batch
+
+    def read_ahead(self, loader: Any, batch_size: int) -> Iterator[list[int]]:
+        """The rest of the data epoch for a loader, each step leased when the loader gives it out.
+
+        Raises:
+            ValueError: the loader does not keep the order.
+        """
+        self._catch_up()
+        self._ahead = ahead = ReadAhead(loader, batch_size)
+        return ahead.draw(self.plan_batches(batch_size))
+
+    def _retire_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.retire()
+
+    def _catch_up(self) -> None:
+        """Leases what a loader that reads ahead has given out meanwhile.
+
+        Raises:
+            TroupeError: it gives out what it has read before the members changed.
+        """
+        ahead = self._ahead
+        for batch in () if ahead is None else ahead.given():
+            assert ahead is not None
+            self._by_lease = True
+            if list(self._lease_batch(ahead.batch_size)) != list(batch):
+                raise TroupeError(
+                    "the sampler was used in another way while a DataLoader read ahead; give each "
+                    "data epoch to one loader alone"
+                )
 
     def plan_batches(self, batch_size: int) -> Iterator[Batch]:
         """The rest of the data epoch without leasing, for loaders that read ahead."""
         order = self.permutation()
         self._by_lease = False
+        self._catch_up()
         rest = self._rest()
         while rest:
             sizes = self._next_sizes(batch_size, _length(rest))
@@ -298,6 +346,7 @@ class ElasticSampler(Sampler):
 
     def step_weight(self, passes: int) -> float:
         """This rank's counted samples in the present step over the nominal number; 1 if unknown."""
+        self._catch_up()
         if self.rank in self._followers:
             return 0.0
         if self._by_lease:
@@ -361,11 +410,47 @@ class ElasticBatchSampler(Sampler):
         )
 
 
-def batches(sampler: ElasticSampler, batch_size: Optional[int] = None) -> Iterator[Batch]:
+class Batches:
+    """What :func:`batches` returns: to step through, or as ``DataLoader(batch_sampler=...)``."""
+
+    def __init__(self, sampler: ElasticSampler, batch_size: int) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self._leases: Optional[Iterator[Batch]] = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = reading_ahead(sys._getframe(1))
+        return self if loader is None else self.sampler.read_ahead(loader, self.batch_size)
+
+    def __next__(self) -> Batch:
+        trainer = self.sampler._trainer
+        if trainer is not None and trainer != threading.get_ident():
+            raise TroupeError(
+                "batches() was read by another thread than the one that commits, which may be "
+                "ahead of it; use DataLoader(batch_sampler=batches(...), num_workers=N) to read "
+                "ahead"
+            )
+        if self._leases is None:
+            self._leases = self.sampler.lease_batches(self.batch_size)
+        try:
+            return next(self._leases)
+        except StopIteration:
+            self._leases = None
+            raise
+
+    def __len__(self) -> int:
+        """Steps in the rest of the data epoch."""
+        step = self.batch_size * self.sampler.num_replicas
+        return math.ceil(self.sampler.remaining / step)
+
+
+def batches(sampler: ElasticSampler, batch_size: Optional[int] = None) -> Batches:
     """Steps through the rest of the data epoch: this rank's indices for each step.
 
     All ranks get equally many steps; see :class:`Batch` for ghosts. A step is counted by the next
     ``state.commit()``. Take a batch only when the step before is done: this does not read ahead.
+    A ``DataLoader(batch_sampler=batches(...), num_workers=N)`` does, and its batches count when it
+    gives them out; make its iterator anew in each call of the training function.
 
     Args:
         sampler: the state's sampler.
@@ -375,7 +460,7 @@ def batches(sampler: ElasticSampler, batch_size: Optional[int] = None) -> Iterat
     if batch_size is None:
         raise ValueError("batches() needs a batch_size, here or in ElasticSampler(...)")
     _check_batch_size(batch_size)
-    return sampler.lease_batches(batch_size)
+    return Batches(sampler, batch_size)
 
 
 def _length(ranges: Sequence[Range]) -> int:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import copy
 import logging
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-import cloudpickle
 import torch
 
 from troupe import _native
@@ -29,6 +27,7 @@ from troupe.torch._tree import (
     staging,
     unflatten,
 )
+from troupe.torch.elastic._binding import Binding, constant
 from troupe.torch.elastic.durable import CommitLog, as_durable
 from troupe.torch.elastic.handlers import (
     ModelHandler,
@@ -103,6 +102,7 @@ class State:
         """
         _context.current().require_active()
         self._save_version()
+        self._verify()
         if self._boundary():
             raise HostsUpdatedInterrupt()
 
@@ -136,6 +136,9 @@ class State:
     def _save_commit(self) -> None:
         """Hook for subclasses: saves the state as the version after this one."""
         self.save()
+
+    def _verify(self) -> None:
+        """Hook for subclasses: compares what must be alike on all ranks after a commit."""
 
     def steps_begun(self) -> int:
         """How many steps have had gradients since the last commit; counts from here on anew."""
@@ -202,16 +205,26 @@ class ObjectState(State):
         for name, value in kwargs.items():
             setattr(self, name, value)
         self._save_objects()
+        self._binding().check(self._saved_state)  # Now, not when somebody joins.
 
     def save(self) -> None:
         self._save_objects()
 
     def restore(self) -> None:
-        for name, value in self._saved_state.items():
-            setattr(self, name, copy.deepcopy(value))
+        for name, value in self._copied(self._saved_state).items():
+            setattr(self, name, value)
 
     def _save_objects(self) -> None:
-        self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+        self._saved_state = self._copied({name: getattr(self, name) for name in self._names})
+
+    def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
+        if constant(list(values.values())):
+            return copy.deepcopy(values)
+        return self._binding().copied(values)
+
+    def _binding(self) -> Binding:
+        """The live objects that plain values may refer to."""
+        return Binding({})
 
     def sync(self) -> None:
         """Sends the newest state to the members that lack it; saves what was received.
@@ -224,6 +237,7 @@ class ObjectState(State):
         """
         context = _context.current()
         context.require_active()
+        self._before_sync()
         chain = self._chain(context)
         if len(chain) > 1:
             sources = [chain[0], *self._helpers(context, chain)]
@@ -308,7 +322,7 @@ class ObjectState(State):
             "directory) to begin anew"
         )
         try:
-            header = pickle.loads(commit.header)
+            header = self._binding().loads(commit.header)
             self._check_fit(header)
             incoming = self._incoming(header)
             works = [work for item in incoming for work in item.works]
@@ -337,13 +351,14 @@ class ObjectState(State):
 
     def _make_durable(self, context: _context.Context, commits: CommitLog) -> None:
         handlers = sorted(self._tree_handlers().items())
+        binding, objects = self._binding(), self._saved_state
 
         def header() -> bytes:
-            return bytes(cloudpickle.dumps({
+            return binding.dumps({
                 "trees": {name: handler.snapshot.skeleton for name, handler in handlers},
                 "kinds": {name: type(handler.value).__qualname__ for name, handler in handlers},
-                "objects": self._saved_state,
-            }))
+                "objects": objects,
+            }, objects)
 
         buffers = [handler.snapshot.buffers for _, handler in handlers]
         commits.save(context, self._version, header, buffers)
@@ -361,6 +376,9 @@ class ObjectState(State):
     def _tree_handlers(self) -> dict[str, TreeHandler]:
         return {}
 
+    def _before_sync(self) -> None:
+        """Hook for what comes before every sync, on all members."""
+
     def _after_sync(self) -> None:
         """Hook for what follows every sync, on all members."""
 
@@ -373,7 +391,8 @@ class ObjectState(State):
         if context.rank == sources[0]:
             objects = {name: getattr(self, name) for name in self._names}
             header = {"trees": trees, "objects": objects, "version": self._version}
-            _send_object(context, sources[0], receivers, {**header, **self._experience()})
+            data = self._binding().dumps({**header, **self._experience()}, objects)
+            _send_bytes(context, sources[0], receivers, data)
         if beside:
             self._sending = context.start_transfer(sources, receivers, tensors)
         else:
@@ -392,7 +411,7 @@ class ObjectState(State):
     def _receive(
         self, context: _context.Context, sources: list[int], receivers: list[int], beside: bool
     ) -> None:
-        header = _receive_object(context, sources[0], receivers)
+        header = self._binding().loads(_receive_bytes(context, sources[0], receivers))
         handlers = self._tree_handlers()
         if sorted(header["trees"]) != sorted(handlers) or sorted(header["objects"]) != sorted(
             self._names
@@ -424,12 +443,13 @@ class ObjectState(State):
         handlers = self._tree_handlers()
         parts = {name: flatten(handlers[name].live_tree()) for name in sorted(names)}
         trees = {name: skeleton for name, (skeleton, _) in parts.items()}
-        _send_object(context, source, receivers, {"trees": trees})
+        _send_bytes(context, source, receivers, self._binding().dumps({"trees": trees}, {}))
         _transfer(context, [source], receivers,
                   [staging(t) for _, tensors in parts.values() for t in tensors])
 
     def _receive_trees(self, context: _context.Context, source: int, receivers: list[int]) -> None:
-        incoming = self._incoming(_receive_object(context, source, receivers))
+        header = self._binding().loads(_receive_bytes(context, source, receivers))
+        incoming = self._incoming(header)
         _transfer(context, [source], receivers, [w for i in incoming for w in i.works])
         for item in incoming:
             item.load()
@@ -481,15 +501,16 @@ def _transfer(context: _context.Context, sources: list[int], receivers: list[int
         context.finish_transfer(pending, context.runtime.elastic_timeout_s)
 
 
-def _send_object(context: _context.Context, source: int, receivers: list[int], value: Any) -> None:
-    data = torch.frombuffer(bytearray(cloudpickle.dumps(value)), dtype=torch.uint8)
+def _send_bytes(context: _context.Context, source: int, receivers: list[int],
+                content: bytes) -> None:
+    data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     _transfer(context, [source], receivers, [torch.tensor([data.numel()])])
     _transfer(context, [source], receivers, [data])
 
 
-def _receive_object(context: _context.Context, source: int, receivers: list[int]) -> Any:
+def _receive_bytes(context: _context.Context, source: int, receivers: list[int]) -> bytes:
     length = torch.zeros(1, dtype=torch.int64)
     _transfer(context, [source], receivers, [length])
     data = torch.empty(int(length), dtype=torch.uint8)
     _transfer(context, [source], receivers, [data])
-    return pickle.loads(data.numpy().tobytes())
+    return bytes(data.numpy().tobytes())

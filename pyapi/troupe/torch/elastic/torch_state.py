@@ -19,12 +19,16 @@ from troupe.errors import HorovodInternalError
 from troupe.torch import _context
 from troupe.torch.elastic import _following as following
 from troupe.torch.elastic import _in_place as in_place
+from troupe.torch.elastic._binding import Binding, unlisted
+from troupe.torch.elastic._checksum import Checksum
 from troupe.torch.elastic.durable import CommitLog
 from troupe.torch.elastic.handlers import (
     Handlers,
     ModelHandler,
     OptimizerHandler,
     SamplerHandler,
+    StateDictHandler,
+    StateHandler,
     TreeHandler,
     find_handler,
 )
@@ -45,8 +49,17 @@ class TorchState(ObjectState):
             its first step on a sample of weight zero, with parameters of its own making. Set it if
             the training function looks at the model only to compute gradients until
             ``optimizer.step()``; ``_following.py`` says what else it takes.
+        check_parameters_every: commits between comparisons of all ranks' parameters, 0 for none,
+            alike on all ranks; default: TROUPE_CHECK_PARAMETERS_EVERY, else 100. If they differ,
+            ``commit()`` raises :class:`troupe.ParametersDifferError` on every rank.
         kwargs: further modules, optimizers, ``ElasticSampler`` objects, values of types in the
-            handler registry, or plain picklable objects.
+            handler registry, schedulers, ``GradScaler`` objects and all else that has
+            ``state_dict()`` and ``load_state_dict()``, or plain picklable objects. What refers to
+            another object of the state refers to the live one on every member.
+
+    A scheduler that was left out is taken in when training begins, if it is the only one of its
+    optimizer. Parameter groups added later travel, and go when a commit without them is
+    gone back to.
 
     Assigning a handled attribute (``state.model = other``) handles and saves the new value. With
     one ElasticSampler among the values, its DistributedOptimizers average over counted samples.
@@ -60,8 +73,10 @@ class TorchState(ObjectState):
         optimizer: Optional[torch.optim.Optimizer] = None,
         durable: Any = None,
         joiners_follow: bool = False,
+        check_parameters_every: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
+        self._checksum = Checksum(check_parameters_every)
         values = dict(kwargs)
         if model is not None:
             values["model"] = model
@@ -84,6 +99,7 @@ class TorchState(ObjectState):
         self._followed_in = -1  # The group epoch in which that is so.
         self._unwritten: Optional[in_place.Stamps] = None  # What they must not miss a change of.
         self._whole_objects: dict[str, Any] = {}
+        self._looked_for_unlisted = False
         super().__init__(durable=durable, **plain)
         self._saved(0, False)
         self._attach()
@@ -199,6 +215,10 @@ class TorchState(ObjectState):
         if not in_place:
             self._whole_objects = self._saved_state
         self._in_place.committed(version, in_place, list(self._tree_handlers().values()))
+
+    def _verify(self) -> None:
+        if self._checksum.due(self._version):
+            self._checksum.compare(_context.current(), list(self._handlers.items()), self._version)
 
     def _known_ways(self) -> bool:
         """Whether nothing of the user's has a part in saving and restoring."""
@@ -370,7 +390,21 @@ class TorchState(ObjectState):
             self._make_whole()
             handlers[name].set_value(value)
             self._attach()
+        elif not name.startswith("_") and "_looked_for_unlisted" in self.__dict__:
+            self._set_new(name, value)
         object.__setattr__(self, name, value)
+
+    def _set_new(self, name: str, value: Any) -> None:
+        """An attribute that the state was not made with: part of it if it has a state itself."""
+        if name in self._names or (handler := find_handler(value)) is None:
+            return
+        if self._has_state:
+            raise ValueError(
+                f"{name!r} has a state of its own and was set after training began, so those who "
+                "join would lack it; pass it to TorchState(...), or keep it outside of the state"
+            )
+        self._add_handler(name, handler)
+        self._attach()
 
     def _tree_handlers(self) -> dict[str, TreeHandler]:
         return {n: h for n, h in self._handlers.items() if isinstance(h, TreeHandler)}
@@ -385,6 +419,42 @@ class TorchState(ObjectState):
         self._followed_in = _context.current().synced_epoch
         self._habits.entered(_context.current().user_operations)
 
+    def _binding(self) -> Binding:
+        return Binding({name: handler.value for name, handler in self._handlers.items()})
+
+    def _before_sync(self) -> None:
+        if not self._looked_for_unlisted:
+            self._looked_for_unlisted = True
+            self._adopt_unlisted()
+
+    def _adopt_unlisted(self) -> None:
+        """Takes schedulers in that the user has left out; in a joiner they would start anew."""
+        for name, found in unlisted({n: h.value for n, h in self._handlers.items()}).items():
+            if name and len(found) == 1:
+                _log.info("the scheduler of %s is kept with the state, as if passed to it", name)
+                self._add_handler(f"scheduler of {name}", StateDictHandler(found[0]))
+                continue
+            what = f"{len(found)} schedulers of {name} are" if name else "a GradScaler is"
+            message = (
+                f"{what} not in the state, so that a worker that joins begins with another scale "
+                "or learning rate; pass it to TorchState(..., scheduler=..., scaler=...)"
+            )
+            _log.warning("%s", message)
+            _context.current().runtime.worker.tell("warning", message)
+
+    def _add_handler(self, name: str, handler: StateHandler) -> None:
+        self._handlers[name] = handler
+        if self._commits is not None:
+            self._guard_snapshots(self._commits)
+        self._saved(self._version, False)
+
+    def _named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            f"{name}.{path}": param
+            for name, handler in self._handlers.items() if isinstance(handler, ModelHandler)
+            for path, param in handler.value.named_parameters()
+        }
+
     def _samplers(self) -> list[ElasticSampler]:
         return [h.value for h in self._handlers.values() if isinstance(h, SamplerHandler)]
 
@@ -392,6 +462,8 @@ class TorchState(ObjectState):
         samplers = self._samplers()
         for handler in self._handlers.values():
             value = handler.value
+            if isinstance(handler, OptimizerHandler):
+                handler.named_parameters = self._named_parameters
             if isinstance(handler, OptimizerHandler) and hasattr(value, "attach_sampler"):
                 value.attach_sampler(samplers[0] if len(samplers) == 1 else None)
                 value.attach_commits(_Watch(self))
