@@ -79,6 +79,7 @@ void ReadTraining(const ConfigMap& map, ClusterConfig& config) {
 void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   FleetLimits& limits = config.limits;
   config.tick = map.Span("tick", config.tick, {milliseconds(10), seconds(3600)});
+  config.metrics_port = static_cast<int>(map.Int("metrics_port", 0, {0, 65535}));
   // A quarter more than max_workers, so that replacements can start before their predecessors end.
   const int surge = std::max(1, (limits.max_workers + 3) / 4);
   limits.max_nodes = Workers(map, "max_nodes", limits.max_workers + surge);

@@ -34,7 +34,7 @@ inline constexpr int kClusterEventsMax = 10'000;
 struct TrainingSpec {
   std::vector<std::string> command;  // Empty: the cluster waits for drivers.
   std::string entrypoint;            // "module:function", instead of a command.
-  std::string working_dir;           // Empty: where the cluster was started.
+  std::string working_dir;           // From the file's folder on. Empty: where it was started.
   std::map<std::string, std::string> env;
   ResourceSet resources;                    // Of one worker; default CPU 1.
   Duration elastic_timeout = seconds(600);  // How long fewer than min_workers are waited with.
@@ -50,6 +50,7 @@ struct ClusterConfig {
   std::string name;
   std::string provider;        // "process": nodes are processes of this machine.
   Duration tick = seconds(1);  // How often the policy decides at least.
+  int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;
   FleetLimits limits;  // Its pools are those of `pools`, in the same order.
   std::vector<PoolSpec> pools;

@@ -170,6 +170,16 @@ void CallState::Remove(uint64_t id) {
 void Completions::Push(Item item) {
   std::lock_guard lock(mu_);
   if (closed_) return;
+  if (auto* output = std::get_if<actors::ActorOutput>(&item)) {
+    size_t bytes = 0;
+    for (const std::string& line : output->lines) bytes += line.size() + sizeof(std::string);
+    if (output_bytes_ + bytes > kOutputBytesMax) {
+      dropped_ += output->lines.size() + output->dropped;
+      return;
+    }
+    output_bytes_ += bytes;
+    output->dropped += std::exchange(dropped_, 0);
+  }
   items_.push_back(std::move(item));
   changed_.notify_one();
 }
@@ -177,6 +187,7 @@ void Completions::Push(Item item) {
 std::deque<Completions::Item> Completions::Take(Duration limit) {
   std::unique_lock lock(mu_);
   changed_.wait_for(lock, limit, [this] { return closed_ || !items_.empty(); });
+  output_bytes_ = 0;
   return std::exchange(items_, {});
 }
 

@@ -56,10 +56,12 @@ class CallState {
   std::atomic<bool> claimed_{false};
 };
 
-// What Python is told on a thread of its own: completed calls by their tokens, lines of actors.
+// What Python is told on a thread of its own: completed calls by their tokens, lines of actors. Of
+// lines that it does not take, because whoever reads its output does not, kOutputBytesMax wait.
 class Completions {
  public:
   using Item = std::variant<uint64_t, actors::ActorOutput>;
+  static constexpr size_t kOutputBytesMax = 1 << 20;
   void Push(Item item);
   // All that is there; waits up to `limit` for the first.
   [[nodiscard]] std::deque<Item> Take(Duration limit);
@@ -70,6 +72,8 @@ class Completions {
   mutable std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Item> items_;
+  size_t output_bytes_ = 0;  // Of those.
+  uint64_t dropped_ = 0;     // Lines, not told yet.
   bool closed_ = false;
 };
 

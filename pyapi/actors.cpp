@@ -15,6 +15,7 @@
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/process.h"
 
 namespace troupe::pyapi {
@@ -351,9 +352,9 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   const bool remote = !client->address().starts_with("ipc://");
   CurveKeys keys;
   if (remote) {
-    Result<CurveKeys> loaded = LoadCurveKeys(options.key_file);
+    const Result<ClientKeys> loaded = LoadClientKeys(options.key_file);
     if (!loaded.ok()) return loaded.error();
-    keys = *loaded;
+    keys = loaded->own;
   }
   auto link = std::make_shared<daemons::ActorLink>(
       &client->loop(), [client](std::string frame) { return client->SendToHead(std::move(frame)); },

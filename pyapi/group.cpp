@@ -58,7 +58,7 @@ class PyGroup {
     return ViewDict(Unwrap(std::move(result)), client_->assignment().max_workers);
   }
   py::object View() { return ViewDict(Agent().Current(), client_->assignment().max_workers); }
-  bool Running() { return client_->assignment().group_running || Agent().Running(); }
+  bool Running() { return Agent().Running() || client_->assignment().group_running; }
   bool Boundary() {
     auto result = [&] {
       py::gil_scoped_release release;
@@ -144,12 +144,13 @@ class PyGroup {
   }
   uint64_t FinishTransfer(uint64_t handle, double timeout_s) {
     const uint64_t sent = Wait(handle, timeout_s);
-    if (sent > 0) client_->Note("state", sent, "");
+    if (sent > 0) (void)client_->Note("state", sent, "");
     return sent;
   }
 
  private:
   groups::GroupAgent& Agent() {
+    made_.Check();
     groups::GroupAgent* agent = client_->group();
     if (agent == nullptr)
       throw std::runtime_error("this worker has no assignment yet, so it has no group");
@@ -214,6 +215,7 @@ class PyGroup {
     }
   }
   WorkerClient* const client_;
+  MadeHere made_;
 };
 
 }  // namespace

@@ -30,6 +30,10 @@ using namespace troupe::pyapi;
 using troupe::daemons::DriverClient;
 using troupe::daemons::WorkerClient;
 
+// A worker that has returned stays until the run is over, so that a head which starts meanwhile
+// hears its result. Who ends the run or takes the node down ends it before.
+constexpr Duration kResultLimit = std::chrono::hours(24);
+
 py::object ParseJson(const std::string& text) {
   return py::module_::import("json").attr("loads")(text);
 }
@@ -72,6 +76,8 @@ class PyDriver {
     if (const double bytes = Get<double>(options, "memory_bytes", 0); bytes > 0)
       o.resources["memory"] = bytes;
     o.start_timeout = Seconds(Get<double>(options, "start_timeout_s", 20));
+    o.metrics_port = Get<int>(options, "metrics_port", 0);
+    o.silence_s = Get<double>(options, "driver_silence_s", o.silence_s);
     const auto python = Get<std::string>(options, "python", "");
     worker_argv_ = {
         python.empty() ? py::module_::import("sys").attr("executable").cast<std::string>() : python,
@@ -87,6 +93,12 @@ class PyDriver {
     client_ = Unwrap(std::move(client));
     address_ = client_->address();
   }
+
+  ~PyDriver() {
+    if (!made_.here()) (void)client_.release();  // Its threads are those of the parent.
+  }
+  PyDriver(const PyDriver&) = delete;
+  PyDriver& operator=(const PyDriver&) = delete;
 
   [[nodiscard]] std::string Address() const { return address_; }
 
@@ -113,6 +125,8 @@ class PyDriver {
     s.reset_limit = Get<int64_t>(spec, "reset_limit", -1);
     s.spares = Get<uint32_t>(spec, "spares", 1);
     s.lease_ms = lease_ms_;
+    s.detached = Get<bool>(spec, "detached", false);
+    s.driver_silence_s = Get<double>(spec, "driver_silence_s", s.driver_silence_s);
     return Call([&] { return client().Submit(std::move(s)); });
   }
 
@@ -125,6 +139,12 @@ class PyDriver {
     return EventDict(*event);
   }
 
+  void Attach(const std::string& job, bool watch) {
+    CallStatus([&] { return client().Attach(job, watch); });
+  }
+  void DrainNode(const std::string& node, double deadline_s) {
+    CallStatus([&] { return client().DrainNode(node, Seconds(deadline_s)); });
+  }
   void Resize(const std::string& job, uint32_t workers) {
     CallStatus([&] { return client().Resize(job, workers); });
   }
@@ -150,17 +170,20 @@ class PyDriver {
     CallStatus([&] { return client().TakeDown(); });
   }
   py::object Actors(const std::string& data_address) {
-    return pyapi::MakeDriverActors(client_.get(),
+    return pyapi::MakeDriverActors(&client(),
                                    {worker_argv_, python_path_, key_file_, data_address});
   }
-  std::string RunDir() const { return client_->run_dir(); }
+  std::string RunDir() const { return client().run_dir(); }
   void Shutdown() {
     py::gil_scoped_release release;
-    if (client_) client_->Shutdown();
+    if (client_ && made_.here()) client_->Shutdown();
   }
 
  private:
-  DriverClient& client() { return *client_; }
+  [[nodiscard]] DriverClient& client() const {
+    made_.Check();
+    return *client_;
+  }
   template <class F>
   std::string Call(F&& f) {
     auto result = [&] {
@@ -178,6 +201,7 @@ class PyDriver {
     Check(status);
   }
 
+  MadeHere made_;
   std::unique_ptr<DriverClient> client_;
   std::string address_;
   std::vector<std::string> worker_argv_;
@@ -198,26 +222,30 @@ class PyWorker {
     client_ = Unwrap(std::move(client));
   }
   ~PyWorker() {
+    if (!made_.here()) {
+      (void)client_.release();  // Its threads are those of the parent.
+      return;
+    }
     py::gil_scoped_release release;
     client_.reset();
   }
 
   std::string Id() const {
-    return client_->member().empty() ? client_->process() : client_->member();
+    return client().member().empty() ? client().process() : client().member();
   }
-  std::string Host() const { return client_->host(); }
-  py::object Actors() { return pyapi::MakeWorkerActors(client_.get()); }
-  py::object Group() { return pyapi::MakeGroup(client_.get()); }
-  bool ShouldExit() const { return client_->released(); }
+  std::string Host() const { return client().host(); }
+  py::object Actors() { return pyapi::MakeWorkerActors(&client()); }
+  py::object Group() { return pyapi::MakeGroup(&client()); }
+  bool ShouldExit() const { return client().released(); }
 
   py::object WaitAssignment(double timeout_s) {
     if (preloading_) {
       preloading_ = false;
-      client_->Preloaded();
+      client().Preloaded();
     }
     const auto assignment = WaitInSlices(
-        timeout_s, [&](Duration slice) { return client_->WaitAssignment(slice); },
-        [&](const auto& a) { return a.has_value() || client_->released(); });
+        timeout_s, [&](Duration slice) { return client().WaitAssignment(slice); },
+        [&](const auto& a) { return a.has_value() || client().released(); });
     if (!assignment) return py::none();
     preloading_ = assignment->job.empty();
     py::dict dict;
@@ -235,18 +263,32 @@ class PyWorker {
   void Finish(bool ok, const py::bytes& payload) {
     std::string bytes = payload;
     py::gil_scoped_release release;
-    client_->Finish(ok, std::move(bytes), seconds(600));
+    client().Finish(ok, std::move(bytes), kResultLimit);
   }
   void Report(const py::bytes& payload) { Note("report", payload); }
   void Note(const std::string& kind, const py::bytes& payload) {
     std::string bytes = payload;
-    py::gil_scoped_release release;
-    client_->Note(kind, 0, std::move(bytes));
+    CheckNote([&] { return client().Note(kind, 0, std::move(bytes)); });
   }
   // An event of this kind: "warning", "resumed" with a sentence for people, "recovered" with JSON.
   void Tell(const std::string& kind, const std::string& message) { Note(kind, py::bytes(message)); }
 
  private:
+  template <class F>
+  static void CheckNote(F&& note) {
+    const Status status = [&] {
+      py::gil_scoped_release release;
+      return note();
+    }();
+    if (!status.ok() && status.error().code == ErrorCode::kDeadlineExceeded) Check(status);
+  }
+
+  [[nodiscard]] WorkerClient& client() const {
+    made_.Check();
+    return *client_;
+  }
+
+  MadeHere made_;
   std::unique_ptr<WorkerClient> client_;
   bool preloading_ = false;
 };
@@ -271,6 +313,8 @@ void BindDriver(py::module_& m) {
       .def(py::init<const std::string&, const py::dict&>(), py::arg("address"), py::arg("options"))
       .def_property_readonly("address", &PyDriver::Address)
       .def("submit", &PyDriver::Submit, py::arg("spec"))
+      .def("attach", &PyDriver::Attach, py::arg("job_id"), py::arg("watch") = false)
+      .def("drain_node", &PyDriver::DrainNode, py::arg("node"), py::arg("deadline_s"))
       .def("next_event", &PyDriver::NextEvent, py::arg("job_id"), py::arg("timeout_s"))
       .def("resize", &PyDriver::Resize, py::arg("job_id"), py::arg("workers"))
       .def("drain", &PyDriver::Drain, py::arg("job_id"), py::arg("worker_id"),

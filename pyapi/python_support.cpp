@@ -16,6 +16,24 @@ void MakeCoreError(py::module_& m) {
       PyErr_NewException("troupe._core.CoreError", PyExc_RuntimeError, nullptr));
   m.attr("CoreError") = core_error;
   core_error.inc_ref();
+  // pybind11 takes no other signature. NOLINTNEXTLINE(performance-unnecessary-value-param)
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const WrongProcess& wrong) {
+      py::object instance = core_error(wrong.what());
+      instance.attr("code") = std::string(ErrorCodeName(ErrorCode::kPermissionDenied));
+      instance.attr("message") = std::string(wrong.what());
+      PyErr_SetObject(core_error.ptr(), instance.ptr());
+    }
+  });
+}
+
+void MadeHere::Check() const {
+  if (here()) return;
+  throw WrongProcess("this belongs to process " + std::to_string(pid_) +
+                     " and cannot be used in process " + std::to_string(::getpid()) +
+                     ", which was forked from it");
 }
 
 void Raise(const Error& error) {

@@ -3,7 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <stdexcept>
 
 #include "runtime/clock.h"
 #include "runtime/result.h"
@@ -24,6 +27,23 @@ T Unwrap(Result<T> result) {
   if (!result.ok()) Raise(result.error());
   return std::move(*result);
 }
+
+// Something was used in a forked child. May be thrown without the GIL; in Python it is a CoreError.
+class WrongProcess : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Of what has threads and sockets: they exist in the process that made it, not in one forked from
+// that, which must neither use nor destroy it.
+class MadeHere {
+ public:
+  [[nodiscard]] bool here() const { return ::getpid() == pid_; }
+  void Check() const;  // Throws WrongProcess.
+
+ private:
+  const pid_t pid_ = ::getpid();
+};
 
 [[nodiscard]] Duration Seconds(double s);
 

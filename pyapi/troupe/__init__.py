@@ -46,6 +46,7 @@ from troupe.errors import (
     JobCancelled,
     NotInWorkerError,
     ObjectStoreFullError,
+    ParametersDifferError,
     PendingCallsLimitExceededError,
     PlacementError,
     SerializationError,
@@ -54,7 +55,7 @@ from troupe.errors import (
     WorkerCrashedError,
     WorkerError,
 )
-from troupe.executor import ElasticExecutor, Executor
+from troupe.executor import ElasticExecutor, Executor, attach
 from troupe.handle import RunHandle
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "NotInWorkerError",
     "ObjectRef",
     "ObjectStoreFullError",
+    "ParametersDifferError",
     "PendingCallsLimitExceededError",
     "PlacementError",
     "PlacementGroup",
@@ -87,6 +89,7 @@ __all__ = [
     "WorkerCrashedError",
     "WorkerError",
     "__version__",
+    "attach",
     "cancel",
     "cpp_actor",
     "current",

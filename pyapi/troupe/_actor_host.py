@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from troupe import _calls, _codec, _context, _native, _session
+from troupe import _calls, _codec, _context, _forks, _native, _session
 from troupe._held_streams import HeldStreams
 from troupe._remote import has_async, methods_of
 from troupe.errors import SerializationError
@@ -88,6 +89,7 @@ class ActorHost:
     ) -> None:
         self._actors = actors
         self._session = session
+        self._pid = os.getpid()
         self._instance = instance
         self._where = where
         self._concurrency = concurrency
@@ -138,10 +140,13 @@ class ActorHost:
         try:
             name, args, kwargs, owner = self._read(request)
             value = self._find(name)(*args, **kwargs)
+            _forks.end_child(self._pid)
             self._reply(request, value, owner)
         except _context.ExitActor as leaving:
+            _forks.end_child(self._pid)
             self._reply(request, None, None, leaving.reason)
         except BaseException as error:
+            _forks.end_child(self._pid, error)
             self._fail(request, error)
         finally:
             _context.leave(token)
@@ -193,12 +198,16 @@ class ActorHost:
             value = self._find(name)(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
+            _forks.end_child(self._pid)
             self._reply(request, value, owner)
         except _context.ExitActor as leaving:
+            _forks.end_child(self._pid)
             self._reply(request, None, None, leaving.reason)
         except asyncio.CancelledError:
+            _forks.end_child(self._pid)
             _fail_cancelled(request)
         except BaseException as error:
+            _forks.end_child(self._pid, error)
             self._fail(request, error)
 
     # ---- one call ----

@@ -15,6 +15,8 @@ from typing import Any, Optional
 
 from troupe import _native
 from troupe._config import Settings
+from troupe._payload import show_amount
+from troupe._redis_server import find_redis_server
 from troupe.errors import TroupeError
 
 
@@ -28,6 +30,10 @@ class Cluster:
         self.pid = os.getpid()
 
 
+# Options that say how one driver starts; executors that differ in them share a cluster, since each
+# of two on one machine would hand out all of its CPUs.
+_NO_PART_OF_A_CLUSTER = frozenset({"python_path", "start_timeout_s", "driver_silence_s"})
+
 _lock = threading.Lock()
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 _orphans: list[Any] = []
@@ -39,7 +45,7 @@ def acquire(settings: Settings) -> Cluster:
     _install_hooks()
     options = driver_options(settings)
     key = (settings.address or "", *sorted((k, repr(v)) for k, v in options.items()
-                                           if k != "python_path"))
+                                           if k not in _NO_PART_OF_A_CLUSTER))
     with _lock:
         cluster = _clusters.get(key)
         if cluster is None:
@@ -72,18 +78,22 @@ def check_process(pid: int) -> None:
 
 def driver_options(settings: Settings) -> dict[str, Any]:
     """The options of the native driver."""
+    bin_dir = str(settings.bin_dir) if settings.bin_dir else find_bin_dir()
     options: dict[str, Any] = {
         "num_cpus": settings.num_cpus,
         "num_gpus": settings.num_gpus,
         "memory_bytes": settings.memory_bytes,
         "resources": {k: float(v) for k, v in settings.cluster_resources.items()},
-        "bin_dir": str(settings.bin_dir) if settings.bin_dir else find_bin_dir(),
+        "bin_dir": bin_dir,
         "python": str(settings.python or sys.executable),
-        "redis_server": settings.redis_server,
+        "redis_server": find_redis_server(settings.redis_server, bin_dir),
         "log_dir": str(settings.log_dir) if settings.log_dir else None,
         "start_timeout_s": float(settings.start_timeout),
+        "driver_silence_s": float(settings.driver_silence_s),
         "python_path": [os.path.abspath(entry or os.getcwd()) for entry in sys.path],
     }
+    if settings.metrics_port is not None:
+        options["metrics_port"] = settings.metrics_port
     if settings.lease_ms is not None:
         options["lease_ms"] = settings.lease_ms
     if settings.key_file is not None:
@@ -122,10 +132,10 @@ def explain_placement(
         room += min(fits) if fits else workers
     if room >= workers:
         return None
-    asked = ", ".join(f"{name} {amount:g}" for name, amount in resources.items())
+    asked = ", ".join(show_amount(name, amount) for name, amount in resources.items())
     offered = "; ".join(
         f"{node.get('host', '?')}: "
-        + ", ".join(f"{name} {amount:g}" for name, amount in (node.get("resources") or {}).items())
+        + ", ".join(show_amount(name, n) for name, n in (node.get("resources") or {}).items())
         for node in alive
     )
     return (

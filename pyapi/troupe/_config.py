@@ -11,6 +11,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from troupe._host_records import home
+
 STRATEGIES = ("spread", "pack")
 PROGRESS = ("auto", "rich", "plain", "notebook", "off")
 
@@ -34,6 +36,7 @@ class Settings:
     start_timeout: float = 60.0
     stall_report_s: float = 30.0
     stall_remove_s: float = 600.0
+    driver_silence_s: float = 3600.0
     reset_limit: Optional[int] = None
     env: dict[str, str] = field(default_factory=dict)
     preload: Optional[list[str]] = None
@@ -48,6 +51,7 @@ class Settings:
     bin_dir: Optional[str] = None
     redis_server: Optional[str] = None
     log_dir: Optional[str] = None
+    metrics_port: Optional[int] = None
     lease_ms: Optional[int] = None
 
     def resources(self) -> dict[str, float]:
@@ -90,14 +94,25 @@ def build_settings(config: ConfigSource, given: Mapping[str, Any]) -> Settings:
     settings = Settings(**{k: v for k, v in merged.items() if v is not None or k not in _DEFAULTED})
     if settings.address is None:  # set for the training command of a cluster file
         settings.address = os.environ.get("TROUPE_ADDRESS") or None
+    if settings.key_file is None and settings.address:
+        settings.key_file = default_key_file(settings.address)
     _check(settings)
     return settings
+
+
+def default_key_file(address: str) -> Optional[str]:
+    """TROUPE_KEY_FILE, else the key that ``troupe start`` made or was given here; None without."""
+    if address.startswith("ipc://"):
+        return None
+    known = os.environ.get("TROUPE_KEY_FILE") or home() / "cluster.key"
+    return str(known) if os.path.exists(known) or "TROUPE_KEY_FILE" in os.environ else None
 
 
 # Arguments for which None means "the default".
 _DEFAULTED = frozenset(
     {"min_workers", "strategy", "elastic_timeout", "start_timeout", "stall_report_s",
-     "stall_remove_s", "env", "log_to_driver", "progress", "name", "cluster_resources"}
+     "stall_remove_s", "driver_silence_s", "env",
+     "log_to_driver", "progress", "name", "cluster_resources"}
 )
 
 
@@ -147,10 +162,17 @@ def _check(s: Settings) -> None:
         if value is not None:
             check_amount(name, value)
     check_amount("stall_remove_s", s.stall_remove_s)
-    for name in ("elastic_timeout", "start_timeout", "stall_report_s"):
+    for name in ("elastic_timeout", "start_timeout", "stall_report_s", "driver_silence_s"):
         value = check_amount(name, getattr(s, name))
         if value <= 0:
             raise ValueError(f"{name} must be positive (seconds), not {value:g}")
+    if s.metrics_port is not None:
+        check_count("metrics_port", s.metrics_port)
+        if s.metrics_port > 65535:
+            raise ValueError(f"metrics_port must be at most 65535, not {s.metrics_port}")
+        if s.address:
+            raise ValueError("metrics_port is for a private cluster; the metrics of a started one "
+                             "are there with `troupe start --head --metrics-port`")
     for name in ("reset_limit", "lease_ms"):
         value = getattr(s, name)
         if value is not None:

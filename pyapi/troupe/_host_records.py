@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -94,6 +95,23 @@ def remove_run_dir(folder: str) -> bool:
         return True
     shutil.rmtree(path, ignore_errors=True)  # A daemon that is ending may remove files, too.
     return not path.exists()
+
+
+def private_clusters() -> list[str]:
+    """Addresses of clusters of this user here that belong to a driver or to ``troupe up``."""
+    known = {record.run_dir for record in records()}
+    found = []
+    for path in sorted(Path(tempfile.gettempdir()).glob(RUN_DIR_PREFIX + "*/head.sock")):
+        with contextlib.suppress(OSError):
+            folder = path.parent.lstat()
+            ours = folder.st_uid == os.geteuid() and not folder.st_mode & 0o077
+            if str(path.parent) in known or not ours or not stat.S_ISDIR(folder.st_mode):
+                continue
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(1.0)
+                probe.connect(str(path))  # Nobody listens at what a killed one has left.
+            found.append(f"ipc://{path}")
+    return found
 
 
 # ---- processes ----

@@ -19,9 +19,11 @@ from typing import Any, Optional
 
 import cloudpickle
 
+from troupe import _sources
 from troupe.errors import SerializationError, WorkerError
 
 _MAX_BLAME_DEPTH = 4
+RUN_BYTES_MAX = (200 << 20) - (2 << 20)  # What the cluster takes, less what goes along.
 _PICKLE_ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError,
                   NotImplementedError, OSError, RecursionError)
 
@@ -72,8 +74,16 @@ def dump_task(task: Task) -> bytes:
             f"cannot send {callable_name(task.fn)} to the workers: {where} ({error}). "
             "Create such objects inside the function, or pass what is needed to create them"
         ) from error
+    if len(blob) > RUN_BYTES_MAX:
+        raise SerializationError(
+            f"cannot send {callable_name(task.fn)} to the workers: with its arguments it takes "
+            f"{show_bytes(len(blob))} when pickled, of at most {show_bytes(RUN_BYTES_MAX)}; the "
+            f"largest part is {find_largest(task)}. Let each worker load large data itself, or "
+            "pass a path to it"
+        )
     envelope = {
         "blob": blob,
+        "sources": _sources.collect(task.fn),
         "name": callable_name(task.fn),
         "path": [os.path.abspath(entry or os.getcwd()) for entry in sys.path],
         "cwd": os.getcwd(),
@@ -97,6 +107,7 @@ def load_task(envelope: Mapping[str, Any]) -> Task:
             sys.path.append(entry)
     if os.path.isdir(envelope["cwd"]):
         os.chdir(envelope["cwd"])
+    _sources.register(envelope["sources"])
     fn, args, kwargs = pickle.loads(envelope["blob"])
     return Task(fn, args, kwargs, envelope["elastic_timeout_s"])
 
@@ -182,6 +193,39 @@ def find_culprit(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Opt
         if culprit:
             return culprit
     return None
+
+
+def find_largest(task: Task) -> str:
+    """The one thing that makes a call large, with its size: ``captured variable 'data' of f``."""
+    parts = list(_parts(task.fn, callable_name(task.fn)))
+    parts += [(f"argument {index}", value) for index, value in enumerate(task.args)]
+    parts += [(f"argument {name!r}", value) for name, value in task.kwargs.items()]
+    sizes = [(_pickled_bytes(value), label, value) for label, value in parts]
+    if not sizes:
+        return f"{callable_name(task.fn)} itself"
+    size, label, value = max(sizes, key=lambda entry: entry[0])
+    return f"{label} (a {type_name(value)}, {show_bytes(size)})"
+
+
+def _pickled_bytes(value: Any) -> int:
+    try:
+        return len(cloudpickle.dumps(value))
+    except Exception:
+        return 0
+
+
+def show_bytes(amount: float) -> str:
+    """``400MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.3g}{unit}" if amount < 1000 else f"{amount:.0f}{unit}"
+        amount /= 1024
+    return f"{amount:.3g}TiB"
+
+
+def show_amount(name: str, amount: float) -> str:
+    """A resource as people read it: ``CPU 2``, ``memory 23.5GiB``."""
+    return f"{name} {show_bytes(amount)}" if name == "memory" else f"{name} {amount:g}"
 
 
 def _check(value: Any, label: str, seen: set[int], depth: int) -> Optional[str]:

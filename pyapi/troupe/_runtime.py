@@ -17,6 +17,9 @@ from troupe.errors import DrainedError, HorovodInternalError, NotInWorkerError, 
 
 _WAIT_SLICE_S = 1.0
 _RETRY_S = 0.05
+# As torchrun names them. MASTER_ADDR is left out: the group is none of torch.distributed.
+_TORCH_NAMES = {"RANK": "rank", "WORLD_SIZE": "size", "LOCAL_RANK": "local_rank",
+                "LOCAL_WORLD_SIZE": "local_size"}
 _ENV_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
@@ -119,13 +122,15 @@ class WorkerRuntime:
         }
 
     def export_view(self, view: Mapping[str, Any]) -> None:
-        """Sets HOROVOD_RANK and its like, and their TROUPE_ twins, from a view."""
+        """Sets HOROVOD_RANK and its like, their TROUPE_ twins, and RANK as torchrun has it."""
         if not self.own_process:
             return
         for name in _ENV_NAMES:
             value = str(view[name.lower()])
             os.environ[f"HOROVOD_{name}"] = value
             os.environ[f"TROUPE_{name}"] = value
+        for name, key in _TORCH_NAMES.items():
+            os.environ[name] = str(view[key])
         os.environ["HOROVOD_HOSTNAME"] = os.environ["TROUPE_HOSTNAME"] = str(self.worker.host)
         os.environ["HOROVOD_ELASTIC"] = "1"
         os.environ["TROUPE_EPOCH"] = str(view["epoch"])

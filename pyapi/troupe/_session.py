@@ -26,7 +26,7 @@ _TURN_S = 5.0
 _JOIN_S = 5.0
 _INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
                   "cluster_resources", "python", "bin_dir", "redis_server", "log_dir",
-                  "start_timeout", "lease_ms")
+                  "start_timeout", "lease_ms", "driver_silence_s")
 
 
 class Session:
@@ -116,7 +116,7 @@ def _print_output(
 ) -> None:
     prefix = f"({kind} pid={pid} node={node}) "
     if dropped:
-        lines = [*lines, f"[{dropped} lines dropped: printed faster than they could be sent]"]
+        lines = [f"[{dropped} lines dropped: printed faster than they could be sent]", *lines]
     stream = sys.stderr if is_stderr else sys.stdout
     with contextlib.suppress(OSError, ValueError):  # It was closed: nobody reads.
         stream.write("".join(f"{prefix}{line}\n" for line in lines))
@@ -158,7 +158,8 @@ def init(
         log_to_driver: print here what actors print, behind ``(Type pid=... node=...)``.
         log_dir: keep the daemons' and the actors' output here.
         ignore_reinit_error: do nothing if this was called before.
-        settings: ``python``, ``bin_dir``, ``redis_server``, ``start_timeout``, ``lease_ms`` as for
+        settings: ``python``, ``bin_dir``, ``redis_server``, ``start_timeout``, ``lease_ms``,
+            ``driver_silence_s`` as for
             :class:`troupe.Executor`.
 
     Raises:
@@ -176,7 +177,7 @@ def init(
         built = build_settings(None, {
             "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus, "memory_bytes": memory,
             "cluster_resources": dict(resources) if resources else None,
-            "key_file": key_file or os.environ.get("TROUPE_KEY_FILE"), "log_dir": log_dir,
+            "key_file": key_file, "log_dir": log_dir,
             **settings,
         })
         cluster = _cluster.acquire(built)

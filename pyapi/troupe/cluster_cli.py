@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import platform
 import re
 import secrets
-import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from typing import Any, Optional
 from troupe import _host_records
 from troupe._cluster import find_bin_dir
 from troupe._host_records import home, records
+from troupe._payload import show_amount
 from troupe.errors import TroupeError, code_of
 
 FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
@@ -33,7 +35,7 @@ _START_LIMIT_S = 20.0
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
 _TAIL_BYTES = 1 << 20
-_DAEMONS = ("head", "node", "local", "redis")
+DAEMONS = ("head", "node", "local", "redis")
 
 
 class CommandError(Exception):
@@ -62,34 +64,30 @@ def add_commands(commands: Any) -> None:
     start.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     start.add_argument("--data-address", metavar="ADDRESS", help="that others reach this host by")
     start.add_argument("--log-dir", metavar="DIR", help="default: ~/.troupe/logs/NAME")
+    start.add_argument("--metrics-port", type=int, metavar="PORT",
+                       help="with --head: serve the cluster's metrics there; docs/metrics.md")
+    start.add_argument("--metrics-host", default="127.0.0.1", metavar="ADDRESS",
+                       help="of what interface (127.0.0.1); another one needs --metrics-token-file")
+    start.add_argument("--metrics-token-file", metavar="FILE",
+                       help="whose first line is the password of the user troupe")
     start.add_argument("--no-node", action="store_true", help="with --head: no node here")
-    start.set_defaults(action=_guarded(_start))
+    start.set_defaults(action=guarded(_start))
 
     stop = commands.add_parser("stop", help="end what `troupe start` has started on this host")
-    stop.set_defaults(action=_guarded(_stop))
+    stop.set_defaults(action=guarded(_stop))
 
     for name, show, text in (("status", _status, "the cluster in a few lines"),
                              ("nodes", _nodes, "all nodes"),
                              ("actors", _actors, "all actors, the dead for five minutes"),
                              ("groups", _groups, "runs with their groups, and placement groups")):
-        command = _asking(commands.add_parser(name, help=text))
-        command.set_defaults(action=_guarded(show))
-    top = _asking(commands.add_parser("top", help="what uses the cluster, again and again"))
-    top.add_argument("-n", "--count", type=int, metavar="TIMES",
-                     help="how often; default: until Ctrl-C on a terminal, else once")
-    top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
-    top.add_argument("--sort", choices=("cpu", "memory"), default="cpu")
-    top.set_defaults(action=_guarded(_top))
-    logs = _asking(commands.add_parser("logs", help="what an actor or a daemon has printed"))
-    logs.add_argument("what", help=f"an actor's id or name, or: {', '.join(_DAEMONS)}")
-    logs.add_argument("--node", metavar="NAME", help="a daemon's log on this node; default: here")
-    logs.add_argument("-n", "--tail", type=int, default=100, metavar="LINES")
-    logs.set_defaults(action=_guarded(_logs))
-    down = _asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
-    down.set_defaults(action=_guarded(_down))
+        command = asking(commands.add_parser(name, help=text))
+        command.set_defaults(action=guarded(show))
+    down = asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
+    down.set_defaults(action=guarded(_down))
 
 
-def _asking(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def asking(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what every question about a cluster has; returns the parser."""
     command.add_argument("--address", metavar="HOST:PORT",
                          help="of the head; default: $TROUPE_ADDRESS, else what runs on this host")
     command.add_argument("--key-file", metavar="FILE",
@@ -98,7 +96,8 @@ def _asking(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return command
 
 
-def _guarded(action: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
+def guarded(action: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
+    """The action with its errors told in a line, and a status."""
     def run(arguments: argparse.Namespace) -> int:
         try:
             action(arguments)
@@ -128,6 +127,8 @@ def _start(arguments: argparse.Namespace) -> None:
     if arguments.address and not os.path.exists(key_file):
         raise CommandError(f"no key file {key_file}; copy it from the head's host (mode 0600), or "
                            "name another with --key-file")
+    if arguments.head:
+        _check_port(arguments.host, arguments.port)
     node_args = [f"--node-arg={word}" for word in _node_words(arguments)]
     log_dir = Path(arguments.log_dir or home() / "logs" / name).absolute()
     log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -139,6 +140,7 @@ def _start(arguments: argparse.Namespace) -> None:
         command += ["--listen", f"tcp://{arguments.host}:{arguments.port}"]
         if arguments.no_node:
             command.append("--no-node")
+        command += [f"--head-arg={word}" for word in _metrics_words(arguments)]
     else:
         command += ["--join", f"tcp://{arguments.address}"]
     supervisor, address = _launch(command + node_args, run_dir, log_dir)
@@ -149,6 +151,8 @@ def _start(arguments: argparse.Namespace) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             supervisor.wait(_STOP_LIMIT_S)
         raise
+    if arguments.metrics_port:
+        print(f"metrics:     http://{arguments.metrics_host}:{arguments.metrics_port}/metrics")
     role = "node" if not arguments.head else "head" if arguments.no_node else "head and node"
     print(f"{role} {name} started; logs in {log_dir}")
     if arguments.head:
@@ -194,6 +198,37 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> Optional[s
                 break
             said += more
     return said.decode(errors="replace").partition("\n")[0].strip()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raises if the head could not listen there: its node would join the head that does."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As ZeroMQ has it.
+            probe.bind(where)
+    except OSError as error:
+        problem = f"port {port} of {host} cannot be listened on: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            problem = (f"port {port} of {host} is in use, perhaps by another cluster; `troupe "
+                       "stop` ends what runs here, --port N takes another port, and `troupe start "
+                       "--address` adds a node to a cluster")
+        raise CommandError(problem) from error
+
+
+def _metrics_words(arguments: argparse.Namespace) -> list[str]:
+    if arguments.metrics_port is None:
+        return []
+    if arguments.metrics_port == arguments.port and arguments.metrics_host == arguments.host:
+        raise CommandError("--metrics-port and --port must differ", 2)
+    _check_port(arguments.metrics_host, arguments.metrics_port)
+    words = ["--metrics-address", f"{arguments.metrics_host}:{arguments.metrics_port}"]
+    if arguments.metrics_token_file:
+        return [*words, "--metrics-token-file", os.path.abspath(arguments.metrics_token_file)]
+    if not arguments.metrics_host.startswith("127."):
+        raise CommandError("metrics beyond this host need --metrics-token-file FILE", 2)
+    return words
 
 
 def _node_words(arguments: argparse.Namespace) -> list[str]:
@@ -249,7 +284,7 @@ def _stop(arguments: argparse.Namespace) -> None:
 def _down(arguments: argparse.Namespace) -> None:
     address, key_file = target(arguments)
     running = [record for record in records() if record.serves(address, key_file)]
-    driver = _driver(address, key_file)
+    driver = driver_at(address, key_file)
     try:
         driver.take_down()
     finally:
@@ -271,15 +306,23 @@ def target(arguments: argparse.Namespace) -> tuple[str, str]:
     key_file = arguments.key_file or os.environ.get("TROUPE_KEY_FILE", "")
     if not address:
         running = sorted(records(), key=lambda r: r.role != "head")
-        if not running:
+        private = [] if running else _host_records.private_clusters()
+        if running:
+            address = running[0].address
+            key_file = key_file or running[0].key_file
+        elif len(private) == 1:
+            address = private[0]
+        elif private:
+            raise CommandError("several private clusters run here; name one with --address: "
+                               + ", ".join(private), UNREACHABLE)
+        else:
             raise CommandError("no cluster runs on this host; name its head with --address "
                                "HOST:PORT, or start one with `troupe start --head`", UNREACHABLE)
-        address = running[0].address
-        key_file = key_file or running[0].key_file
     return address.removeprefix("tcp://"), key_file or str(home() / "cluster.key")
 
 
-def _driver(address: str, key_file: str) -> Any:
+def driver_at(address: str, key_file: str) -> Any:
+    """A driver of the cluster there, to be shut down."""
     from troupe import _native
 
     try:
@@ -291,7 +334,7 @@ def _driver(address: str, key_file: str) -> Any:
 
 def ask(address: str, key_file: str) -> dict[str, Any]:
     """What the head at ``address`` knows."""
-    driver = _driver(address, key_file)
+    driver = driver_at(address, key_file)
     try:
         return dict(driver.state())
     finally:
@@ -309,16 +352,7 @@ def _show(arguments: argparse.Namespace, pick: Callable[[dict[str, Any]], Any],
 
 def amounts(resources: Mapping[str, float]) -> str:
     """``CPU 2, memory 16GiB``."""
-    def one(name: str, amount: float) -> str:
-        if name != "memory":
-            return f"{name} {amount:g}"
-        for unit in ("B", "KiB", "MiB", "GiB"):
-            if amount < 1024:
-                return f"memory {amount:.3g}{unit}"
-            amount /= 1024
-        return f"memory {amount:.3g}TiB"
-
-    return ", ".join(one(name, amount) for name, amount in resources.items()) or "-"
+    return ", ".join(show_amount(name, amount) for name, amount in resources.items()) or "-"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -330,9 +364,32 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print("  ".join(padded).rstrip())
 
 
-def _usage(node: Mapping[str, Any]) -> str:
+def usage(node: Mapping[str, Any]) -> str:
+    """What of a node's resources is in use."""
     return ", ".join(f"{name} {node['used'].get(name, 0):g}/{amount:g}"
                      for name, amount in node["resources"].items() if name != "memory")
+
+
+def working(run: Mapping[str, Any]) -> int:
+    """How many of a run's workers are there and at work, or on their way to it."""
+    return sum(w["state"] not in ("dead", "drained") for w in run["workers"])
+
+
+def duration(seconds: float) -> str:
+    """``42s``, ``3m10s``, ``5h02m``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole // 60 % 60:02}m"
+
+
+def driver_of(run: Mapping[str, Any]) -> str:
+    """Whether somebody has it in hand."""
+    if run["detached"]:
+        return "detached"
+    return "here" if run["attended"] else "silent"
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -340,7 +397,7 @@ def _status(arguments: argparse.Namespace) -> None:
         up = [n for n in state["nodes"] if n["state"] in ("alive", "suspect", "draining")]
         print(f"{len(up)} of {len(state['nodes'])} nodes up")
         for node in state["nodes"]:
-            print(f"  {node['id']}  {node['state']}  {_usage(node)}")
+            print(f"  {node['id']}  {node['state']}  {usage(node)}")
         counts: dict[str, int] = {}
         for actor in state["actors"]:
             counts[actor["state"]] = counts.get(actor["state"], 0) + 1
@@ -348,20 +405,32 @@ def _status(arguments: argparse.Namespace) -> None:
         for run in state["groups"]:
             if run["state"] in ("succeeded", "failed", "cancelled"):
                 continue
-            print(f"run {run['name']}: {run['state']}, {len(run['workers'])} of {run['target']} "
-                  f"workers, epoch {run['epoch']}")
+            print(f"run {run['name']}: {run['state']}, {working(run)} of {run['target']} "
+                  f"workers, epoch {run['epoch']}, {run['job']}"
+                  + (", detached" if run["detached"] else ""))
         for lease in state["waiting"][:10]:
             print(f"waiting: {lease['id']} ({amounts(lease['resources'])}): {lease['reason']}")
         if len(state["waiting"]) > 10:
             print(f"... and {len(state['waiting']) - 10} more wait")
 
+    said = arguments.address or os.environ.get("TROUPE_ADDRESS")
+    private = [] if said else _host_records.private_clusters()
+    if private and arguments.output == "table":
+        targets = [target(arguments)] if records() else []
+        for index, (address, key_file) in enumerate([*targets, *((a, "") for a in private)]):
+            print(*([""] if index else []), f"cluster at {address}", sep="\n")
+            try:
+                draw(ask(address, key_file))
+            except CommandError as error:  # It may just have ended.
+                print(f"  {error}")
+        return
     _show(arguments, lambda state: state, draw)
 
 
 def _nodes(arguments: argparse.Namespace) -> None:
     _show(arguments, lambda state: state["nodes"], lambda state: table(
         ("NODE", "HOST", "STATE", "USED", "MEMORY", "LABELS", "REASON"),
-        [(n["id"], n["host"], n["state"], _usage(n),
+        [(n["id"], n["host"], n["state"], usage(n),
           amounts({"memory": n["resources"].get("memory", 0)}).removeprefix("memory "),
           ",".join(f"{k}={v}" for k, v in n["labels"].items()) or "-", n["reason"])
          for n in state["nodes"]]))
@@ -390,74 +459,28 @@ def _groups(arguments: argparse.Namespace) -> None:
     _show(arguments, lambda state: {k: state[k] for k in ("groups", "placement_groups")}, draw)
 
 
-def _top(arguments: argparse.Namespace) -> None:
-    """Processes by what they use; one drawing after the other, each JSON on a line of its own."""
-    count = arguments.count
-    if (count is not None and count < 1) or not 0.1 <= arguments.interval <= 3600:
-        raise CommandError("--count wants 1 or more, --interval 0.1 to 3600 seconds", 2)
-    screen = sys.stdout.isatty() and arguments.output == "table"
-    if count is None and not screen:
-        count = 1
-    driver = _driver(*target(arguments))
-    shown = 0
-    try:
-        while True:
-            state = dict(driver.state())
-            if screen:
-                print("\x1b[H\x1b[J", end="")  # From the top of an empty screen.
-            elif shown and arguments.output == "table":
-                print()
-            _draw_top(state, arguments)
-            sys.stdout.flush()
-            shown += 1
-            if shown == count:
-                return
-            time.sleep(arguments.interval)
-    except KeyboardInterrupt:
-        print()
-    finally:
-        driver.shutdown()
-
-
-def _draw_top(state: Mapping[str, Any], arguments: argparse.Namespace) -> None:
-    key = "cores" if arguments.sort == "cpu" else "rss_bytes"
-    processes = sorted(state["processes"], key=lambda p: (-p[key], p["process"]))
-    if arguments.output == "json":
-        print(json.dumps({"time": time.time(), "nodes": state["nodes"], "processes": processes},
-                         sort_keys=True))
-        return
-    for node in state["nodes"]:
-        of_node = [p for p in processes if p["node"] == node["id"]]
-        cores, rss = (sum(p[name] for p in of_node) for name in ("cores", "rss_bytes"))
-        print(f"{node['id']}  {node['state']}  reserved: {_usage(node)}  "
-              f"used: {cores:.2f} cores, {amounts({'memory': rss})} by {len(of_node)} processes")
-    lines = shutil.get_terminal_size().lines - len(state["nodes"]) - 2
-    if sys.stdout.isatty():
-        processes = processes[:max(1, lines)]
-    table(("NODE", "PID", "CPU%", "MEMORY", "WHAT"),
-          [(p["node"], p["pid"], f"{100 * p['cores']:.0f}",
-            amounts({"memory": p["rss_bytes"]}).removeprefix("memory "), p["what"])
-           for p in processes])
-
-
-def _logs(arguments: argparse.Namespace) -> None:
-    if arguments.tail < 0:
-        raise CommandError(f"--tail wants a number of lines, got {arguments.tail}", 2)
-    if arguments.node or arguments.what not in _DAEMONS:
+def show_logs(arguments: argparse.Namespace) -> None:
+    """The log of an actor, or of a daemon here or of a node."""
+    if arguments.node or arguments.what not in DAEMONS:
         found = [_log_of(arguments)]
     else:
         found = [_read_log(path, arguments.tail) for path in _logs_here(arguments.what)]
     for log in found:
-        if arguments.output == "json":
-            print(json.dumps(log))
-        else:
-            where = f"{log['node']}:" if log["node"] else ""
-            print(f"==> {where}{log['file']}", *log["lines"], sep="\n")
+        print_log(log, arguments.output)
+
+
+def print_log(log: Mapping[str, Any], output: str) -> None:
+    """One log, behind a line that says whose it is; JSON on a line."""
+    if output == "json":
+        print(json.dumps(log))
+    else:
+        where = f"{log['node']}:" if log["node"] else ""
+        print(f"==> {where}{log['file']}", *log["lines"], sep="\n")
 
 
 def _log_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the head gets from the node where the log is."""
-    driver = _driver(*target(arguments))
+    driver = driver_at(*target(arguments))
     try:
         log = driver.log(arguments.what, arguments.node or "", arguments.tail)
     except RuntimeError as error:

@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from troupe._payload import show_amount
+
 if TYPE_CHECKING:
     from troupe.executor import Executor
     from troupe.handle import RunHandle
 
 _NOTEBOOK_PERIOD_S = 0.25
 _SHOWN_EPOCHS = 12
+_LAST_LINES = 5  # Of what a worker that died has printed.
 EPOCH_COLUMNS = ("epoch", "reason", "workers", "pause ms", "state sent")
 
 
@@ -84,6 +87,8 @@ def format_stall(event: Mapping[str, Any]) -> str:
     """A "stalled" event in one line: who waits, in what, for whom, and for how long."""
     waiting = ", ".join(str(rank) for rank in event["waiting"])
     missing = ", ".join(f"{m['rank']} ({m['id']}, {m['host']})" for m in event["missing"])
+    if not missing:
+        return str(event["message"])
     text = (f"rank {waiting} waited {event['seconds']:.1f} s in {event['operation']} "
             f"for rank {missing}")
     return text + ", which is ended now" if event["removed"] else text
@@ -185,13 +190,15 @@ class PlainView:
             return f"{self.model.name}: waiting: {event['reason']}"
         if kind == "stalled":
             return f"{self.model.name}: warning: {format_stall(event)}"
-        if kind in ("warning", "resumed", "recovered"):
-            prefix = "warning: " if kind == "warning" else ""
+        if kind in ("warning", "unreachable", "resumed", "recovered"):
+            prefix = "warning: " if kind in ("warning", "unreachable") else ""
             return f"{self.model.name}: {prefix}{event['message']}"
         if kind == "worker" and event["state"] in ("died", "failed"):
             detail = f": {event['detail']}" if event.get("detail") else ""
+            last = event.get("last_lines", ())[-_LAST_LINES:]
             return f"{self.model.name}: worker {event['worker']} (rank {event['rank']}, " \
-                   f"{event['host']}) {event['state']}{detail}"
+                   f"{event['host']}) {event['state']}{detail}" \
+                   + "".join(f"\n    {line}" for line in last)
         if kind == "done" and event["state"] != "succeeded":
             return f"{self.model.name}: {event['state']}: {event.get('reason', '')}"
         return ""
@@ -292,7 +299,7 @@ def executor_html(executor: Executor) -> str:
     """An executor as HTML: its sizes, resources and running handles."""
     settings = executor.settings
     least, start, most = settings.sizes()
-    resources = ", ".join(f"{name} {amount:g}" for name, amount in settings.resources().items())
+    resources = ", ".join(show_amount(name, n) for name, n in settings.resources().items())
     rows = [
         ("workers", f"{start} (min {least}, max {most})"),
         ("per worker", resources or "nothing"),

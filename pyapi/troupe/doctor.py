@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional
 
-from troupe import _cluster, _native, _runtime
+from troupe import _cluster, _native, _redis_server, _runtime
 
 _MIN_FILES = 1024
 _MIN_SHM_BYTES = 64 << 20
-_DAEMONS = ("troupe-head", "troupe-node")
+_DAEMONS = ("troupe-head", "troupe-node", "troupe-guard")
 
 
 @dataclass
@@ -56,12 +56,9 @@ def check_daemon(name: str) -> Finding:
 
 
 def check_redis() -> Finding:
-    path = shutil.which("redis-server")
-    if path is None:
-        beside = os.path.join(_cluster.find_bin_dir(), "redis-server")
-        path = beside if os.access(beside, os.X_OK) else None
+    path = _redis_server.find_redis_server(None, _cluster.find_bin_dir())
     return Finding("redis-server", path is not None, path or "not found on PATH",
-                   "install it, for example: apt-get install redis-server")
+                   f"install it: {_redis_server.ADVICE}")
 
 
 def check_module(name: str, required: bool, advice: str) -> Finding:

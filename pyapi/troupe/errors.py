@@ -8,6 +8,7 @@ and what to do next.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any, Optional
 
 
@@ -40,6 +41,32 @@ class CollectiveMismatchError(TroupeError, ValueError):
 
     Raised on every rank of the group before any data moves.
     """
+
+
+class ParametersDifferError(TroupeError):
+    """Some ranks' parameters are not those of the others. Raised on every rank, by ``commit()``.
+
+    Attributes:
+        step: number of the commit after which they were compared.
+        tensor: the first parameter that differs, as ``model.layer.weight``.
+        ranks: ranks that differ from most, or from rank 0 if there is no majority.
+    """
+
+    def __init__(self, message: str, *, step: int = 0, tensor: str = "",
+                 ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.step = step
+        self.tensor = tensor
+        self.ranks = list(ranks)
+
+    def __reduce__(self) -> tuple:
+        return (_rebuild_differ_error, (self.args[0], self.step, self.tensor, self.ranks))
+
+
+def _rebuild_differ_error(
+    message: str, step: int, tensor: str, ranks: list[int]
+) -> ParametersDifferError:
+    return ParametersDifferError(message, step=step, tensor=tensor, ranks=ranks)
 
 
 class HorovodInternalError(TroupeError):

@@ -35,15 +35,21 @@ class Executor:
         cpus_per_worker, gpus_per_worker: shorthands for the above; fractions are fine.
         strategy: "spread" over hosts or "pack" onto few.
         address: HOST:PORT of a running cluster, whose key ``key_file`` holds, or ipc://PATH, which
-            needs no key. Default: the variable TROUPE_ADDRESS, if set; else a private cluster.
+            needs no key. Default: the variable TROUPE_ADDRESS, if set; else a private cluster. The
+            key's default is TROUPE_KEY_FILE, else ~/.troupe/cluster.key, which ``troupe start``
+            uses.
         config: a YAML file or dict with any of these arguments; arguments given here win.
         elastic_timeout: seconds to wait for ``min_workers`` after losses before the run fails.
         start_timeout: seconds to wait for the first workers.
         stall_report_s: when workers have waited this many seconds in a collective for others that
             do not come to it, it is told which ones ("stalled" event), and again as often.
         stall_remove_s: then the missing workers are ended and the others go on; 0: never.
+        driver_silence_s: end the run when this process has not been heard for so many seconds, as
+            when its laptop sleeps or it is stopped with Ctrl-Z; it is not waited for if it has
+            ended on the head's host. A run with ``submit(..., detached=True)`` needs no driver.
         reset_limit: fail after this many membership changes; None: no limit.
-        env: environment variables of the workers.
+        env: environment variables of the workers; OMP_NUM_THREADS, if neither this nor the cluster
+            sets it, becomes the worker's number of CPUs, rounded down, at least 1.
         preload: modules that spare workers import ahead of time; default: numpy and torch if this
             process has imported torch, or the function does.
         log_to_driver: show the workers' output here, each line as ``[rank host] line``.
@@ -53,6 +59,8 @@ class Executor:
             later run of this name continues; default: the function's.
         num_cpus, num_gpus, memory_bytes, cluster_resources: what the private cluster offers;
             default: what this machine has.
+        metrics_port: where the private cluster's head serves its metrics (``docs/metrics.md``), on
+            127.0.0.1.
         python, bin_dir, redis_server, log_dir, lease_ms: how the private cluster is started.
 
     Raises:
@@ -76,6 +84,7 @@ class Executor:
         start_timeout: Optional[float] = None,
         stall_report_s: Optional[float] = None,
         stall_remove_s: Optional[float] = None,
+        driver_silence_s: Optional[float] = None,
         reset_limit: Optional[int] = None,
         env: Optional[dict[str, str]] = None,
         preload: Optional[list[str]] = None,
@@ -90,6 +99,7 @@ class Executor:
         bin_dir: Optional[str] = None,
         redis_server: Optional[str] = None,
         log_dir: Optional[str] = None,
+        metrics_port: Optional[int] = None,
         lease_ms: Optional[int] = None,
     ) -> None:
         arguments = dict(locals())
@@ -122,7 +132,10 @@ class Executor:
         return self
 
     def shutdown(self) -> None:
-        """Cancels what runs and gives the cluster back. Idempotent; also at interpreter exit."""
+        """Gives the cluster back and cancels what runs, but for what is detached or attached to.
+
+        Idempotent; also at interpreter exit.
+        """
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -130,7 +143,10 @@ class Executor:
             cluster, self._cluster = self._cluster, None
             handles, self._handles = self._handles, []
         for handle in handles:
-            _cancel_quietly(handle)
+            if handle.outlives_executor:
+                handle.abandon("its executor was shut down; the run goes on in its cluster")
+            else:
+                _cancel_quietly(handle)
         for handle in handles:
             if not handle.wait(_CANCEL_GRACE_S):
                 handle.abandon("the executor was shut down")
@@ -181,13 +197,41 @@ class Executor:
         args: Sequence[Any] = (),
         kwargs: Optional[Mapping[str, Any]] = None,
         on_event: Optional[EventListener] = None,
+        detached: bool = False,
     ) -> RunHandle:
         """Starts a run and returns its handle at once.
 
+        With ``detached`` it goes on when this process ends, until its functions have or it is
+        cancelled; ``attach(handle.job_id)`` takes it up again, from any process that reaches the
+        cluster. While nobody reads, the newest events are kept (4 MiB, and 256 MiB of large
+        reports); results and the last events for a day after the end, while the head lives.
+
         ``on_event`` is called with every event (a dict; "kind" is epoch, worker, state, report,
-        result, log, parked, stalled, warning, resumed, recovered or done) on a thread of the run.
+        result, log, parked, stalled, unreachable, warning, resumed, recovered or done) on a
+        thread of the run.
         """
-        return self._submit(fn, args, kwargs, on_event=on_event)
+        return self._submit(fn, args, kwargs, on_event=on_event, detached=detached)
+
+    def attach(self, run_id: str, on_event: Optional[EventListener] = None) -> RunHandle:
+        """The handle of a run that another process has submitted, or this one has lost.
+
+        It gets the events that the head still has, and all that come; a run that is not detached
+        belongs to this process from now on if the one that has submitted it is silent for 15 s.
+
+        Raises:
+            TroupeError: there is no such run; the message names those that there are.
+        """
+        _check_call(print, (), None, on_event, None)
+        if not isinstance(run_id, str):
+            raise TypeError(f"run_id must be a string, not {_payload.type_name(run_id)}")
+        driver = self._driver()
+        with _native.driver_errors(f"attaching to run {run_id!r}"):
+            driver.attach(run_id)
+            name = str(driver.status(run_id)["name"])
+        handle = self._make_handle(driver, run_id, name, on_event, ())
+        handle.outlives_executor = True
+        handle.start_pump()
+        return handle
 
     def execute(
         self, fn: Callable[..., Any], callbacks: Optional[Sequence[Callback]] = None
@@ -243,11 +287,15 @@ class Executor:
         on_event: Optional[EventListener] = None,
         callbacks: Optional[Sequence[Callback]] = None,
         created: Optional[list[RunHandle]] = None,
+        detached: bool = False,
     ) -> RunHandle:
         """Submits; the handle goes into ``created`` at once, so that Ctrl-C finds it."""
         _check_call(fn, args, kwargs, on_event, callbacks)
         _cluster.check_process(self._pid)
         settings = self._settings
+        if detached and not settings.address:
+            raise ValueError("detached=True needs a cluster that outlives this process: start one "
+                             "with `troupe start --head` and pass address=\"HOST:PORT\"")
         task = _payload.Task(fn, tuple(args), dict(kwargs or {}), float(settings.elastic_timeout))
         payload = _payload.dump_task(task)
         driver = self._driver()
@@ -255,24 +303,37 @@ class Executor:
         name = settings.name or _payload.callable_name(fn)
         with _native.deferred_interrupt():  # what is submitted must be known, to be cancelled
             with _native.driver_errors(f"submitting {name!r}"):
-                job_id = driver.submit(self._spec(name, payload, fn))
-            handle = RunHandle(
-                driver, job_id, name, self._pid, on_event, callbacks or (), settings.log_to_driver
-            )
+                job_id = driver.submit({**self._spec(name, payload, fn), "detached": detached})
+            handle = self._make_handle(driver, job_id, name, on_event, callbacks or ())
+            handle.outlives_executor = detached
             if created is not None:
                 created.append(handle)
-            with self._lock:
-                self._handles = [h for h in self._handles if not h.done()] + [handle]
-            if settings.progress != "off":
-                from troupe.display import attach
-
-                attach(handle, settings.progress)
             handle.start_pump()
+        return handle
+
+    def _make_handle(
+        self,
+        driver: Any,
+        job_id: str,
+        name: str,
+        on_event: Optional[EventListener],
+        callbacks: Sequence[Callback],
+    ) -> RunHandle:
+        handle = RunHandle(
+            driver, job_id, name, self._pid, on_event, callbacks, self._settings.log_to_driver
+        )
+        with self._lock:
+            self._handles = [h for h in self._handles if not h.done()] + [handle]
+        if self._settings.progress != "off":
+            from troupe import display
+
+            display.attach(handle, self._settings.progress)
         return handle
 
     def _spec(self, name: str, payload: bytes, fn: Callable[..., Any]) -> dict[str, Any]:
         settings = self._settings
         least, start, most = settings.sizes()
+        resources = settings.resources()
         preload = settings.preload
         if preload is None:
             uses_torch = "torch" in sys.modules or _payload.mentions(fn, "torch")
@@ -282,15 +343,17 @@ class Executor:
             "min_workers": least,
             "max_workers": most,
             "workers": start,
-            "resources": settings.resources(),
+            "resources": resources,
             "strategy": settings.strategy,
             "payload": payload,
             "preload": list(preload),
-            "env": dict(settings.env),
+            "env": {"TROUPE_WORKER_CPUS": f"{resources.get('CPU', 0):g}", **_trace_environment(),
+                    **settings.env},
             "elastic_timeout_s": float(settings.elastic_timeout),
             "start_timeout_s": float(settings.start_timeout),
             "stall_report_s": float(settings.stall_report_s),
             "stall_remove_s": float(settings.stall_remove_s),
+            "driver_silence_s": float(settings.driver_silence_s),
             "reset_limit": -1 if settings.reset_limit is None else settings.reset_limit,
         }
 
@@ -308,6 +371,34 @@ class Executor:
 
 
 ElasticExecutor = Executor
+
+
+def attach(
+    run_id: str,
+    *,
+    address: Optional[str] = None,
+    key_file: Optional[str] = None,
+    on_event: Optional[EventListener] = None,
+    progress: Optional[str] = None,
+) -> RunHandle:
+    """``Executor(address=...).attach(run_id)``, for a run of a cluster that was started apart.
+
+    Without ``address`` the variable TROUPE_ADDRESS names the cluster.
+
+    Raises:
+        ValueError: no cluster is named; TroupeError: there is no such run.
+    """
+    executor = Executor(address=address, key_file=key_file, progress=progress)
+    if not executor.settings.address:
+        raise ValueError("say in which cluster the run is: address=\"HOST:PORT\", or the variable "
+                         "TROUPE_ADDRESS")
+    return executor.attach(run_id, on_event)
+
+
+def _trace_environment() -> dict[str, str]:
+    """Workers of a driver that traces do so, too."""
+    folder = os.environ.get("TROUPE_TRACE_DIR")
+    return {"TROUPE_TRACE_DIR": os.path.abspath(folder)} if folder else {}
 
 
 def _check_call(

@@ -58,6 +58,7 @@ class RunHandle:
         log_to_driver: bool = True,
     ) -> None:
         self.job_id = job_id
+        self.outlives_executor = False
         self.name = name
         self._driver = driver
         self._pid = owner_pid
@@ -216,7 +217,11 @@ class RunHandle:
     def abandon(self, reason: str) -> None:
         """Ends the handle on this side when the cluster is gone."""
         self._abandoned.set()
-        self._finish("cancelled", JobCancelled(f"run {self.name!r}: {reason}"))
+        if self.outlives_executor:
+            again = f"troupe.attach({self.job_id!r}) takes it up again"
+            self._finish("detached", TroupeError(f"run {self.name!r}: {reason}; {again}"))
+        else:
+            self._finish("cancelled", JobCancelled(f"run {self.name!r}: {reason}"))
 
     def join_pump(self, timeout: float) -> None:
         """Waits until the last event is dispatched."""
@@ -249,7 +254,8 @@ class RunHandle:
             if event is None:
                 continue
             try:
-                self._dispatch(dict(event))
+                for one in _one_by_one(dict(event)):
+                    self._dispatch(one)
             except Exception:
                 _log.exception("run %s: cannot handle event %r", self.name, event.get("kind"))
                 if event.get("kind") == "done":
@@ -324,6 +330,12 @@ class RunHandle:
             self._events.append({"kind": "done", "state": state, "reason": str(error),
                                  "time_s": time.monotonic(), "job": self.job_id})
         self._done.set()
+
+
+def _one_by_one(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Output comes as many lines in one event; listeners get one event per line."""
+    lines = event.pop("lines", None)
+    return [event] if lines is None else [{**event, "line": line} for line in lines]
 
 
 def _final_error(name: str, event: Mapping[str, Any]) -> Optional[BaseException]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from troupe import _native, _payload, _runtime
+from troupe import _forks, _native, _payload, _runtime
 from troupe.errors import DrainedError, SerializationError
 
 _log = logging.getLogger("troupe.worker")
@@ -58,11 +58,22 @@ def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
                 preload([late.pop(0)])
             continue
         os.environ.update({str(k): str(v) for k, v in (assignment.get("env") or {}).items()})
+        _share_threads()
         preload(assignment.get("preload") or ())
         if assignment["payload"]:
             return assignment
         late = late_modules()
     return None
+
+
+def _share_threads() -> None:
+    """One thread per CPU that this worker was given, unless somebody has said otherwise.
+
+    Before torch and its like are imported, since they look at it only then.
+    """
+    cpus = float(os.environ.get("TROUPE_WORKER_CPUS") or 0)
+    if cpus > 0:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, int(cpus))))
 
 
 def late_modules() -> list[str]:
@@ -122,7 +133,14 @@ def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
     except Exception as error:
         raise load_failure(error, envelope["name"], worker.host) from error
     runtime.first_view()
-    return task.fn(*task.args, **task.kwargs)
+    pid = os.getpid()
+    try:
+        value = task.fn(*task.args, **task.kwargs)
+    except BaseException as error:
+        _forks.end_child(pid, error)
+        raise
+    _forks.end_child(pid)
+    return value
 
 
 def load_failure(error: Exception, name: str, host: str) -> Exception:

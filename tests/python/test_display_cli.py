@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -176,12 +177,31 @@ def test_run_a_script_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture, 
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "size"), [([], 3), (["-np", "2"], 2), (["--max-np", "4"], 3),
+                                             (["-np", "2", "--min-np", "2"], 2)])
+def test_what_is_not_said_is_what_the_config_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture, words: list[str], size: int
+) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("{min_workers: 1, workers: 3, max_workers: 3, name: mine}")
+    script = write_script(tmp_path, (
+        "import sys, troupe.torch as hvd\n"
+        "hvd.init()\n"
+        "sys.stdout.write(f'of {hvd.size()}\\n')\n"))
+    assert cli.main(["run", *words, "--config", str(config), script]) == 0
+    output = capfd.readouterr()
+    assert output.out.splitlines() == [f"of {size}"] * size
+    assert "mine" in output.err
+
+
 def test_run_errors(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert cli.main(["run", "-np", "2", "/no/such.py"]) == 1
     assert "no such script" in capsys.readouterr().err
     script = write_script(tmp_path, "")
     assert cli.main(["run", "-np", "2", "--min-np", "3", "--max-np", "4", script]) == 1
     assert "workers (2) must lie" in capsys.readouterr().err
+    assert cli.main(["run", script]) == 1
+    assert "-np N, or --config" in capsys.readouterr().err
 
 
 def test_up_hands_over_to_the_autoscaler(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -189,9 +209,10 @@ def test_up_hands_over_to_the_autoscaler(tmp_path: Path, capfd: pytest.CaptureFi
     (tmp_path / "c.yaml").write_text("pools: []\n")
     for name in ("troupe-head", "troupe-autoscaler"):
         daemon = tmp_path / name
-        daemon.write_text('#!/bin/sh\necho "auto $1"\n')
+        daemon.write_text('#!/bin/sh\necho "auto $1 ${PATH%%:*}"\n')
         daemon.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-m", "troupe", "up", str(tmp_path / "c.yaml")], capture_output=True,
         text=True, check=True, env={"PYTHONPATH": str(PYAPI), "TROUPE_BIN_DIR": str(tmp_path)})
-    assert done.stdout == f"auto {tmp_path / 'c.yaml'}\n"
+    python = os.path.dirname(sys.executable)  # So that python3 in the file is this one.
+    assert done.stdout == f"auto {tmp_path / 'c.yaml'} {python}\n"

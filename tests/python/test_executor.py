@@ -468,3 +468,35 @@ def test_final_errors_without_an_exception(reason: str, worker: str, error: type
     made = _final_error("n", {"state": "failed", "reason": reason, "worker": worker, "rank": 1,
                               "host": "h", "payload": b""})
     assert type(made) is error and reason in str(made)
+
+
+def test_executors_that_differ_in_their_patience_share_a_cluster() -> None:
+    """Two private clusters on one machine would each hand out all of its CPUs."""
+    with troupe.Executor(1, start_timeout=30, progress="off") as one:
+        with troupe.Executor(1, start_timeout=40, progress="off") as other:
+            assert one._cluster is other._cluster and one._cluster is not None
+            with troupe.Executor(1, num_cpus=64, progress="off") as third:
+                assert third._cluster is not one._cluster
+
+
+def test_the_key_of_a_cluster_is_found_by_one_rule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The argument, the environment, the home folder; and none for a cluster of one's own."""
+    from troupe._config import build_settings
+
+    def key_of(**given: Any) -> Any:
+        return build_settings(None, given).key_file
+
+    monkeypatch.delenv("TROUPE_ADDRESS", raising=False)
+    monkeypatch.delenv("TROUPE_KEY_FILE", raising=False)
+    monkeypatch.setenv("TROUPE_HOME", str(tmp_path))
+    assert key_of(address="host:1") is None
+    (tmp_path / "cluster.key").touch()
+    assert key_of(address="host:1") == str(tmp_path / "cluster.key")
+    assert key_of() is None and key_of(address="ipc:///x") is None
+    monkeypatch.setenv("TROUPE_KEY_FILE", "/elsewhere")
+    assert key_of(address="host:1") == "/elsewhere"
+    assert key_of(address="host:1", key_file="mine") == "mine"
+    monkeypatch.setenv("TROUPE_ADDRESS", "host:1")
+    assert key_of() == "/elsewhere"

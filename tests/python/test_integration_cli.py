@@ -22,7 +22,8 @@ class Cli:
     """Runs the command with a home of its own."""
 
     def __init__(self, home: Path) -> None:
-        self.environment = {**os.environ, "TROUPE_HOME": str(home), MARK: str(home)}
+        self.environment = {**os.environ, "TROUPE_HOME": str(home), MARK: str(home),
+                            "TMPDIR": str(home)}  # Private clusters are looked for there.
         for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
             self.environment.pop(name, None)
 
@@ -62,6 +63,16 @@ def test_a_cluster_of_two_nodes_from_start_to_down(cli: Cli) -> None:
     assert cli.json("groups") == {"groups": [], "placement_groups": []}
     assert "is down" in cli.run("down")
     cli.run("status", status=3)
+
+
+def test_a_head_is_not_started_where_another_listens(cli: Cli) -> None:
+    port = str(free_port())
+    start = ("start", "--head", "--host", "127.0.0.1", "--port", port)
+    cli.run(*start, "--name", "first")
+    said = cli.run(*start, "--name", "second", status=1)
+    assert f"port {port} of 127.0.0.1 is in use" in said
+    cli.run("start", "--head", "--host", "192.0.2.9", "--port", port, "--name", "third", status=1)
+    assert [node["id"] for node in cli.json("nodes")] == ["first"]
 
 
 def test_stop_ends_what_runs_here_nodes_first(cli: Cli) -> None:
