@@ -186,6 +186,8 @@ def disagree(case: str, odd: bool) -> None:
         hvd.allreduce(torch.ones(3), op=hvd.Min if odd else hvd.Max)
     elif case == "root":
         hvd.broadcast(torch.ones(3), 1 if odd else 0)
+    elif case == "bits":
+        hvd.broadcast(torch.ones(3, dtype=torch.int32 if odd else torch.float32), 0)
     elif case == "scale":
         hvd.allreduce(torch.ones(3), prescale_factor=2.0 if odd else 1.0)
     elif case == "name":

@@ -18,6 +18,7 @@ from fake_errors import CoreError
 from fake_operations import DTYPES, Op, memory, perform
 
 DEADLINE_S = 10.0
+HANGS_S = 100.0  # A whole training by then, also on a machine that has much else to do.
 HOST = (-1, 0)
 
 
@@ -468,7 +469,7 @@ class Rank:
             _context._thread.context = None
 
     def join(self) -> Rank:
-        self._thread.join(2 * DEADLINE_S)
+        self._thread.join(HANGS_S)
         assert not self._thread.is_alive(), f"rank {self.group.name} hangs"
         return self
 

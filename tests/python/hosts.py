@@ -96,6 +96,13 @@ class Hosts(Daemons):
     def mend(self, index: int) -> None:
         self._network.mend(index)
 
+    def part(self, sender: int, hearer: int) -> None:
+        """See :meth:`network.Network.part`."""
+        self._network.part(sender, hearer)
+
+    def rejoin(self, sender: int, hearer: int) -> None:
+        self._network.rejoin(sender, hearer)
+
     def mute(self, index: int) -> None:
         """The head and this process do not hear the host any more; the other hosts do."""
         self._network.mute(index)

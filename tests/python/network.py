@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lossy_link
 
+NOWHERE = "02:00:00:00:00:01"  # A hardware address that no host has.
 _NAME = re.compile(r"tr(\d+)(b|[hvmio]\d+|p)$")
 
 
@@ -89,6 +90,15 @@ class Network:
     def mend(self, index: int) -> None:
         """The host is back."""
         ip("link", "set", f"{self._tag}v{index}", "up")
+
+    def part(self, sender: int, hearer: int) -> None:
+        """What one host sends to the other is lost, silently; all other routes stay."""
+        ip("-n", self.space(sender), "neigh", "replace", self.address(hearer),
+           "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
+
+    def rejoin(self, sender: int, hearer: int) -> None:
+        """The end of :meth:`part`."""
+        ip("-n", self.space(sender), "neigh", "del", self.address(hearer), "dev", "eth0")
 
     def mute(self, index: int) -> None:
         """What the host sends to the machine outside is lost; hosts still reach each other."""

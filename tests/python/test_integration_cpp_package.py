@@ -57,7 +57,7 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefi
     source = tmp_path / "source"
     shutil.copytree(ROOT / "examples" / "counter", source)
     program = str(built(source, prefix, tmp_path / "build") / "counter")
-    out = run(program, TROUPE_BIN_DIR=str(prefix / "bin"))
+    out = run(program)  # It finds the daemons of the prefix that it was built with.
     assert out.splitlines() == ["on one node: yes", *SAID]
     # The same program on a cluster of two nodes, as the README has it.
     home = {"TROUPE_HOME": str(tmp_path / "home")}

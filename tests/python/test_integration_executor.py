@@ -38,6 +38,9 @@ def test_results_by_rank_and_environment(executor: troupe.Executor) -> None:
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         horovod = tuple(int(os.environ[f"HOROVOD_{n}"]) for n in names)
         assert horovod == tuple(int(os.environ[f"TROUPE_{n}"]) for n in names)
+        torchs = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        assert horovod[:4] == tuple(int(os.environ[n]) for n in torchs)
+        assert os.environ["OMP_NUM_THREADS"] == "1" and "MASTER_ADDR" not in os.environ
         return (base + step * horovod[0], horovod, os.getpid())
 
     results = executor.run(fn, (100,), {"step": 2})

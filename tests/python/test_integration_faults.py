@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240
 
 LEASE_S = 1.0
 BOUND_S = 1.0  # From a death to the next epoch with all its members in it; usually 0.02.
+LOSS_S = 3.0  # A connection whose first packets are lost sends them again after 1 s, then 2 s more.
 PHASES = ["before", "middle", "after"]
 WAYS = ["memory", "links", "hosts"]
 
@@ -66,8 +67,8 @@ def start(request: Any, tmp_path: Path) -> Iterator[Callable[..., troupe.Executo
 class Walk:
     """A run of a plan; continues stopped members when the group has gone on without them."""
 
-    def __init__(self, executor: troupe.Executor, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, executor: troupe.Executor, plan: Plan, bound_s: float = BOUND_S) -> None:
+        self.plan, self.bound_s = plan, bound_s
         self.steps = 0
         self.handle = executor.submit(walk, (plan,), on_event=self._on_event)
 
@@ -128,7 +129,7 @@ class Walk:
                           for other in records)  # That one has the lease to answer in.
             took_s = without[0]["time_s"] - max([entry["time_s"], *self._arrivals(entry)])
             print(f"{entry['name']}: epoch {without[0]['epoch']} after {took_s:.3f} s")
-            assert 0 < took_s < BOUND_S + (LEASE_S if stopped else 0.0), (entry, without[0])
+            assert 0 < took_s < self.bound_s + (LEASE_S if stopped else 0.0), (entry, without[0])
 
     def _arrivals(self, entry: dict[str, Any]) -> list[float]:
         """When the ranks came to the step: who still computes then cannot recover yet."""
@@ -203,7 +204,8 @@ def test_loss_and_delay_change_nothing(start: Any, hosts: Hosts, tmp_path: Path)
     faults = [Fault("allreduce-middle", "kill", "middle", last, 3)]
     hosts.impair(1, delay_ms=5, jitter_ms=2, loss=0.02)
     try:
-        going = Walk(start("hosts", 4), Plan(str(tmp_path), last + 5, 4, faults, big_rows=50_000))
+        plan = Plan(str(tmp_path), last + 5, 4, faults, big_rows=50_000)
+        going = Walk(start("hosts", 4), plan, BOUND_S + LOSS_S)
         going.wait_step(last)
         assert [epoch["size"] for epoch in going.handle.epochs()] == [4]
         passed, lost = hosts.losses(1)

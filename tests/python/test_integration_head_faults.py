@@ -298,6 +298,39 @@ def test_a_head_that_is_told_to_end_while_a_run_goes_on(
         assert status == 0
 
 
+@pytest.mark.parametrize("size", [10, 100_000, 1_000_000])
+@pytest.mark.parametrize("lost", ["the head", "the head and the worker"])
+def test_who_has_returned_is_in_the_results_of_the_next_head(
+    cluster: LocalCluster, tmp_path: Path, size: int, lost: str
+) -> None:
+    """A small one is in the store, a large one with its worker, or lost; it is never left out."""
+    def train() -> bytes:
+        rank = int(os.environ["TROUPE_RANK"])
+        (tmp_path / f"pid-{rank}").write_text(str(os.getpid()))
+        while rank == 1 and not (tmp_path / "go").exists():  # Rank 0 returns at once.
+            time.sleep(0.01)
+        return bytes([rank]) * size
+
+    with troupe.Executor(2, address=cluster.address, key_file=str(cluster.key_file),
+                         progress="off") as executor:
+        handle = executor.submit(train)
+        until(lambda: [e["state"] for e in handle.events() if e["kind"] == "worker"][-1:],
+              ["finished"])
+        handle.resize(2)  # Answered when all before it is kept.
+        cluster.kill("head")
+        if lost == "the head and the worker":
+            pid = int((tmp_path / "pid-0").read_text())
+            os.kill(pid, signal.SIGKILL)
+            assert not wait_gone([pid], SOON_S)
+        cluster.start_head()
+        (tmp_path / "go").touch()
+        if lost == "the head" or size == 10:
+            assert handle.result(SOON_S) == [bytes(size), b"\1" * size]
+        else:
+            with pytest.raises(troupe.TroupeError, match="the result of w[01]#1 is lost"):
+                handle.result(SOON_S)
+
+
 def test_a_store_that_is_lost_is_filled_again(cluster: LocalCluster) -> None:
     counter = Counter.options(name="before").remote()
     group = troupe.placement_group([{"CPU": 1}], name="room")

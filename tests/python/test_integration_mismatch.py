@@ -24,6 +24,8 @@ SIDES = {
     "dtype": ("allreduce float64[3] average", "allreduce float32[3] average"),
     "op": ("allreduce float32[3] min", "allreduce float32[3] max"),
     "root": ("broadcast float32[3] root 1", "broadcast float32[3] root 0"),
+    # Of equal size, from a root that waits for nobody and has gone on when the others look.
+    "bits": ("broadcast int32[3] root 0", "broadcast float32[3] root 0"),
     "kind": ("allgather float32[any]", "broadcast float32[3] root 0"),
     "scale": ("allreduce float32[3] average prescale 2.0", "allreduce float32[3] average"),
     "name": ('allreduce "b" float32[3] average', 'allreduce "a" float32[3] average'),

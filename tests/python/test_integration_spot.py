@@ -24,11 +24,9 @@ class Up:
     def __init__(self, file: Path, temp: Path, mark: str) -> None:
         env = {**os.environ, MARK: mark, "TMPDIR": str(temp), "PYTHONPATH": str(PYAPI),
                "PYTHONUNBUFFERED": "1"}
-        folder = os.path.dirname(sys.executable)  # the file says python3
-        env["PATH"] = folder + os.pathsep + env["PATH"]
         self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, "-m", "troupe", "up", str(file)], env=env, text=True,
-            cwd=EXAMPLES.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=temp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
 
     def read_until(self, text: str) -> str:

@@ -80,7 +80,11 @@ def test_a_recovery_is_seen_from_the_death_to_the_first_collective(
                          progress="off") as executor:
         executor.run(fn)
     events, processes = merge_traces(tmp_path)
-    assert processes >= 6  # driver, head, node, three workers; this process counts only if first
+    roles = [e["args"]["name"].split()[0] for e in events if e.get("name") == "process_name"]
+    assert processes == len(roles)
+    # This process traces only if it has not used the package before; the replacement may come late.
+    assert [roles.count(role) for role in ("head", "node")] == [1, 1]
+    assert roles.count("worker") >= 3, roles
     names = [e["name"] for e in events if "name" in e]
     for wanted in ("life lost", "death noticed", "persist epoch", "preparing", "linking",
                    "epoch 2", "ready", "link", "allreduce float32[8] sum", "sync", "train",

@@ -21,7 +21,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\s*([<"])([^>"]+)[>"]', re.MULTILINE
 # Headers of the C++ standard library have no dot; those of C and of Linux are named here.
 SYSTEM = re.compile(
     r"^([a-z_0-9]+|(sys|linux|net|netinet|arpa|asm|bits)/.*|"
-    r"(assert|dirent|dlfcn|errno|fcntl|fnmatch|grp|ifaddrs|limits|netdb|poll|pthread|pwd|sched|"
+    r"(assert|dirent|dlfcn|errno|fcntl|fnmatch|grp|ifaddrs|limits|malloc|netdb|poll|pthread|pwd|sched|"
     r"semaphore|signal|spawn|stdarg|stddef|stdint|stdio|stdlib|string|syscall|sysexits|termios|"
     r"time|unistd|wait)\.h|"
     r"immintrin\.h|x86intrin\.h|cxxabi\.h|sanitizer/.*)$"
