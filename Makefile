@@ -2,6 +2,8 @@
 #   make demo          a model trains on while its workers are killed, added and removed
 #   make test          every test, C++ and Python
 #   make check         format, lint, types, include directions, limits
+#   make wheel         dist/troupe-*.whl for any Linux that is not older, tried in an empty environment
+#   make chaos         a training under random faults: make chaos SEED=1 MINUTES=2
 #   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
 #   make bench-ray     actor calls beside Ray's, which it installs into .third_party/ray
 #   make horovod       builds Horovod, which bench-training_recovery then runs beside Troupe
@@ -9,8 +11,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PRESET ?= release
+SEED ?= 1
+MINUTES ?= 2
 
-.PHONY: help install-deps build demo test check format horovod bench bench-ray clean distclean
+.PHONY: help install-deps build demo test chaos wheel check format horovod bench bench-ray clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -23,11 +27,19 @@ install-deps:
 build: install-deps
 	@scripts/build.sh
 
-demo: build
+# What the demo starts, not the tests and benchmarks.
+demo: install-deps
+	@scripts/build.sh _core troupe_head troupe_node troupe_local troupe_worker troupe_guard
 	@scripts/run_python.sh examples/digits.py
 
 test: build
 	@scripts/test.sh
+
+chaos: build
+	@scripts/run_python.sh tests/chaos/run.py --seed $(SEED) --minutes $(MINUTES)
+
+wheel: install-deps
+	@scripts/wheel.sh
 
 check: build
 	@scripts/check.sh

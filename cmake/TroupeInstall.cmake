@@ -1,5 +1,6 @@
 # `cmake --install build/release --component cpp --prefix DIR` gives headers, libraries, daemons and a CMake package, so
 # that a program elsewhere can say find_package(Troupe) and link Troupe::troupe_daemons, or troupe_add_plugin(...); with
+# find_package(Troupe COMPONENTS torch) it also links Troupe::troupe_torch; with
 # find_package(Troupe COMPONENTS c) it links Troupe::troupe_c, and nothing else need be installed to build it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -9,9 +10,16 @@ set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_acto
 set(troupe_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
 install(TARGETS ${troupe_libraries} EXPORT TroupeTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
-install(TARGETS troupe_head troupe_node troupe_local troupe_worker troupe_autoscaler_daemon
+install(TARGETS troupe_head troupe_node troupe_guard troupe_local troupe_worker troupe_autoscaler_daemon
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cpp)
 install(TARGETS troupe_c EXPORT TroupeCTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
+if(TARGET troupe_torch)
+  install(TARGETS troupe_torch EXPORT TroupeTorchTargets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp OPTIONAL)
+  install(EXPORT TroupeTorchTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/collective_groups/torch DESTINATION include/troupe/collective_groups
+          COMPONENT cpp FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
+endif()
 foreach(folder runtime scheduler actors autoscaler capi collective_groups daemons)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/troupe COMPONENT cpp
           FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE PATTERN "torch" EXCLUDE)
@@ -27,3 +35,23 @@ install(FILES ${PROJECT_BINARY_DIR}/TroupeConfig.cmake ${PROJECT_BINARY_DIR}/Tro
               ${PROJECT_SOURCE_DIR}/cmake/TroupeDependencies.cmake
               ${PROJECT_SOURCE_DIR}/cmake/TroupePlugin.cmake ${PROJECT_SOURCE_DIR}/cmake/troupe_plugin.map
         DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
+
+# Debug information is most of what is built. Last: it works on what the lines above have put there.
+option(TROUPE_INSTALL_STRIPPED "Strip what is installed for C++" ON)
+if(TROUPE_INSTALL_STRIPPED AND CMAKE_STRIP)
+  set(troupe_programs head node guard local worker autoscaler)
+  list(TRANSFORM troupe_programs PREPEND troupe-)
+  install(CODE "
+    set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+    file(GLOB libraries \"\${root}/${CMAKE_INSTALL_LIBDIR}/libtroupe_*.a\")
+    foreach(file \${libraries})
+      execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug \"\${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()
+    file(GLOB shared \"\${root}/${CMAKE_INSTALL_LIBDIR}/libtroupe_c.so.*.*\")
+    set(programs ${troupe_programs})
+    list(TRANSFORM programs PREPEND \"\${root}/${CMAKE_INSTALL_BINDIR}/\")
+    foreach(file \${shared} \${programs})
+      execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded \"\${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()
+  " COMPONENT cpp)
+endif()

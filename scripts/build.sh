@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds build/$PRESET (default: release). Ninja and ccache make a second run a matter of a second.
+# Configures and builds build/$PRESET (default: release), or only the targets given. Ninja and ccache make a second run
+# a matter of a second.
 . "$(dirname "$0")/lib.sh"
 
 [ -x "$CMAKE" ] || CMAKE=$(command -v cmake) || die "cmake is missing; run: make install-deps"
@@ -17,5 +18,5 @@ if [ ! -f "$BUILD_DIR/build.ninja" ]; then
     die "configuring failed; if a package is missing run: make install-deps, to start afresh run: make clean"
 fi
 say "Building build/$PRESET with $JOBS jobs"
-"$CMAKE" --build "$BUILD_DIR" --parallel "$JOBS" ||
+"$CMAKE" --build "$BUILD_DIR" --parallel "$JOBS" ${1:+--target "$@"} ||
   die "the build failed; the first 'FAILED:' above names the file"
