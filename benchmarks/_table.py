@@ -65,7 +65,7 @@ def recovery_rows() -> list[Row]:
         for n in (8, 16, 32):
             rows.append(Row(f"{title}, N={n}", {**small, "n": n}, {**small, "n": n // 2},
                             "<= 2 x N/2", ratio=2.0))
-    rows += control_rows()
+    rows += control_rows() + fault_rows()
     for model, title in (("mlp", "MLP"), ("resnet50", "ResNet-50-shaped")):
         rows.append(Row(f"kill to next step, PyTorch {title}, N=4",
                         {"bench": "troupe_kill_to_next_step", "model": model},
@@ -97,6 +97,22 @@ def control_rows() -> list[Row]:
         {"bench": "join_state", "way": "beside"}, {"bench": "join_state", "way": "before"},
         "<= a step"))
     return rows
+
+
+def fault_rows() -> list[Row]:
+    """What floods of output and cut routes cost."""
+    return [
+        Row("kill to next step while a worker prints at full speed, N=4; reference: without",
+            {"bench": "flood_kill_to_next_step", "way": "flood"},
+            {"bench": "flood_kill_to_next_step", "way": "quiet"}, "<= 2 x", ratio=2.0),
+        Row("status while 4 workers print at full speed; reference: without",
+            {"bench": "status_latency", "way": "flood"},
+            {"bench": "status_latency", "way": "quiet"}),
+        Row("1 GB of results from 4 ranks", {"bench": "results"}),
+        Row("route between two hosts cut: until it is told", {"bench": "route_cut_report"}),
+        Row("route between two hosts cut: until the next step", {"bench": "route_cut_step"}),
+        Row("the route is back: until both train", {"bench": "route_back_step"}),
+    ]
 
 
 def actor_rows() -> list[Row]:
@@ -293,6 +309,8 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
 
     commands.append(script("training_recovery"))
     commands.append(script("control_restart"))
+    commands.append(script("floods"))
+    commands.append(script("route_cut"))
     commands.append(script("durable_commits"))
     commands.append(program("state-transfer"))
     commands.append(script("join_state"))
