@@ -2,20 +2,26 @@
 
 Started by ``troupe up examples/spot.yaml``, which takes the first two nodes away: one with a
 notice, so that its worker moves before, and one without, so that the other worker goes on from the
-last commit.
+last commit. Commits lie on disk as well: where imports take longer than the notice, both first
+workers are gone before a new one has the state.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from typing import Any
 
 WORKERS = 2
 STEPS_AT_MOST = 5000
 
 
-def train() -> dict[str, Any]:
-    """Fits a line by averaged gradients; returns what every worker must agree on."""
+def train(commits: str) -> dict[str, Any]:
+    """Fits a line by averaged gradients; returns what every worker must agree on.
+
+    Args:
+        commits: a folder for durable commits.
+    """
     import os
     import time
 
@@ -27,7 +33,7 @@ def train() -> dict[str, Any]:
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 1)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05))
-    state: Any = hvd.elastic.TorchState(model, optimizer, step=0, first_nodes=[])
+    state: Any = hvd.elastic.TorchState(model, optimizer, durable=commits, step=0, first_nodes=[])
     target = torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
 
     @hvd.elastic.run
@@ -56,8 +62,10 @@ def main() -> int:
     """Runs the training on the cluster that TROUPE_ADDRESS names."""
     import troupe
 
-    with troupe.Executor(1, WORKERS, workers=WORKERS, progress="off") as executor:
-        handle = executor.submit(train)
+    with tempfile.TemporaryDirectory(prefix="spot-") as commits, \
+            troupe.Executor(1, WORKERS, workers=WORKERS, progress="off",
+                            preload=["torch", "troupe.torch"]) as executor:
+        handle = executor.submit(train, (commits,))
         results = handle.result(timeout=120)
         for epoch in handle.epochs():
             print(f"epoch {epoch['epoch']}: {epoch['old_size']} -> {epoch['size']} workers, "

@@ -106,7 +106,7 @@ class Trainer {
       if (!finished.ok()) return finished.error();
       if (*finished) return Status::Ok();
       if (group_.Current().topology.rank == 0)
-        worker_.Note("report", 0, "epoch=" + std::to_string(sampler_.data_epoch()));
+        (void)worker_.Note("report", 0, "epoch=" + std::to_string(sampler_.data_epoch()));
       sampler_.BeginEpoch(sampler_.data_epoch() + 1);
     }
   }
