@@ -45,4 +45,12 @@ elseif(TROUPE_SANITIZE STREQUAL "thread")
     # It does not see fences. Ours order words in memory that processes share, which it does not follow anyway.
     add_compile_options(-Wno-tsan)
   endif()
+else()
+  # What the daemons read comes from a network: a write past a buffer ends the process, tables of addresses cannot be
+  # written to, and programs are loaded at addresses that nobody can foresee.
+  add_compile_options(-fstack-protector-strong)
+  add_compile_options("$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+  add_link_options(-Wl,-z,relro,-z,now)
+  include(CheckPIESupported)
+  check_pie_supported(LANGUAGES CXX)
 endif()
