@@ -112,6 +112,7 @@ class DriverClient {
 
   explicit DriverClient(DriverOptions options);
   Status Start();
+  Status AwaitHead(const CurveKeys& keys, const PeerAddress& head);
   Status StartEmbedded();
   void OnFrame(const std::string& frame);
   void Beat();

@@ -122,8 +122,8 @@ Result<zmq::socket_t> BindRouter(zmq::context_t& context, const ZmqTransportOpti
   }
 }
 
-Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportOptions& options,
-                                    const PeerAddress& peer) {
+Result<zmq::socket_t> MakeDealer(zmq::context_t& context, const ZmqTransportOptions& options,
+                                 const PeerAddress& peer) {
   const std::string what = "cannot connect to " + peer.endpoint;
   const bool keys = !peer.public_key.empty() && !options.keys.secret_key.empty();
   if (Status s = Usable(what, peer.endpoint, keys); !s.ok()) return s.error();
@@ -136,10 +136,21 @@ Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportO
     dealer.set(zmq::sockopt::curve_serverkey, peer.public_key);
     dealer.set(zmq::sockopt::curve_publickey, options.keys.public_key);
     dealer.set(zmq::sockopt::curve_secretkey, options.keys.secret_key);
-    dealer.connect(peer.endpoint);
     return dealer;
   } catch (const zmq::error_t& e) {
     return ZmqError(what, e);
+  }
+}
+
+Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportOptions& options,
+                                    const PeerAddress& peer) {
+  Result<zmq::socket_t> dealer = MakeDealer(context, options, peer);
+  if (!dealer.ok()) return dealer;
+  try {
+    dealer->connect(peer.endpoint);
+    return dealer;
+  } catch (const zmq::error_t& e) {
+    return ZmqError("cannot connect to " + peer.endpoint, e);
   }
 }
 

@@ -22,8 +22,11 @@ inline constexpr size_t kZmqPartBytes = size_t{1} << 20;
 [[nodiscard]] Result<zmq::socket_t> BindRouter(zmq::context_t& context,
                                                const ZmqTransportOptions& options,
                                                const std::string& endpoint);
-// A DEALER to a peer over tcp. kInvalidArgument without its key or our key pair, or for an endpoint
-// that is none.
+// A DEALER for a peer over tcp, and one that connects to it. kInvalidArgument without its key or
+// our key pair, or for an endpoint that is none.
+[[nodiscard]] Result<zmq::socket_t> MakeDealer(zmq::context_t& context,
+                                               const ZmqTransportOptions& options,
+                                               const PeerAddress& peer);
 [[nodiscard]] Result<zmq::socket_t> ConnectDealer(zmq::context_t& context,
                                                   const ZmqTransportOptions& options,
                                                   const PeerAddress& peer);
