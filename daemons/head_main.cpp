@@ -7,6 +7,7 @@
 
 #include "daemons/head_service.h"
 #include "daemons/signals.h"
+#include "daemons/watchdog.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   daemons::PrepareSignals();
   daemons::PrepareMemory();
   daemons::RaiseDescriptorLimit();
+  daemons::WatchdogBeat beat;
   CLI::App app{"The head of a Troupe cluster: places workers, re-forms groups, answers drivers."};
   std::string listen = "tcp://0.0.0.0:6380";
   std::string key_file;
@@ -83,15 +85,23 @@ int main(int argc, char** argv) {
     std::cerr << "troupe-head: " << transport.error().message << "\n";
     return 1;
   }
+  beat.Start((*transport)->loop());
   std::unique_ptr<Store> store = MakeRedisStore(redis);
   BlockingLane store_lane("store");
   daemons::HeadService head(transport->get(), &store_lane, store.get(), options);
   const Time give_up = SteadyClock().Now() + seconds(20);
   Status started = head.Start();
-  while (!started.ok() && SteadyClock().Now() < give_up) {  // Redis may still be starting.
-    ::usleep(20'000);
-    started = head.Start();
+  auto cause = daemons::StopCause::kCondition;
+  if (!started.ok()) {  // Redis may still be starting.
+    cause = daemons::WaitForStop(
+        -1,
+        [&] {
+          started = head.Start();
+          return started.ok() || SteadyClock().Now() >= give_up;
+        },
+        milliseconds(20));
   }
+  if (cause == daemons::StopCause::kSignal) return 0;
   Result<PeerAddress> address =
       started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
   if (!address.ok()) {
@@ -104,6 +114,8 @@ int main(int argc, char** argv) {
       -1, [&] { return head.down(); }, milliseconds(100));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();
+  // Of a store that outlives us. One without a prefix may hold the keys of others.
+  if (head.down() && !redis.key_prefix.empty()) (void)store->DeletePrefix("");
   (*transport)->Stop();  // Not its end: what the head leaves open is cancelled on it.
   return head.down() ? kTakenDownStatus : 0;
 }

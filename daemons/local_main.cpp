@@ -5,6 +5,7 @@
 // end of the lifeline (its stdin) closes. With --keep it is this host's part of a cluster (`troupe
 // start`), and ends at SIGTERM or when the cluster is taken down.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include <set>
 
 #include "daemons/signals.h"
+#include "daemons/watchdog.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/descendants.h"
 #include "runtime/log.h"
@@ -65,14 +67,34 @@ constexpr Duration kSettled = seconds(10);  // Who lives so long has started wel
 constexpr Duration kFirstDelay = milliseconds(250);
 constexpr Duration kLongestDelay = seconds(30);
 
+// As the kernel tells it: "S (sleeping)", "T (stopped)", "D (disk sleep)".
+std::string StateOf(int pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:\t")) return line.substr(7);
+  }
+  return "unknown";
+}
+
 struct Child {
   const char* name;
   SpawnOptions options;
   ChildProcess process;
   std::map<std::string, std::string> files;  // That it reads; written again if a cleaner took them.
+  daemons::Watchdog watchdog{Duration::zero()};
   Time started{};
   Time start_at = Time::Never();  // It has ended, and is started again then.
   int deaths = 0;                 // In a row, none settled.
+
+  // One that hangs is no better than a dead one, which is replaced.
+  void EndIfHung(const std::set<int>& beaten) {
+    const Time now = SteadyClock().Now();
+    if (beaten.contains(process.pid())) watchdog.Heard(now);
+    if (!watchdog.Expired(now)) return;
+    LogError(name, " (process ", process.pid(), ") has not moved for a long time and is ended; ",
+             "state ", StateOf(process.pid()));
+    process.Kill(SIGKILL);
+  }
 
   // The first that comes after a good life is made up for at once.
   [[nodiscard]] Duration Delay() {
@@ -95,6 +117,7 @@ struct Child {
     Result<ChildProcess> started = Spawn(options);
     if (!started.ok()) return started.error().WithContext(std::string("cannot start ") + name);
     process = std::move(*started);
+    watchdog.Begin(SteadyClock().Now());
     return Status::Ok();
   }
 };
@@ -103,6 +126,10 @@ struct Settings {
   std::string run_dir;
   std::string bin_dir;
   std::string redis_server = "redis-server";
+  std::string store_dir;
+  std::string redis;  // HOST:PORT of one that is not ours.
+  std::string redis_password_file;
+  std::string redis_prefix = "troupe:";
   std::string log_dir;
   std::string listen;
   std::string join;
@@ -113,8 +140,12 @@ struct Settings {
   std::vector<std::string> head_args;
   bool no_node = false;
   bool keep = false;
+  double watchdog_s = 20;
 
   [[nodiscard]] std::string logs() const { return log_dir.empty() ? run_dir : log_dir; }
+  // Whether the store outlives this process, so that a later head takes up what it says.
+  [[nodiscard]] bool lasting() const { return !store_dir.empty() || !redis.empty(); }
+  [[nodiscard]] std::string beats() const { return run_dir + "/beats"; }
   [[nodiscard]] bool embedded() const { return listen.empty() && join.empty(); }
   // Where its node finds the head.
   [[nodiscard]] std::string head() const {
@@ -132,6 +163,17 @@ void AddOptions(CLI::App& app, Settings& settings) {
   app.add_option("--bin-dir", settings.bin_dir, "Where troupe-head and troupe-node are")
       ->required();
   app.add_option("--redis-server", settings.redis_server);
+  auto* store_dir = app.add_option("--store-dir", settings.store_dir,
+                                   "Private directory where Redis keeps the cluster's records "
+                                   "over restarts of this host; default: the run directory");
+  app.add_option("--redis", settings.redis, "HOST:PORT of a Redis to use instead of a private one")
+      ->excludes(store_dir);
+  app.add_option("--redis-password-file", settings.redis_password_file, "Of --redis");
+  app.add_option("--redis-prefix", settings.redis_prefix,
+                 "Put before every key of --redis (default troupe:); one per cluster")
+      ->check([](const std::string& text) -> std::string {
+        return text.empty() ? "it would make every key of that Redis the cluster's" : "";
+      });
   app.add_option("--log-dir", settings.log_dir, "Kept; default: inside the run directory");
   app.add_flag("--no-node", settings.no_node,
                "Start no node; nodes will join and leave by themselves");
@@ -144,6 +186,10 @@ void AddOptions(CLI::App& app, Settings& settings) {
   app.add_option("--node-name", settings.node_name);
   app.add_flag("--keep", settings.keep, "Do not end when stdin does");
   app.add_option("--record", settings.record, "Write who runs here into this file while it does");
+  app.add_option("--watchdog-s", settings.watchdog_s,
+                 "A head or node that does not move for so long is ended and started again "
+                 "(default 20; 0: never, for debuggers)")
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--node-arg", settings.node_args, "Passed on to troupe-node")
       ->allow_extra_args(false);
   app.add_option("--head-arg", settings.head_args, "Passed on to troupe-head")
@@ -161,7 +207,8 @@ Result<Child> RedisChild(const Settings& settings, const std::string& socket) {
   const std::string secret = settings.run_dir + "/redis.password";
   std::map<std::string, std::string> files;
   files[conf] = "port 0\nunixsocket " + socket + "\nunixsocketperm 700\nrequirepass " + password +
-                "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " + settings.run_dir +
+                "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " +
+                (settings.store_dir.empty() ? settings.run_dir : settings.store_dir) +
                 "\ndaemonize no\nloglevel warning\n";
   files[secret] = password;
   for (const auto& [path, text] : files) {
@@ -178,16 +225,23 @@ Result<Child> RedisChild(const Settings& settings, const std::string& socket) {
 }
 
 Child HeadChild(const Settings& settings, const std::string& redis_socket) {
-  std::vector<std::string> argv{settings.bin_dir + "/troupe-head",
-                                "--listen",
+  std::vector<std::string> argv{settings.bin_dir + "/troupe-head", "--listen",
                                 settings.listen.empty() ? settings.head() : settings.listen,
-                                "--redis-socket",
-                                redis_socket,
-                                "--redis-password-file",
-                                settings.run_dir + "/redis.password",
-                                "--log-file",
-                                settings.logs() + "/head.log"};
-  if (!settings.key_file.empty()) argv.insert(argv.end(), {"--key-file", settings.key_file});
+                                "--log-file", settings.logs() + "/head.log"};
+  const auto add = [&](const std::string& flag, const std::string& value) {
+    if (!value.empty()) argv.insert(argv.end(), {flag, value});
+  };
+  if (settings.redis.empty()) {
+    add("--redis-socket", redis_socket);
+    add("--redis-password-file", settings.run_dir + "/redis.password");
+  } else {
+    const size_t colon = settings.redis.rfind(':');
+    add("--redis-host", settings.redis.substr(0, colon));
+    add("--redis-port", settings.redis.substr(colon + 1));
+    add("--redis-password-file", settings.redis_password_file);
+  }
+  if (settings.lasting()) add("--redis-prefix", settings.redis_prefix);
+  add("--key-file", settings.key_file);
   if (settings.embedded() && !settings.no_node) argv.emplace_back("--embedded");
   argv.insert(argv.end(), settings.head_args.begin(), settings.head_args.end());
   return {"troupe-head", Daemon(argv, settings.logs() + "/head.out", SIGTERM), {}, {}};
@@ -209,24 +263,61 @@ Child NodeChild(const Settings& settings) {
   return {"troupe-node", Daemon(argv, settings.logs() + "/node.out", SIGTERM), {}, {}};
 }
 
+// Head and node beat; Redis cannot.
+void Watch(Child& child, const Settings& settings) {
+  if (settings.watchdog_s <= 0) return;
+  const auto limit = Duration(static_cast<int64_t>(settings.watchdog_s * 1e9));
+  child.watchdog = daemons::Watchdog(limit);
+  child.options.env["NOTIFY_SOCKET"] = settings.beats();
+  child.options.env["WATCHDOG_USEC"] =
+      std::to_string(std::chrono::duration_cast<microseconds>(limit).count());
+}
+
 // In the order in which they start; they end in the other.
 Result<std::vector<Child>> MakeChildren(const Settings& settings) {
   std::vector<Child> children;
   if (settings.join.empty()) {
     const std::string socket = settings.run_dir + "/redis.sock";
-    Result<Child> redis = RedisChild(settings, socket);
-    if (!redis.ok()) return redis.error();
-    children.push_back(std::move(*redis));
+    std::map<std::string, std::string> files;
+    if (settings.redis.empty()) {
+      Result<Child> redis = RedisChild(settings, socket);
+      if (!redis.ok()) return redis.error();
+      files = redis->files;
+      children.push_back(std::move(*redis));
+    }
     if (!settings.key_file.empty()) {  // The node reads it at once.
       const Result<HeadKeys> keys = LoadOrCreateHeadKeys(settings.key_file);
       if (!keys.ok()) return keys.error();
     }
-    const std::map<std::string, std::string> files = children.front().files;
     children.push_back(HeadChild(settings, socket));
     children.back().files = files;
+    Watch(children.back(), settings);
   }
-  if (!settings.no_node) children.push_back(NodeChild(settings));
+  if (!settings.no_node) {
+    children.push_back(NodeChild(settings));
+    Watch(children.back(), settings);
+  }
   return children;
+}
+
+// One Redis writes there, of one cluster; as long as this process lives.
+Status TakeStoreDir(const std::string& path) {
+  if (path.empty()) return Status::Ok();
+  if (Status usable = MakePrivateFolder(path, "store directory"); !usable.ok()) return usable;
+  const std::string lock = path + "/lock";
+  const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int problem = errno;
+    if (fd >= 0) ::close(fd);
+    if (problem == EWOULDBLOCK) {
+      return Error{ErrorCode::kAlreadyExists,
+                   "the store directory " + path +
+                       " is another cluster's that runs here; `troupe stop` ends that"};
+    }
+    return Error{ErrorCode::kUnavailable,
+                 "cannot use the store directory " + path + ": " + std::strerror(problem)};
+  }
+  return Status::Ok();
 }
 
 bool WriteRecord(const Settings& settings) {
@@ -260,11 +351,16 @@ int main(int argc, char** argv) {
     std::cout << "error " << usable.error().message << std::endl;  // It is not ours to remove.
     return 1;
   }
+  if (const Status taken = TakeStoreDir(settings.store_dir); !taken.ok())
+    return fail(taken.error().message);
   if (const Status made = MakeLogDir(settings.logs()); !made.ok())
     return fail(made.error().message);
   InitLogging("local", settings.logs() + "/local.log");
   Result<std::vector<Child>> children = MakeChildren(settings);
   if (!children.ok()) return fail(children.error().message);
+  Result<std::unique_ptr<daemons::WatchdogSocket>> beats =
+      daemons::WatchdogSocket::Open(settings.beats());
+  if (!beats.ok()) return fail(beats.error().message);
   for (Child& child : *children) {
     if (const Status s = child.Run(); !s.ok()) return fail(s.error().message);
   }
@@ -276,9 +372,13 @@ int main(int argc, char** argv) {
   bool down = false;
   bool left_behind = false;
   const auto supervise = [&] {
+    const std::set<int> beaten = (*beats)->Beaten();
     for (Child& child : *children) {
       const auto info = child.process.TryReap();
-      if (!info) continue;
+      if (!info) {
+        child.EndIfHung(beaten);
+        continue;
+      }
       if (info->code == kTakenDownStatus) {
         down = true;
         continue;

@@ -8,6 +8,7 @@
 
 #include "daemons/node_service.h"
 #include "daemons/signals.h"
+#include "daemons/watchdog.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/descendants.h"
 #include "runtime/log.h"
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   daemons::PrepareSignals();
   daemons::PrepareMemory();
   BecomeSubreaper();
+  daemons::WatchdogBeat beat;
   CLI::App app{"The node daemon of a Troupe cluster: runs workers on this host."};
   daemons::NodeOptions options;
   std::string log_file;
@@ -50,6 +52,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--logs-mb", logs_mb, "And of all that have ended (default 1024)")
       ->check(CLI::Range(1, 1 << 30));
+  double fence_s = ToSeconds(options.fence);
+  app.add_option("--fence-s", fence_s,
+                 "End the workers when the head was not heard for so long (default 600; 0: never)")
+      ->check(CLI::Range(0.0, 1e9));
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
@@ -60,6 +66,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   options.logs.worker_bytes = worker_log_mb << 20;
   options.logs.folder_bytes = logs_mb << 20;
+  options.fence = Duration(static_cast<int64_t>(fence_s * 1e9));
   InitLogging("node", log_file);
   trace::Start("node");
   const auto fail = [](const std::string& why) {
@@ -112,6 +119,7 @@ int main(int argc, char** argv) {
   }
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
   if (!transport.ok()) return fail(transport.error().message);
+  beat.Start((*transport)->loop());
   const std::string run_dir = options.run_dir;
   int status = 0;
   {

@@ -14,7 +14,9 @@
 
 #include "actors/cluster_protocol.h"
 #include "daemons/log_tail.h"
+#include "runtime/curve_key_files.h"
 #include "runtime/descendants.h"
+#include "runtime/link_probe.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -27,6 +29,8 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
 constexpr Duration kFirstLinkTime = seconds(5);
+constexpr Duration kExplainAfter = seconds(5);
+constexpr Duration kProbeLimit = seconds(2);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
 constexpr Duration kPause = milliseconds(10);  // At least, before a worker's output is read again.
@@ -62,7 +66,10 @@ std::string Cause(const ExitInfo& info, bool oom) {
 }  // namespace
 
 NodeService::NodeService(Transport* transport, NodeOptions options)
-    : transport_(transport), options_(std::move(options)), incarnation_(FirstIncarnation()) {}
+    : transport_(transport),
+      options_(std::move(options)),
+      incarnation_(FirstIncarnation()),
+      head_(options_.fence) {}
 
 NodeService::~NodeService() { *alive_ = false; }
 
@@ -77,6 +84,7 @@ Status NodeService::Start() {
   transport_->loop().Post([this, alive = alive_] {
     if (!*alive) return;
     begun_ = transport_->loop().Now();
+    head_.Begin(begun_);
     Hello();
   });
   return Status::Ok();
@@ -112,6 +120,8 @@ void NodeService::ReadNotice() {
 void NodeService::Hello() {
   ReadNotice();
   EndLeftBehind();
+  FenceIfAlone();
+  ExplainSilence();
   relay_.Tell(transport_->loop().Now());
   SendOutput();
   SayHello();
@@ -172,6 +182,7 @@ void NodeService::Notice(const std::string& reason, Duration left) {
 void NodeService::OnFrame(const std::string& frame) {
   const Result<uint8_t> type = wire::PeekType(frame);
   if (!type.ok()) return;
+  head_.Heard(transport_->loop().Now());
   if (*type == kFrameStartWorker) {
     Result<StartWorker> start = wire::Decode<StartWorker>(*type, frame);
     if (start.ok()) OnStart(*start);
@@ -229,12 +240,34 @@ void NodeService::OnReadLog(const ReadLog& read) {
               Error{ErrorCode::kUnavailable, "the file system of " + *path + " does not answer"}));
 }
 
-// The head has given this incarnation up, and placed its work elsewhere.
+// Workers are what may live twice; a node without any goes on asking for its head.
+void NodeService::FenceIfAlone() {
+  if (!head_.Expired(transport_->loop().Now()) || workers_.empty()) return;
+  StartOver(incarnation_, "the head was not heard for " +
+                              std::to_string(static_cast<int64_t>(ToSeconds(options_.fence))) +
+                              " s, so that it has given up what runs here");
+}
+
+// Of a head that was never heard: most often the key file is another cluster's. On the lane, which
+// may wait.
+void NodeService::ExplainSilence() {
+  if (explained_ || !heard_.head.empty() || transport_->loop().Now() < begun_ + kExplainAfter)
+    return;
+  explained_ = files_.Post(0, [head = options_.head, key_file = options_.key_file] {
+    const Result<ClientKeys> keys =
+        key_file.empty() ? Result<ClientKeys>(ClientKeys{}) : LoadClientKeys(key_file);
+    LogWarning("no head answers at ", head.endpoint, ": ",
+               keys.ok() ? ExplainLink(ProbeLink(keys->own, head, kProbeLimit), key_file)
+                         : keys.error().message);
+  });
+}
+
+// What this incarnation runs was given up, and is or will be placed elsewhere.
 void NodeService::StartOver(uint64_t newest, const std::string& reason) {
-  LogWarning("put aside by the head: ", reason, "; joining again when the ", workers_.size(),
-             " workers of before have ended");
+  LogWarning(reason, "; joining again when the ", workers_.size(), " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
   incarnation_ = std::max(newest + 1, FirstIncarnation());
+  head_.Begin(transport_->loop().Now());
   join_by_ = transport_->loop().Now() + kEndLimit;
 }
 

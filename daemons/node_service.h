@@ -20,6 +20,7 @@
 #include "daemons/guarded_process.h"
 #include "daemons/log_expiry.h"
 #include "daemons/output_relay.h"
+#include "daemons/watchdog.h"
 #include "runtime/death_watch.h"
 #include "runtime/file_lane.h"
 #include "runtime/process.h"
@@ -47,6 +48,9 @@ struct NodeOptions {
       notice_file;  // If this file appears, the node is being preempted; its first line is the
                     // reason, its second the seconds left (default: `notice`).
   Duration notice = seconds(120);
+  // A node that has not heard the head for so long ends what it runs: by then the head has placed
+  // actors and workers elsewhere, and one life of an actor is enough. Zero: never.
+  Duration fence = seconds(600);
 };
 
 class NodeService {
@@ -86,6 +90,8 @@ class NodeService {
   void OnStart(const StartWorker& start);
   void OnReadLog(const ReadLog& read);
   void StartOver(uint64_t newest, const std::string& reason);
+  void FenceIfAlone();
+  void ExplainSilence();
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
   void ReadOutput(const std::string& process, bool is_stderr);
@@ -109,6 +115,8 @@ class NodeService {
   uint64_t incarnation_;
   Time join_by_{};  // This incarnation joins then at the latest.
   NodeAnswer heard_;
+  Watchdog head_;
+  bool explained_ = false;  // Why the head does not answer.
   std::unique_ptr<DeathWatch> watch_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   FileLane files_;

@@ -28,6 +28,7 @@ from troupe import _host_records
 from troupe._cluster import find_bin_dir
 from troupe._host_records import home, records
 from troupe._payload import show_amount
+from troupe._redis_server import find_redis_server
 from troupe.errors import TroupeError, code_of
 
 FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
@@ -70,6 +71,13 @@ def add_commands(commands: Any) -> None:
                        help="of what interface (127.0.0.1); another one needs --metrics-token-file")
     start.add_argument("--metrics-token-file", metavar="FILE",
                        help="whose first line is the password of the user troupe")
+    start.add_argument("--store-dir", metavar="DIR",
+                       help="with --head: keep the cluster's records there; `troupe start` with "
+                       "the same options takes the cluster up after a restart of this host")
+    start.add_argument("--redis", metavar="HOST:PORT",
+                       help="with --head: keep them in this Redis")
+    start.add_argument("--redis-password-file", metavar="FILE")
+    start.add_argument("--redis-prefix", metavar="TEXT", help="of its keys (troupe:)")
     start.add_argument("--no-node", action="store_true", help="with --head: no node here")
     start.set_defaults(action=guarded(_start))
 
@@ -141,6 +149,9 @@ def _start(arguments: argparse.Namespace) -> None:
         if arguments.no_node:
             command.append("--no-node")
         command += [f"--head-arg={word}" for word in _metrics_words(arguments)]
+        command += _store_words(arguments)
+        redis = find_redis_server(None, find_bin_dir())
+        command += ["--redis-server", redis] if redis else []
     else:
         command += ["--join", f"tcp://{arguments.address}"]
     supervisor, address = _launch(command + node_args, run_dir, log_dir)
@@ -215,6 +226,19 @@ def _check_port(host: str, port: int) -> None:
                        "stop` ends what runs here, --port N takes another port, and `troupe start "
                        "--address` adds a node to a cluster")
         raise CommandError(problem) from error
+
+
+def _store_words(arguments: argparse.Namespace) -> list[str]:
+    words = []
+    if arguments.redis and not re.fullmatch(r".+:[0-9]+", arguments.redis):
+        raise CommandError(f"--redis wants HOST:PORT, got {arguments.redis!r}", 2)
+    for flag, value in (("--store-dir", arguments.store_dir), ("--redis", arguments.redis),
+                        ("--redis-password-file", arguments.redis_password_file),
+                        ("--redis-prefix", arguments.redis_prefix)):
+        if value:
+            path = flag in ("--store-dir", "--redis-password-file")
+            words += [flag, os.path.abspath(value) if path else value]
+    return words
 
 
 def _metrics_words(arguments: argparse.Namespace) -> list[str]:
