@@ -130,6 +130,7 @@ Result<InitOptions> ParseInitOptions(const char* text) {
       .Key("data_address", o.data_address, kText)
       .Key("log_dir", o.log_dir, kText)
       .Key("resources", o.resources, kNumbers)
+      .Key("driver_silence_s", o.driver_silence, kTime)
       .Key("print_output", o.print_output, kTruth);
   if (Status s = object.Finish("the options of troupe_init"); !s.ok()) return s.error();
   return o;

@@ -51,6 +51,15 @@ Result<std::string> FindBinDir(const std::string& given, const std::string& inst
       "or InitOptions::bin_dir to the folder of the daemons"};
 }
 
+// The same rule as Python's and the command line's.
+std::string KeyFile(const std::string& given) {
+  const std::string named = given.empty() ? Env("TROUPE_KEY_FILE") : given;
+  if (!named.empty()) return named;
+  const std::string home =
+      Env("TROUPE_HOME").empty() ? Env("HOME") + "/.troupe" : Env("TROUPE_HOME");
+  return home + "/cluster.key";
+}
+
 // A driver's part of the cluster, in the order in which it is to be taken down.
 struct Driver {
   std::unique_ptr<daemons::DriverClient> client;
@@ -89,7 +98,8 @@ Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
                       const std::string& installed) {
   daemons::DriverOptions driver_options;
   driver_options.address = options.address.empty() ? Env("TROUPE_ADDRESS") : options.address;
-  driver_options.key_file = options.key_file.empty() ? Env("TROUPE_KEY_FILE") : options.key_file;
+  driver_options.key_file = KeyFile(options.key_file);
+  driver_options.silence_s = ToSeconds(options.driver_silence);
   driver_options.resources = options.resources;
   driver_options.log_dir = options.log_dir;
   const bool embedded = driver_options.address.empty();

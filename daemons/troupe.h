@@ -35,7 +35,8 @@ namespace troupe {
 struct InitOptions {
   std::string address;   // Empty: an embedded cluster of this machine. Else "HOST:PORT" of a head,
                          // or what the environment variable TROUPE_ADDRESS says.
-  std::string key_file;  // The cluster's key pair, for an address; or TROUPE_KEY_FILE.
+  std::string key_file;  // The cluster's, for an address; or what TROUPE_KEY_FILE names, or
+                         // cluster.key in TROUPE_HOME (~/.troupe).
   // Where the daemons are; empty: $TROUPE_BIN_DIR, beside this program, in the bin folder of the
   // prefix that it or libtroupe_c.so is in, in that of the Troupe it was built with, then PATH.
   std::string bin_dir;
@@ -44,6 +45,8 @@ struct InitOptions {
   std::string data_address;
   std::string log_dir;       // Embedded: keep the daemons' and the actors' output here.
   bool print_output = true;  // What actors print goes to this process's stderr.
+  // Its actors that are not detached end when the head does not hear this process for so long.
+  Duration driver_silence = seconds(3600);
 };
 
 namespace internal {

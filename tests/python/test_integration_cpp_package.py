@@ -70,6 +70,8 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefi
         out = run(program, TROUPE_ADDRESS=f"127.0.0.1:{port}",
                   TROUPE_KEY_FILE=str(tmp_path / "home" / "cluster.key"))
         assert out.splitlines() == ["on one node: no", *SAID]
+        out = run(program, TROUPE_ADDRESS=f"127.0.0.1:{port}", **home)  # It knows where keys are.
+        assert out.splitlines() == ["on one node: no", *SAID]
     finally:
         run(*troupe, "stop", **home)
 
@@ -100,3 +102,58 @@ def test_a_plugin_and_a_driver_in_c_build_outside_the_tree_and_run(
     (source / "CMakeLists.txt").write_text(C_ONLY)
     sell = built(source, prefix, tmp_path / "c") / "sell"
     assert run(str(sell), plugin, TROUPE_BIN_DIR=str(prefix / "bin")).splitlines()[0] == sold
+
+
+TORCH = """
+cmake_minimum_required(VERSION 3.22)
+project(trains LANGUAGES CXX)
+find_package(Troupe REQUIRED COMPONENTS torch)
+add_executable(trains trains.cpp)
+target_link_libraries(trains PRIVATE Troupe::troupe_torch)
+"""
+SAMPLES = """
+#include <iostream>
+
+#include "collective_groups/torch/elastic_sampler.h"
+#include "collective_groups/torch/elastic_state.h"
+
+int main() {
+  troupe::elastic::ElasticSampler sampler(10, 2, 0);
+  sampler.BeginEpoch(0);
+  std::cout << sampler.remaining() << std::endl;
+}
+"""
+
+
+def test_elastic_training_of_libtorch_builds_outside_the_tree(tmp_path: Path, prefix: Path) -> None:
+    if not (prefix / "lib" / "cmake" / "Troupe" / "TroupeTorchTargets.cmake").exists():
+        pytest.skip("this build has no LibTorch")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(TORCH)
+    (source / "trains.cpp").write_text(SAMPLES)
+    assert run(str(built(source, prefix, tmp_path / "build") / "trains")).strip() == "10"
+
+
+OVERLOADED = """
+#include "actors/actor_macros.h"
+struct Shop {
+  int Sell(int n) { return n; }
+  int Sell(double price) { return static_cast<int>(price); }
+  int Count() { return 0; }
+};
+TROUPE_ACTOR(Shop, (), Count, Sell);
+"""
+
+
+def test_an_overloaded_method_is_named_in_a_few_lines(tmp_path: Path, prefix: Path) -> None:
+    source = tmp_path / "shop.cpp"
+    source.write_text(OVERLOADED)
+    include = prefix / "include" / "troupe"
+    command = ["c++", "-std=c++20", "-fsyntax-only", f"-I{include}", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode != 0
+    assert "one is overloaded" in done.stderr and "Shop" in done.stderr
+    assert len(done.stderr.splitlines()) < 20, done.stderr
+    source.write_text(OVERLOADED.replace("  int Sell(double", "  int SellFor(double"))
+    assert run(*command) == ""

@@ -59,12 +59,13 @@ TEST(OptionsJson, EveryKeyReachesItsOption) {
   EXPECT_EQ(o->overflow, actors::Overflow::kRefuse);
   const Result<InitOptions> init = ParseInitOptions(R"({
     "address": "a:1", "key_file": "k", "bin_dir": "b", "data_address": "d", "log_dir": "l",
-    "resources": {"CPU": 3}, "print_output": false})");
+    "resources": {"CPU": 3}, "print_output": false, "driver_silence_s": 90})");
   ASSERT_TRUE(init.ok()) << init.error().message;
   EXPECT_EQ(init->address + init->key_file + init->bin_dir + init->data_address + init->log_dir,
             "a:1kbdl");
   EXPECT_THAT(init->resources, ElementsAre(Pair("CPU", 3)));
   EXPECT_FALSE(init->print_output);
+  EXPECT_EQ(init->driver_silence, seconds(90));
 }
 
 TEST(OptionsJson, WhatDoesNotFitIsNamed) {
