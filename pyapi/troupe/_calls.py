@@ -11,10 +11,11 @@ from typing import Any, Optional
 
 import cloudpickle
 
-from troupe import _codec, _native, _refs, _session
+from troupe import _codec, _native, _refs, _session, _sources
 from troupe._refs import ObjectRef
 from troupe.errors import TroupeError
 
+_SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
 DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
 
 
@@ -211,7 +212,7 @@ def dump_code(code: Any, what: str) -> bytes:
         values = {what: code}
         raise _codec.explain(error, what, values) from error
     path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
-    return cloudpickle.dumps((path, _cwd(), blob))
+    return cloudpickle.dumps((path, _cwd(), blob, _sources.collect(code, _SOURCE_BYTES_MAX)))
 
 
 def _cwd() -> str:
@@ -223,12 +224,13 @@ def _cwd() -> str:
 
 def load_code(dumped: bytes) -> Any:
     """What ``dump_code`` was given, with the sender's modules importable."""
-    path, cwd, blob = cloudpickle.loads(dumped)
+    path, cwd, blob, sources = cloudpickle.loads(dumped)
     for entry in path:
         if entry not in sys.path and os.path.exists(entry):
             sys.path.append(entry)
     if os.path.isdir(cwd):
         os.chdir(cwd)
+    _sources.register(sources)
     return cloudpickle.loads(blob)
 
 

@@ -14,13 +14,13 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_BYTES_MAX = 1 << 20  # Of all files; the function's own comes first.
+BYTES_MAX = 1 << 20  # Of all files; the function's own comes first.
 
 
-def collect(fn: Any) -> dict[str, str]:
+def collect(fn: Any, bytes_max: int = BYTES_MAX) -> dict[str, str]:
     """Text by file name, of the function's file and of those that ``__main__`` was read from."""
     found: dict[str, str] = {}
-    left = _BYTES_MAX
+    left = bytes_max
     for name in _files(fn):
         if name in found:
             continue

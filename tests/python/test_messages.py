@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from troupe import _cluster, _payload, _sources
+from troupe import _calls, _cluster, _payload, _sources
 from troupe.errors import SerializationError
 
 CELL = "/tmp/ipykernel_1/cell.py"
@@ -48,8 +48,15 @@ def test_classes_and_helpers_of_main_are_sent_along_within_bounds(
 ) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "helper_of_the_test", cell, raising=False)
     assert CELL in _sources.collect(print)
-    monkeypatch.setattr(_sources, "_BYTES_MAX", 3)
-    assert _sources.collect(cell) == {}
+    assert _sources.collect(cell, 3) == {}
+
+
+def test_a_traceback_of_an_actor_shows_them_too(cell: types.FunctionType) -> None:
+    dumped = _calls.dump_code(cell, "the cell")
+    linecache.cache.pop(CELL)
+    with pytest.raises(ZeroDivisionError) as caught:
+        _calls.load_code(dumped)(0)
+    assert "return 1 / n  # of the cell" in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_makes_a_function_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
