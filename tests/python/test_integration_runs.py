@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 import troupe
+from troupe._cluster import find_bin_dir
 
 from conftest import PYAPI
+from daemons import LocalCluster
 from processes import assert_nothing_left, free_port, until
 from test_integration_cli import Cli
 
@@ -218,3 +221,72 @@ def test_a_private_cluster_cannot_hold_a_detached_run() -> None:
             executor.submit(os.getpid, detached=True)
         began = time.monotonic()
         assert executor.run(os.getpid) and time.monotonic() - began < 60
+
+
+def test_a_driver_that_is_stopped_for_long_finds_its_run(cluster: Cluster, tmp_path: Path) -> None:
+    with submit(cluster, tmp_path, "attached") as driver:
+        run = run_id(driver)
+        until(lambda: cluster.state_of(run), "running")
+        driver.send_signal(signal.SIGSTOP)
+        time.sleep(20)
+        assert cluster.state_of(run) == "running"
+        driver.send_signal(signal.SIGCONT)
+        (tmp_path / "go").touch()
+        assert driver.wait(60) == 0
+    assert cluster.state_of(run) == "succeeded"
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_metrics_of_a_private_and_of_a_started_cluster(tmp_path: Path) -> None:
+    port = free_port()
+    with troupe.Executor(1, cpus_per_worker=0.1, num_cpus=1, progress="off",
+                         metrics_port=port) as executor:
+        assert executor.run(lambda: 3) == [3]
+        until(lambda: 'troupe_jobs{state="succeeded"} 1' in scraped(port), True)
+    command = Cli(tmp_path)
+    command.run("start", "--head", "--host", "127.0.0.1", "--port", str(free_port()), "--name",
+                "first", "--metrics-port", str(port))
+    try:
+        until(lambda: 'troupe_nodes{state="alive"} 1' in scraped(port), True)
+    finally:
+        command.run("stop")
+    assert_nothing_left(str(tmp_path))
+
+
+def test_traces_travel_with_a_run(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    (tmp_path / "go").touch()
+    cluster.environment["TROUPE_TRACE_DIR"] = str(folder)
+    try:
+        with submit(cluster, tmp_path, "attached") as driver:
+            run_id(driver)
+            assert driver.wait(60) == 0
+    finally:
+        del cluster.environment["TROUPE_TRACE_DIR"]
+    roles = sorted(path.name.split("-")[0] for path in folder.glob("*.trace.json"))
+    assert roles == ["driver", "worker", "worker"]
+
+
+def test_logs_of_workers_are_bounded(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with LocalCluster(tmp_path, Path(find_bin_dir()), 0, 1.0) as daemons:
+        daemons.start("loud", [*daemons.node_command("loud", "127.0.0.1", 1.0), "--log-dir",
+                               str(logs), "--worker-log-mb", "1", "--logs-mb", "2"])
+
+        def shout() -> None:
+            for n in range(40_000):
+                print(f"{n:099}")
+
+        with troupe.Executor(1, cpus_per_worker=0.1, progress="off", address=daemons.address,
+                             key_file=str(daemons.key_file), log_to_driver=False) as executor:
+            for _ in range(4):
+                executor.run(shout)
+        files = list(logs.glob("worker-*.log*"))
+        assert any("039999" in path.read_text()[-1000:] for path in files)
+        assert all(path.stat().st_size <= 1 << 20 for path in files), files
+        assert sum(path.stat().st_size for path in files) <= 4 << 20
