@@ -3,6 +3,7 @@
 #   make test          every test, C++ and Python
 #   make check         format, lint, types, include directions, limits
 #   make wheel         dist/troupe-*.whl for any Linux that is not older, tried in an empty environment
+#   make reference     build/reference: the API of Python and C++ as HTML
 #   make chaos         a training under random faults: make chaos SEED=1 MINUTES=2
 #   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
 #   make bench-ray     actor calls beside Ray's, which it installs into .third_party/ray
@@ -14,7 +15,7 @@ export PRESET ?= release
 SEED ?= 1
 MINUTES ?= 2
 
-.PHONY: help install-deps build demo test chaos wheel check format horovod bench bench-ray clean distclean
+.PHONY: help install-deps build demo test chaos wheel reference check format horovod bench bench-ray clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +41,9 @@ chaos: build
 
 wheel: install-deps
 	@scripts/wheel.sh
+
+reference: build
+	@scripts/reference.sh
 
 check: build
 	@scripts/check.sh
