@@ -202,7 +202,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
     const bool began = process.hello || process.listed;
     began ? Gone(name, "is not on its node any more") : OrderLost(name);
   }
-  Confirm(hello.node);
+  Confirm(&hello, heard);
 }
 
 void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
@@ -212,28 +212,50 @@ void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process)
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the
-// time is up, whose node has not been heard.
-void HeadActors::Confirm(const std::string& node) {
+// time is up, whose node has not been heard. Unless it is only the order to start it that was
+// lost with the head that gave it: a node that lived on tells who has ended there, and has what
+// that head sent, or never will, when it has an answer of ours.
+void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
   if (confirm_by_ == Time::Never()) return;
   const bool over = Now() >= confirm_by_;
-  std::vector<std::pair<std::string, uint64_t>> lost;
+  if (hello != nullptr && heard == 0 && !hello->heard.head.empty()) survivors_.insert(hello->node);
+  const bool survivor = hello != nullptr && survivors_.contains(hello->node);
+  struct Missing {
+    std::string id;
+    uint64_t incarnation;
+    bool order_lost;
+    auto operator<=>(const Missing&) const = default;
+  };
+  std::vector<Missing> missing;
   for (const auto& [id, actor] : directory_.actors()) {
-    const bool placed = !actor.dead() && !actor.life.process.empty();
-    if (!placed || processes_.contains(actor.life.process)) continue;
-    if (over || actor.life.node == node) lost.emplace_back(id, actor.life.incarnation);
+    const actors::ActorLife& life = actor.life;
+    if (actor.dead() || life.process.empty() || processes_.contains(life.process)) continue;
+    const bool here = hello != nullptr && life.node == hello->node;
+    const bool order_lost = here && survivor && life.state == ActorState::kStarting &&
+                            std::ranges::find(hello->ended, life.process) == hello->ended.end();
+    if (order_lost && heard == 0 && !over) continue;
+    if (over || here) missing.push_back({id, life.incarnation, order_lost});
   }
   if (over) {
     confirm_by_ = Time::Never();
+    survivors_.clear();
     for (const std::string& process : feed_.Followed(actors::kProcessPrefix))
       feed_.Changed(process);
   }
-  std::sort(lost.begin(), lost.end());
-  for (const auto& [id, incarnation] : lost) {
+  std::sort(missing.begin(), missing.end());
+  for (const Missing& one : missing) {
+    const std::string name = Named(one.id, directory_.Find(one.id)->life.node);
     actors::DirectoryActions actions;
-    directory_.Died(Now(), id, incarnation,
-                    Error{ErrorCode::kPeerGone, Named(id, directory_.Find(id)->life.node) +
-                                                    ": it was gone when the head was restarted"},
-                    false, actions);
+    if (one.order_lost) {
+      LogWarning("the order to start ", name, " was lost with the head that gave it");
+      directory_.Lost(Now(), one.id, one.incarnation,
+                      Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
+    } else {
+      directory_.Died(
+          Now(), one.id, one.incarnation,
+          Error{ErrorCode::kPeerGone, name + ": it was gone when the head was restarted"}, false,
+          actions);
+    }
     Do(actions);
   }
 }

@@ -311,7 +311,7 @@ void HeadActors::OnTick() {
     }
   }
   for (const auto& [owner, why] : gone) OwnerGone(owner, why);
-  Confirm("");
+  Confirm(nullptr, 0);
   for (const std::string& process : feed_.Forget(Now()))
     feed_.Changed(actors::kProcessPrefix + process + kCallsSuffix);
   std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });

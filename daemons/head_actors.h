@@ -126,7 +126,7 @@ class HeadActors {
   [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
   [[nodiscard]] actors::Whereabouts Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
-  void Confirm(const std::string& node);
+  void Confirm(const NodeHello* hello, uint64_t heard);
   void Claim(const actors::PlacedActor& actor, const Process& process);
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
@@ -143,6 +143,7 @@ class HeadActors {
   ActorFeed feed_;
   std::unordered_map<std::string, Process> processes_;
   std::map<std::string, uint64_t> answers_;         // By node: sent to it, with its last hello.
+  std::set<std::string> survivors_;                 // Nodes that knew the head before.
   std::map<std::string, Time> ended_;               // Processes, for kDeadKept.
   std::set<std::string> waiting_;                   // Leases.
   std::string last_waiting_;                        // Up to which TakeWaiting has come.

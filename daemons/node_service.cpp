@@ -29,6 +29,8 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
 constexpr Duration kFirstLinkTime = seconds(5);
+constexpr Duration kEndedKept = seconds(60);  // A head is restarted sooner.
+constexpr size_t kEndedMax = 256;
 constexpr Duration kExplainAfter = seconds(5);
 constexpr Duration kProbeLimit = seconds(2);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
@@ -155,6 +157,9 @@ void NodeService::SayHello() {
                              worker.room, usage.cpu_ms, usage.rss_bytes});
   }
   hello.output = relay_.on_the_way();
+  while (!ended_.empty() && ended_.front().first + kEndedKept < transport_->loop().Now())
+    ended_.pop_front();
+  for (const auto& [when, process] : ended_) hello.ended.push_back(process);
   if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
 }
 
@@ -282,6 +287,7 @@ void NodeService::OnStart(const StartWorker& start) {
   const trace::Span span("start worker");
   const uint32_t slot = FreeSlot();
   const auto refuse = [&](const std::string& why) {
+    NoteEnd(start.process);
     WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
     Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
   };
@@ -374,6 +380,7 @@ void NodeService::OnExit(const std::string& process) {
                    !worker.child.killed();
   WorkerExited exited{process, true, Cause(*info, oom), info->code, std::move(last_lines)};
   workers_.erase(it);
+  NoteEnd(process);
   if (info->signal == SIGKILL) left_behind_ = true;
   EndLeftBehind();
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
@@ -382,6 +389,11 @@ void NodeService::OnExit(const std::string& process) {
                : info->code == 0 ? "ok"
                                  : "error");
   Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
+}
+
+void NodeService::NoteEnd(const std::string& process) {
+  ended_.emplace_back(transport_->loop().Now(), process);
+  if (ended_.size() > kEndedMax) ended_.pop_front();
 }
 
 // A guard that was killed itself has left us what its worker started.

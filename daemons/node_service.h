@@ -11,11 +11,13 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "daemons/guarded_process.h"
 #include "daemons/log_expiry.h"
@@ -94,6 +96,7 @@ class NodeService {
   void ExplainSilence();
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
+  void NoteEnd(const std::string& process);
   void ReadOutput(const std::string& process, bool is_stderr);
   void ReadRest(const std::string& process, Stream& stream);
   void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
@@ -123,6 +126,7 @@ class NodeService {
   OutputRelay relay_;
   uint64_t dropped_lines_ = 0;  // Counted so far.
   std::map<std::string, Worker> workers_;
+  std::deque<std::pair<Time, std::string>> ended_;  // For kEndedKept, at most kEndedMax.
   std::atomic<bool> replaced_{false};
   std::atomic<bool> down_{false};
   uint64_t oom_kills_ = 0;  // Of this host or container, when it was looked at last.

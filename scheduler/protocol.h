@@ -95,10 +95,13 @@ struct NodeHello {
   uint64_t notice_ms = 0;  // Time left when it was read.
   NodeAnswer heard;        // The last it got.
   uint64_t output = 0;     // The last WorkerOutput that is on its way; 0: none is.
+  // Workers that this incarnation started, or could not, and that ended not long ago: a head that
+  // was restarted tells them from those whose order was lost with the one before.
+  std::vector<std::string> ended;
   template <class A>
   void Fields(A& a) {
     a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
-      notice_ms, heard, output);
+      notice_ms, heard, output, ended);
   }
 };
 

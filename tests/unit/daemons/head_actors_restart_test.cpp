@@ -80,6 +80,62 @@ TEST_F(HeadActorsTest, AnActorThatBecameReadyMeanwhileIsFound) {
   EXPECT_THAT(killed_, IsEmpty());
 }
 
+// The head dies between its record of an order and the order.
+TEST_F(HeadActorsTest, AnOrderThatWasLostWithItsHeadIsGivenAnew) {
+  NodeSays();
+  lose_orders_ = true;
+  Create(Spec("a", 0));
+  ASSERT_EQ(State("a"), ActorState::kStarting);
+  lose_orders_ = false;
+  Restart();
+  NodeSays();
+  EXPECT_THAT(started_, IsEmpty()) << "the order may still arrive before our first answer does";
+  Pass(seconds(1));
+  ASSERT_THAT(started_, SizeIs(1)) << "and it needs no other life";
+  Start(started_[0]);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+}
+
+TEST_F(HeadActorsTest, AnOrderOfTheHeadBeforeThatArrivesLateIsTheOnlyOne) {
+  NodeSays();
+  Create(Spec("a", 0));
+  ASSERT_THAT(started_, SizeIs(1));
+  const auto running = std::exchange(running_, {});
+  Restart();
+  NodeSays();
+  running_ = running;  // It was in the node's queue.
+  Pass(seconds(10));
+  Start(started_[0]);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  EXPECT_THAT(started_, SizeIs(1));
+  EXPECT_THAT(killed_, IsEmpty());
+}
+
+TEST_F(HeadActorsTest, WhoEndedAtItsStartWhileThereWasNoHeadIsNotMadeTwice) {
+  NodeSays();
+  Create(Spec("a", 0));
+  ASSERT_THAT(started_, SizeIs(1));
+  running_.clear();
+  ended_ = started_;
+  Restart();
+  NodeSays();
+  Pass(seconds(10));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(started_, SizeIs(1));
+}
+
+TEST_F(HeadActorsTest, WhoStartedOnANodeThatWasItselfStartedAnewIsGone) {
+  NodeSays();
+  Create(Spec("a", 0));
+  running_.clear();
+  heard_ = {};
+  Restart();
+  NodeSays();
+  Pass(seconds(10));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(started_, SizeIs(1));
+}
+
 // The head dies between its order and its record of it.
 TEST_F(HeadActorsTest, AProcessThatWasOrderedButNotRecordedIsTakenOver) {
   Create(Spec("a"));

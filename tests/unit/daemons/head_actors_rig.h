@@ -59,6 +59,7 @@ class HeadActorsTest : public ::testing::Test {
     hello.heard = heard_;
     hello.notice = notice;
     hello.notice_ms = 60'000;
+    hello.ended = ended_;
     for (const auto& [process, lease] : running_)
       hello.workers.push_back({process, 100, lease, false, rooms_.at(process)});
     Say(kFrameNodeHello, "node-n", hello);
@@ -143,6 +144,7 @@ class HeadActorsTest : public ::testing::Test {
   std::map<std::string, std::string> running_;  // Process -> lease.
   std::map<std::string, WorkerRoom> rooms_;     // As they were started with.
   std::vector<std::string> started_;
+  std::vector<std::string> ended_;  // As the node tells a new head.
   std::vector<std::string> killed_;
   std::map<std::string, actors::ActorAssignment> assigned_;
   std::map<std::string, std::string> dead_;  // Reasons, as told to the driver.
