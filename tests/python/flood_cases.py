@@ -84,3 +84,23 @@ class Saver:
 
     def __troupe_restore__(self, state: bytes) -> None:
         self.calls = int.from_bytes(state[:4], "big")
+
+
+def print_and_touch(megabytes: int, folder: str) -> int:
+    """Prints, then leaves the file ``printed``."""
+    print_much(megabytes)
+    Path(folder, "printed").touch()
+    return megabytes
+
+
+def hoard(size: int) -> int:
+    """Takes so much memory, and uses it."""
+    return len(bytearray(b"x") * size)
+
+
+@troupe.remote
+class Shouter:
+    """Prints what it is told to."""
+
+    def shout(self, megabytes: int) -> int:
+        return print_much(megabytes)
