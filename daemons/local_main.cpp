@@ -331,6 +331,52 @@ bool WriteRecord(const Settings& settings) {
   return written && !error;
 }
 
+// Starts again what has ended, and ends what hangs.
+class Supervisor {
+ public:
+  Supervisor(std::vector<Child>* children, daemons::WatchdogSocket* beats)
+      : children_(children), beats_(beats) {}
+
+  // Whether the cluster was taken down.
+  bool Step() {
+    const std::set<int> beaten = beats_->Beaten();
+    for (Child& child : *children_) Look(child, beaten);
+    if (left_behind_) {
+      std::set<int> own;
+      for (const Child& child : *children_) own.insert(child.process.pid());
+      left_behind_ = !EndStrays(own);
+    }
+    return down_;
+  }
+
+ private:
+  void Look(Child& child, const std::set<int>& beaten) {
+    const auto info = child.process.TryReap();
+    if (!info) return child.EndIfHung(beaten);
+    if (info->code == kTakenDownStatus) {
+      down_ = true;
+      return;
+    }
+    if (child.start_at == Time::Never()) {
+      const Duration delay = child.Delay();
+      LogWarning(child.name, " ", info->ToString(), "; starting it again in ",
+                 ToMilliseconds(delay), " ms");
+      left_behind_ = true;  // What it had started may be our child now.
+      child.start_at = SteadyClock().Now() + delay;
+    }
+    if (SteadyClock().Now() < child.start_at) return;
+    if (const Status s = child.Run(); !s.ok()) {
+      LogError(s.error().message);
+      child.start_at = SteadyClock().Now() + child.Delay();
+    }
+  }
+
+  std::vector<Child>* const children_;
+  daemons::WatchdogSocket* const beats_;
+  bool down_ = false;
+  bool left_behind_ = false;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -369,41 +415,9 @@ int main(int argc, char** argv) {
   std::cout << "ready " << settings.head();
   for (const Child& child : *children) std::cout << " " << child.process.pid();
   std::cout << std::endl;
-  bool down = false;
-  bool left_behind = false;
-  const auto supervise = [&] {
-    const std::set<int> beaten = (*beats)->Beaten();
-    for (Child& child : *children) {
-      const auto info = child.process.TryReap();
-      if (!info) {
-        child.EndIfHung(beaten);
-        continue;
-      }
-      if (info->code == kTakenDownStatus) {
-        down = true;
-        continue;
-      }
-      if (child.start_at == Time::Never()) {
-        const Duration delay = child.Delay();
-        LogWarning(child.name, " ", info->ToString(), "; starting it again in ",
-                   ToMilliseconds(delay), " ms");
-        left_behind = true;  // What it had started may be our child now.
-        child.start_at = SteadyClock().Now() + delay;
-      }
-      if (SteadyClock().Now() < child.start_at) continue;
-      if (const Status s = child.Run(); !s.ok()) {
-        LogError(s.error().message);
-        child.start_at = SteadyClock().Now() + child.Delay();
-      }
-    }
-    if (left_behind) {
-      std::set<int> own;
-      for (const Child& child : *children) own.insert(child.process.pid());
-      left_behind = !EndStrays(own);
-    }
-    return down;
-  };
-  (void)daemons::WaitForStop(settings.keep ? -1 : STDIN_FILENO, supervise, milliseconds(20));
+  Supervisor supervisor(&*children, beats->get());
+  (void)daemons::WaitForStop(
+      settings.keep ? -1 : STDIN_FILENO, [&] { return supervisor.Step(); }, milliseconds(20));
   for (auto child = children->rbegin(); child != children->rend(); ++child)
     child->process.Terminate(std::string_view(child->name) == "troupe-node" ? seconds(2)
                                                                             : seconds(1));

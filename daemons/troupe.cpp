@@ -53,7 +53,7 @@ Result<std::string> FindBinDir(const std::string& given, const std::string& inst
 
 // The same rule as Python's and the command line's.
 std::string KeyFile(const std::string& given) {
-  const std::string named = given.empty() ? Env("TROUPE_KEY_FILE") : given;
+  std::string named = given.empty() ? Env("TROUPE_KEY_FILE") : given;
   if (!named.empty()) return named;
   const std::string home =
       Env("TROUPE_HOME").empty() ? Env("HOME") + "/.troupe" : Env("TROUPE_HOME");
