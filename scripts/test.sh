@@ -42,7 +42,7 @@ else
   scratch=$(mktemp -d /tmp/tt-XXXX)
   trap 'rm -rf "$scratch"' EXIT
   # Most tests wait for processes most of the time, so that two at once take little more than half as long.
-  pytest=(-m pytest -p no:cacheprovider -n "$JOBS" --dist loadfile)
+  pytest=(-m pytest -p no:cacheprovider -n "$JOBS" --dist loadfile --durations=15)
   run_part "Python venv" "$VENV/bin/python" "${pytest[@]}" --basetemp "$scratch/v" "${python_tests[@]}"
   # What needs packages that Debian lacks is marked venv_only, and `once` what its torch cannot change; everything else
   # must pass on that as well.
