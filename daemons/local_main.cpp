@@ -141,11 +141,11 @@ struct Settings {
   bool no_node = false;
   bool keep = false;
   double watchdog_s = 20;
+  const std::string beats = "@troupe-" + RandomId();  // No file, which a cleaner could take.
 
   [[nodiscard]] std::string logs() const { return log_dir.empty() ? run_dir : log_dir; }
   // Whether the store outlives this process, so that a later head takes up what it says.
   [[nodiscard]] bool lasting() const { return !store_dir.empty() || !redis.empty(); }
-  [[nodiscard]] std::string beats() const { return run_dir + "/beats"; }
   [[nodiscard]] bool embedded() const { return listen.empty() && join.empty(); }
   // Where its node finds the head.
   [[nodiscard]] std::string head() const {
@@ -268,7 +268,7 @@ void Watch(Child& child, const Settings& settings) {
   if (settings.watchdog_s <= 0) return;
   const auto limit = Duration(static_cast<int64_t>(settings.watchdog_s * 1e9));
   child.watchdog = daemons::Watchdog(limit);
-  child.options.env["NOTIFY_SOCKET"] = settings.beats();
+  child.options.env["NOTIFY_SOCKET"] = settings.beats;
   child.options.env["WATCHDOG_USEC"] =
       std::to_string(std::chrono::duration_cast<microseconds>(limit).count());
 }
@@ -405,7 +405,7 @@ int main(int argc, char** argv) {
   Result<std::vector<Child>> children = MakeChildren(settings);
   if (!children.ok()) return fail(children.error().message);
   Result<std::unique_ptr<daemons::WatchdogSocket>> beats =
-      daemons::WatchdogSocket::Open(settings.beats());
+      daemons::WatchdogSocket::Open(settings.beats);
   if (!beats.ok()) return fail(beats.error().message);
   for (Child& child : *children) {
     if (const Status s = child.Run(); !s.ok()) return fail(s.error().message);

@@ -95,7 +95,7 @@ Result<std::unique_ptr<WatchdogSocket>> WatchdogSocket::Open(const std::string& 
   if (fd < 0) return failed();
   std::unique_ptr<WatchdogSocket> made(new WatchdogSocket(fd));
   const int on = 1;
-  ::unlink(path.c_str());
+  if (path.front() != '@') ::unlink(path.c_str());
   if (::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0 ||
       ::bind(fd, reinterpret_cast<const sockaddr*>(&address->first), address->second) != 0) {
     return failed();

@@ -34,7 +34,8 @@ class WatchdogBeat {
 // Where daemons on this host beat. Thread: one.
 class WatchdogSocket {
  public:
-  // Makes `path`, which must be in a private folder. kUnavailable with the reason.
+  // Makes `path`: one in a private folder, or a name behind '@', which has no file. kUnavailable
+  // with the reason.
   [[nodiscard]] static Result<std::unique_ptr<WatchdogSocket>> Open(const std::string& path);
   ~WatchdogSocket();
   WatchdogSocket(const WatchdogSocket&) = delete;

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -52,26 +53,27 @@ TEST(WatchdogTest, OneWithoutALimitNeverExpires) {
   EXPECT_EQ(ExpiresBy(watchdog, 0.5, 1000), Time::Never());
 }
 
-class WatchdogSocketTest : public ::testing::Test {
+class WatchdogSocketTest : public ::testing::TestWithParam<bool> {
  protected:
   // A beat of this process, or what else `text` says.
   void Send(const std::string& text) const {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path_.data(), path_.size());
+    if (GetParam()) address.sun_path[0] = '\0';
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path_.size());
     const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    EXPECT_GE(::sendto(fd, text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address),
-                       sizeof address),
-              0);
+    EXPECT_GE(
+        ::sendto(fd, text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address), size), 0);
     ::close(fd);
   }
 
   tests::TempDir dir_;
-  std::string path_ = dir_.path() + "/beats";
+  std::string path_ = GetParam() ? "@troupe-" + RandomId() : dir_.path() + "/beats";
   std::unique_ptr<WatchdogSocket> socket_ = WatchdogSocket::Open(path_).value();
 };
 
-TEST_F(WatchdogSocketTest, TellsWhoHasBeatenAndNothingElse) {
+TEST_P(WatchdogSocketTest, TellsWhoHasBeatenAndNothingElse) {
   EXPECT_TRUE(socket_->Beaten().empty());
   Send("READY=1");
   EXPECT_TRUE(socket_->Beaten().empty());
@@ -81,7 +83,7 @@ TEST_F(WatchdogSocketTest, TellsWhoHasBeatenAndNothingElse) {
   EXPECT_TRUE(socket_->Beaten().empty());
 }
 
-TEST_F(WatchdogSocketTest, ALoopBeatsAsLongAsItGoesRound) {
+TEST_P(WatchdogSocketTest, ALoopBeatsAsLongAsItGoesRound) {
   ::setenv("NOTIFY_SOCKET", path_.c_str(), 1);
   ::setenv("WATCHDOG_USEC", "30000", 1);
   WatchdogBeat beat;
@@ -104,6 +106,8 @@ TEST_F(WatchdogSocketTest, ALoopBeatsAsLongAsItGoesRound) {
   (void)socket_->Beaten();
   EXPECT_FALSE(beaten(milliseconds(100)));
 }
+
+INSTANTIATE_TEST_SUITE_P(FileAndName, WatchdogSocketTest, ::testing::Bool());
 
 }  // namespace
 }  // namespace troupe::daemons
