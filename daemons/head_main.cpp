@@ -2,17 +2,28 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <iostream>
 
 #include "daemons/head_service.h"
 #include "daemons/signals.h"
+#include "daemons/store_owner.h"
 #include "daemons/watchdog.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/process.h"
 #include "runtime/trace.h"
+
+namespace {
+
+// As good as for ever, and a number that every store takes.
+constexpr troupe::Duration kLastingTtl = std::chrono::hours(24 * 3650);
+constexpr troupe::Duration kStartLimit = troupe::seconds(20);
+
+}  // namespace
 
 // Long because it is a list of options.
 // NOLINTNEXTLINE(readability-function-size)
@@ -38,6 +49,10 @@ int main(int argc, char** argv) {
                  "Unix socket of Redis, instead of host and port");
   app.add_option("--redis-password-file", password_file);
   app.add_option("--redis-prefix", redis.key_prefix, "Put before every key");
+  std::string owner_name;
+  app.add_option("--store-owner", owner_name,
+                 "The store outlives this head: records do not expire, one owner at a time keeps "
+                 "its own there, and they are removed when the cluster is taken down");
   double node_lease_s = ToSeconds(options.node_dead);
   app.add_option("--node-lease", node_lease_s,
                  "A node that is silent for this many seconds is put aside (default 6)")
@@ -53,7 +68,11 @@ int main(int argc, char** argv) {
   options.node_suspect = options.node_dead / 3;
   InitLogging("head", log_file);
   trace::Start("head");
-  if (!password_file.empty()) std::getline(std::ifstream(password_file), redis.password);
+  if (!password_file.empty() && !std::getline(std::ifstream(password_file), redis.password)) {
+    std::cerr << "troupe-head: cannot read the password of Redis in " << password_file << "\n";
+    return 1;
+  }
+  if (!owner_name.empty()) options.key_ttl = kLastingTtl;
 
   std::string metrics_url;
   if (!metrics_at.address.empty()) {
@@ -89,18 +108,22 @@ int main(int argc, char** argv) {
   std::unique_ptr<Store> store = MakeRedisStore(redis);
   BlockingLane store_lane("store");
   daemons::HeadService head(transport->get(), &store_lane, store.get(), options);
-  const Time give_up = SteadyClock().Now() + seconds(20);
-  Status started = head.Start();
-  auto cause = daemons::StopCause::kCondition;
-  if (!started.ok()) {  // Redis may still be starting.
-    cause = daemons::WaitForStop(
-        -1,
-        [&] {
-          started = head.Start();
-          return started.ok() || SteadyClock().Now() >= give_up;
-        },
-        milliseconds(20));
+  std::unique_ptr<daemons::StoreOwner> owner;
+  if (!owner_name.empty()) {
+    owner = std::make_unique<daemons::StoreOwner>(store.get(), owner_name,
+                                                  transport_options.keys.public_key);
   }
+  const Time give_up = SteadyClock().Now() + kStartLimit;
+  Status started;
+  const auto start = [&] {
+    started = owner ? owner->Take() : Status::Ok();
+    if (started.ok()) started = head.Start();
+    return started.ok() || started.error().code == ErrorCode::kPermissionDenied ||
+           SteadyClock().Now() >= give_up;
+  };
+  auto cause = daemons::StopCause::kCondition;
+  // Redis may still be starting, or the head before be dying.
+  if (!start()) cause = daemons::WaitForStop(-1, start, milliseconds(20));
   if (cause == daemons::StopCause::kSignal) return 0;
   Result<PeerAddress> address =
       started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
@@ -110,12 +133,19 @@ int main(int argc, char** argv) {
   }
   std::cout << address->endpoint << " " << address->public_key << std::endl;
   if (!metrics_url.empty()) std::cout << "metrics " << metrics_url << std::endl;
+  std::atomic<bool> lost{false};
+  if (owner) {
+    transport->get()->loop().Post(
+        [&] { owner->Keep(&transport->get()->loop(), &store_lane, [&] { lost = true; }); });
+  }
   daemons::WaitForStop(
-      -1, [&] { return head.down(); }, milliseconds(100));
+      -1, [&] { return head.down() || lost; }, milliseconds(100));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();
-  // Of a store that outlives us. One without a prefix may hold the keys of others.
-  if (head.down() && !redis.key_prefix.empty()) (void)store->DeletePrefix("");
+  if (lost) LogError("another head has taken over the records; this one ends");
+  if (head.going_down() && owner) {
+    if (const Status s = owner->Forget(); !s.ok()) LogError(s.error().message);
+  }
   (*transport)->Stop();  // Not its end: what the head leaves open is cancelled on it.
-  return head.down() ? kTakenDownStatus : 0;
+  return head.going_down() ? kTakenDownStatus : lost ? 1 : 0;
 }

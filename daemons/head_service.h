@@ -50,6 +50,8 @@ class HeadService {
   ~HeadService();
   // Whether the cluster was taken down, so that nothing is to start this head again.
   [[nodiscard]] bool down() const { return down_.load(); }
+  // Whether that has begun: whoever ends the head now ends the cluster, too.
+  [[nodiscard]] bool going_down() const { return going_down_.load(); }
   // Loads jobs from the store and begins to serve. Blocks up to the store's time-outs.
   Status Start();
 
@@ -212,7 +214,7 @@ class HeadService {
   Records records_;
   HeadActors actors_;
   PlacementGroups placement_groups_;
-  bool going_down_ = false;
+  std::atomic<bool> going_down_{false};
   LogRequests logs_;
   Usage usage_;
   std::atomic<bool> down_{false};

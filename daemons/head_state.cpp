@@ -201,7 +201,7 @@ std::string HeadService::WhatIs(const std::string& process) {
 
 // Nodes end their workers and themselves; so do we, when all have, or have been told for long.
 void HeadService::TakeDown() {
-  if (std::exchange(going_down_, true)) return;
+  if (going_down_.exchange(true)) return;
   LogInfo("the cluster is taken down");
   PressDown(Now() + kDownLimit);
 }

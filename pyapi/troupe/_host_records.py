@@ -97,6 +97,15 @@ def remove_run_dir(folder: str) -> bool:
     return not path.exists()
 
 
+def last_words(log: Path) -> str:
+    """What a head that could not start said last."""
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()
+        if lines and lines[-1].startswith("troupe-head: "):
+            return lines[-1].removeprefix("troupe-head: ")
+    return ""
+
+
 def private_clusters() -> list[str]:
     """Addresses of clusters of this user here that belong to a driver or to ``troupe up``."""
     known = {record.run_dir for record in records()}

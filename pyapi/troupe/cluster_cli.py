@@ -71,6 +71,9 @@ def add_commands(commands: Any) -> None:
                        help="of what interface (127.0.0.1); another one needs --metrics-token-file")
     start.add_argument("--metrics-token-file", metavar="FILE",
                        help="whose first line is the password of the user troupe")
+    start.add_argument("--fence-s", type=float, metavar="S",
+                       help="end this node's actors when its head was not heard for so long (600; "
+                       "0: never)")
     start.add_argument("--store-dir", metavar="DIR",
                        help="with --head: keep the cluster's records there; `troupe start` with "
                        "the same options takes the cluster up after a restart of this host")
@@ -137,6 +140,8 @@ def _start(arguments: argparse.Namespace) -> None:
                            "name another with --key-file")
     if arguments.head:
         _check_port(arguments.host, arguments.port)
+    elif arguments.store_dir or arguments.redis:
+        raise CommandError("--store-dir and --redis are for --head", 2)
     node_args = [f"--node-arg={word}" for word in _node_words(arguments)]
     log_dir = Path(arguments.log_dir or home() / "logs" / name).absolute()
     log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -157,11 +162,13 @@ def _start(arguments: argparse.Namespace) -> None:
     supervisor, address = _launch(command + node_args, run_dir, log_dir)
     try:
         _await_node(address, key_file, None if arguments.no_node else name)
-    except CommandError:
+    except CommandError as error:
         supervisor.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             supervisor.wait(_STOP_LIMIT_S)
-        raise
+        said = _host_records.last_words(log_dir / "head.out") if arguments.head else ""
+        status = FAILED if said else error.status
+        raise CommandError(f"{said or error}; the logs are in {log_dir}", status) from error
     if arguments.metrics_port:
         print(f"metrics:     http://{arguments.metrics_host}:{arguments.metrics_port}/metrics")
     role = "node" if not arguments.head else "head" if arguments.no_node else "head and node"
@@ -229,15 +236,25 @@ def _check_port(host: str, port: int) -> None:
 
 
 def _store_words(arguments: argparse.Namespace) -> list[str]:
-    words = []
-    if arguments.redis and not re.fullmatch(r".+:[0-9]+", arguments.redis):
+    if arguments.store_dir and arguments.redis:
+        raise CommandError("--store-dir and --redis exclude one another", 2)
+    if arguments.store_dir:
+        return ["--store-dir", os.path.abspath(arguments.store_dir)]
+    if not arguments.redis:
+        if arguments.redis_password_file or arguments.redis_prefix:
+            raise CommandError("--redis-password-file and --redis-prefix are for --redis", 2)
+        return []
+    if not re.fullmatch(r"[^:\s]+:[0-9]+", arguments.redis):
         raise CommandError(f"--redis wants HOST:PORT, got {arguments.redis!r}", 2)
-    for flag, value in (("--store-dir", arguments.store_dir), ("--redis", arguments.redis),
-                        ("--redis-password-file", arguments.redis_password_file),
-                        ("--redis-prefix", arguments.redis_prefix)):
-        if value:
-            path = flag in ("--store-dir", "--redis-password-file")
-            words += [flag, os.path.abspath(value) if path else value]
+    words = ["--redis", arguments.redis]
+    if arguments.redis_password_file:
+        path = os.path.abspath(arguments.redis_password_file)
+        Path(path).read_text()  # Who starts it may not read it: say so now.
+        words += ["--redis-password-file", path]
+    if arguments.redis_prefix is not None:
+        if not arguments.redis_prefix:
+            raise CommandError("an empty --redis-prefix makes every key there the cluster's", 2)
+        words += ["--redis-prefix", arguments.redis_prefix]
     return words
 
 
@@ -258,7 +275,7 @@ def _metrics_words(arguments: argparse.Namespace) -> list[str]:
 def _node_words(arguments: argparse.Namespace) -> list[str]:
     words: list[str] = []
     for flag, value in (("--cpus", arguments.num_cpus), ("--gpus", arguments.num_gpus),
-                        ("--memory", arguments.memory)):
+                        ("--memory", arguments.memory), ("--fence-s", arguments.fence_s)):
         if value is not None:
             words += [flag, repr(float(value))]
     for flag, values in (("--resource", arguments.resource), ("--label", arguments.label)):

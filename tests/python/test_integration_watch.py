@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flood_cases import wait_for
 
 import troupe
 from troupe._cluster import find_bin_dir
@@ -49,43 +51,50 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_head_or_node_that_hangs_is_started_anew(tmp_path: Path, mark: str) -> None:
     logs = tmp_path / "logs"
     command = [str(BIN / "troupe-local"), "--run-dir", str(tmp_path / "run"), "--bin-dir", str(BIN),
-               "--log-dir", str(logs), "--watchdog-s", "1.5"]
+               "--log-dir", str(logs), "--watchdog-s", "5"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as local:
         assert local.stdout is not None
         assert local.stdout.readline().startswith(b"ready ")
         for name in ("troupe-head", "troupe-node"):
             until(lambda name=name: len(named(mark, name)), 1)
         before = {name: named(mark, name) for name in ("troupe-head", "troupe-node")}
-        time.sleep(4)  # Who moves is left alone.
+        time.sleep(7)  # Who moves is left alone.
         assert before == {name: named(mark, name) for name in before}
         for name, (pid,) in before.items():
             os.kill(pid, signal.SIGSTOP)
             assert wait_gone([pid], 20) == []
             until(lambda name=name: len(named(mark, name)), 1)
         said = (logs / "local.log").read_text()
-        assert said.count("has not moved for a long time") == 2 and "T (stopped)" in said
+        assert said.count("has not moved for a long time") >= 2 and "T (stopped)" in said
         local.communicate(timeout=30)
 
 
-def test_a_node_that_is_cut_off_for_good_ends_what_it_runs(tmp_path: Path) -> None:
+def test_a_node_that_is_cut_off_for_good_ends_its_actors(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, BIN, 0, 1.0) as cluster:
-        cluster.start("alone", [*cluster.node_command("alone", "127.0.0.1", 1.0), "--fence-s", "2"])
-        troupe.init(address=cluster.address, key_file=str(cluster.key_file))
+        cluster.start("alone", [*cluster.node_command("alone", "127.0.0.1", 2.0), "--fence-s", "2"])
+        where: dict[str, Any] = {"address": cluster.address, "key_file": str(cluster.key_file)}
+        go = tmp_path / "go"
+        troupe.init(**where)
         try:
             until(lambda: states().get("alone"), "alive")
             pid = troupe.get(Counter.remote().pid.remote(), timeout=60)
-            time.sleep(4)  # A head that answers keeps it alive.
-            os.kill(pid, 0)
-            with cluster.stopped("head"):
-                assert wait_gone([pid], 20) == []
-            assert "was not heard for 2 s" in cluster.log("alone")
-            until(lambda: states().get("alone"), "alive")
-            assert troupe.get(Counter.remote().pid.remote(), timeout=60) != pid
+            with troupe.Executor(1, cpus_per_worker=0.5, progress="off", **where) as executor:
+                run = executor.submit(wait_for, (str(go), b""))
+                until(lambda: len(run.epochs()), 1)
+                time.sleep(4)  # A head that answers keeps it alive.
+                os.kill(pid, 0)
+                with cluster.stopped("head"):
+                    assert wait_gone([pid], 20) == []
+                assert "was not heard for 2 s" in cluster.log("alone")
+                until(lambda: states().get("alone"), "alive")
+                assert troupe.get(Counter.remote().pid.remote(), timeout=60) != pid
+                go.touch()
+                assert run.result(60) == [0] and len(run.epochs()) == 1  # It went on.
         finally:
             troupe.shutdown()
 
 
-def test_the_key_of_another_cluster_is_named_at_once(tmp_path: Path) -> None:
+def test_the_key_of_another_cluster_is_named(tmp_path: Path) -> None:
     folders = [tmp_path / "ours", tmp_path / "theirs"]
     for folder in folders:
         folder.mkdir()
@@ -95,10 +104,8 @@ def test_the_key_of_another_cluster_is_named_at_once(tmp_path: Path) -> None:
         theirs.start_head()
         theirs.await_key()
         theirs.end()
-        begun = time.monotonic()
         with pytest.raises(troupe.TroupeError, match="does not go with the key file"):
-            troupe.init(address=ours.address, key_file=str(theirs.key_file))
-        assert time.monotonic() - begun < 15
+            troupe.init(address=ours.address, key_file=str(theirs.key_file), start_timeout=6)
         ours.start("stranger", [*theirs.node_command("stranger", "127.0.0.1", 1.0)[:2],
                                 f"tcp://{ours.address}", "--key-file", str(theirs.key_file),
                                 "--run-dir", str(tmp_path / "run")])
@@ -185,6 +192,9 @@ def survives(host: OneHost, *kept: str) -> None:
     until(lambda: begun(host.home), 2)
     (host.home / "go").touch()
     until(lambda: host.runs().get(run), "succeeded")
+    (host.home / "go").unlink()
+    submit(host, host.home)  # Goes on while the cluster is taken down.
+    until(lambda: begun(host.home), 3)
     host.run("down")
     assert wait_gone(marked(str(host.home)), 20) == []
     host.start(*kept)  # That cluster is over; this is a new one.
@@ -194,7 +204,7 @@ def survives(host: OneHost, *kept: str) -> None:
 def test_a_run_outlives_a_power_cut_with_a_store_directory(
     host: OneHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    kept = ("--store-dir", str(tmp_path / "store"))
+    kept = ("--store-dir", str(tmp_path / "my store"))
     survives(host, *kept)
     other = OneHost(tmp_path_factory.mktemp("other"))
     assert "is another cluster's" in other.start(*kept, status=1)
@@ -216,6 +226,15 @@ def test_a_run_outlives_a_power_cut_with_a_redis_of_its_own(
             survives(host, "--redis", f"127.0.0.1:{port}", "--redis-password-file", str(secret))
             keys = subprocess.run([*ask, "keys", "*"], capture_output=True, text=True, check=True)
             names = keys.stdout.split()
+            assert "troupe:head/owner" in names
+            other = OneHost(tmp_path_factory.mktemp("other"))
+            said = other.start("--redis", f"127.0.0.1:{port}", "--redis-password-file",
+                               str(secret), status=1)
+            assert "another head keeps its records" in said
+            secret.unlink()
+            said = other.start("--redis", f"127.0.0.1:{port}", "--redis-password-file",
+                               str(secret), status=1)
+            assert "No such file" in said
             assert "mine" in names  # What others keep there stays.
             assert all(name == "mine" or name.startswith("troupe:") for name in names)
         finally:
