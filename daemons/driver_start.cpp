@@ -19,7 +19,6 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kSoonAnswered = seconds(2);  // A head that is there does.
 constexpr Duration kProbeLimit = seconds(2);
 constexpr Duration kRepeatPing = milliseconds(10);  // While the head comes up.
 
@@ -73,7 +72,6 @@ Status DriverClient::Start() {
   return Status::Ok();
 }
 
-// Who has another key than the head that listens there is told so at once.
 Status DriverClient::AwaitHead(const CurveKeys& keys, const PeerAddress& head) {
   const Time deadline = SteadyClock().Now() + options_.start_timeout;
   const auto ping = [&](Time until) {
@@ -91,14 +89,17 @@ Status DriverClient::AwaitHead(const CurveKeys& keys, const PeerAddress& head) {
     }
     return pong;
   };
-  Result<std::string> pong = ping(std::min(deadline, SteadyClock().Now() + kSoonAnswered));
-  if (pong.ok()) return Status::Ok();
-  LinkState state = ProbeLink(keys, head, kProbeLimit);
-  if (state != LinkState::kStranger) {
-    if (SteadyClock().Now() < deadline) pong = ping(deadline);
+  // Who closes every connection may also be a proxy whose head is not up yet, so that a stranger
+  // gets half of the time.
+  const Time begun = SteadyClock().Now();
+  LinkState state = LinkState::kOpen;
+  Result<std::string> pong = Error{ErrorCode::kUnavailable, "it has just been started"};
+  for (const Time until : {std::min(deadline, begun + options_.start_timeout / 2), deadline}) {
+    if (SteadyClock().Now() < until) pong = ping(until);
     if (pong.ok()) return Status::Ok();
     if (pong.error().code == ErrorCode::kDeadlineExceeded)
       state = ProbeLink(keys, head, kProbeLimit);
+    if (state == LinkState::kStranger) break;
   }
   const bool silent = pong.error().code == ErrorCode::kDeadlineExceeded;
   const ErrorCode code =

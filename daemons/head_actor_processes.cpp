@@ -16,8 +16,9 @@ using sched::LeaseRequest;
 
 namespace {
 
-constexpr Duration kEndGrace = seconds(3);  // From the word to leave to the order to kill.
-constexpr Duration kKillTime = seconds(1);  // Between two such orders.
+constexpr Duration kEndGrace = seconds(3);   // From the word to leave to the order to kill.
+constexpr Duration kKillTime = seconds(1);   // Between two such orders.
+constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
 
 }  // namespace
 
@@ -227,14 +228,21 @@ void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
     auto operator<=>(const Missing&) const = default;
   };
   std::vector<Missing> missing;
+  bool asks = false;  // A node will say more in its next hello.
   for (const auto& [id, actor] : directory_.actors()) {
     const actors::ActorLife& life = actor.life;
     if (actor.dead() || life.process.empty() || processes_.contains(life.process)) continue;
     const bool here = hello != nullptr && life.node == hello->node;
     const bool order_lost = here && survivor && life.state == ActorState::kStarting &&
+                            hello->all_ended &&
                             std::ranges::find(hello->ended, life.process) == hello->ended.end();
     if (order_lost && heard == 0 && !over) continue;
+    asks = asks || (life.state == ActorState::kStarting && survivors_.contains(life.node));
     if (over || here) missing.push_back({id, life.incarnation, order_lost});
+  }
+  if (over && asks && hello == nullptr && !std::exchange(asked_longer_, true)) {
+    confirm_by_ = Now() + kNextHello;
+    return;
   }
   if (over) {
     confirm_by_ = Time::Never();

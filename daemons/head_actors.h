@@ -157,6 +157,7 @@ class HeadActors {
   StateSaves saves_;
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
   Time confirm_by_ = Time::Never();
+  bool asked_longer_ = false;  // One more hello than there was time for.
 };
 
 }  // namespace troupe::daemons

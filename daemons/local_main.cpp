@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "daemons/signals.h"
@@ -53,6 +54,16 @@ Status MakeLogDir(const std::string& dir) {
                                             "; choose another log directory"};
 }
 
+// As a word of a Redis configuration.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
 // For nobody else to read: passwords are among them.
 bool WriteFile(const std::string& path, const std::string& text) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -87,13 +98,14 @@ struct Child {
   int deaths = 0;                 // In a row, none settled.
 
   // One that hangs is no better than a dead one, which is replaced.
-  void EndIfHung(const std::set<int>& beaten) {
+  void EndIfHung(const std::optional<std::set<int>>& beaten) {
     const Time now = SteadyClock().Now();
-    if (beaten.contains(process.pid())) watchdog.Heard(now);
+    if (!beaten || beaten->contains(process.pid())) watchdog.Heard(now);
     if (!watchdog.Expired(now)) return;
+    const std::string state = StateOf(process.pid());
+    process.Kill(SIGKILL);  // Before the log, which may be on a disk that hangs.
     LogError(name, " (process ", process.pid(), ") has not moved for a long time and is ended; ",
-             "state ", StateOf(process.pid()));
-    process.Kill(SIGKILL);
+             "state ", state);
   }
 
   // The first that comes after a good life is made up for at once.
@@ -141,10 +153,11 @@ struct Settings {
   bool no_node = false;
   bool keep = false;
   double watchdog_s = 20;
-  const std::string beats = "@troupe-" + RandomId();  // No file, which a cleaner could take.
+  const std::string owner = RandomId();  // Of the records, as long as this supervisor lives.
 
   [[nodiscard]] std::string logs() const { return log_dir.empty() ? run_dir : log_dir; }
   // Whether the store outlives this process, so that a later head takes up what it says.
+  [[nodiscard]] std::string beats() const { return run_dir + "/beats"; }
   [[nodiscard]] bool lasting() const { return !store_dir.empty() || !redis.empty(); }
   [[nodiscard]] bool embedded() const { return listen.empty() && join.empty(); }
   // Where its node finds the head.
@@ -189,6 +202,7 @@ void AddOptions(CLI::App& app, Settings& settings) {
   app.add_option("--watchdog-s", settings.watchdog_s,
                  "A head or node that does not move for so long is ended and started again "
                  "(default 20; 0: never, for debuggers)")
+      ->envname("TROUPE_WATCHDOG_S")
       ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--node-arg", settings.node_args, "Passed on to troupe-node")
       ->allow_extra_args(false);
@@ -206,9 +220,12 @@ Result<Child> RedisChild(const Settings& settings, const std::string& socket) {
   const std::string conf = settings.run_dir + "/redis.conf";
   const std::string secret = settings.run_dir + "/redis.password";
   std::map<std::string, std::string> files;
-  files[conf] = "port 0\nunixsocket " + socket + "\nunixsocketperm 700\nrequirepass " + password +
-                "\nsave \"\"\nappendonly yes\nappendfsync everysec\ndir " +
-                (settings.store_dir.empty() ? settings.run_dir : settings.store_dir) +
+  // What a head has promised is in a lasting store, whatever happens to this host.
+  const bool lasting = !settings.store_dir.empty();
+  files[conf] = "port 0\nunixsocket " + Quoted(socket) + "\nunixsocketperm 700\nrequirepass " +
+                password + "\nsave \"\"\nappendonly yes\nappendfsync " +
+                (lasting ? "always" : "everysec") + "\ndir " +
+                Quoted(lasting ? settings.store_dir : settings.run_dir) +
                 "\ndaemonize no\nloglevel warning\n";
   files[secret] = password;
   for (const auto& [path, text] : files) {
@@ -240,7 +257,10 @@ Child HeadChild(const Settings& settings, const std::string& redis_socket) {
     add("--redis-port", settings.redis.substr(colon + 1));
     add("--redis-password-file", settings.redis_password_file);
   }
-  if (settings.lasting()) add("--redis-prefix", settings.redis_prefix);
+  if (settings.lasting()) {
+    add("--redis-prefix", settings.redis_prefix);
+    add("--store-owner", settings.owner);
+  }
   add("--key-file", settings.key_file);
   if (settings.embedded() && !settings.no_node) argv.emplace_back("--embedded");
   argv.insert(argv.end(), settings.head_args.begin(), settings.head_args.end());
@@ -268,7 +288,7 @@ void Watch(Child& child, const Settings& settings) {
   if (settings.watchdog_s <= 0) return;
   const auto limit = Duration(static_cast<int64_t>(settings.watchdog_s * 1e9));
   child.watchdog = daemons::Watchdog(limit);
-  child.options.env["NOTIFY_SOCKET"] = settings.beats;
+  child.options.env["NOTIFY_SOCKET"] = settings.beats();
   child.options.env["WATCHDOG_USEC"] =
       std::to_string(std::chrono::duration_cast<microseconds>(limit).count());
 }
@@ -339,7 +359,7 @@ class Supervisor {
 
   // Whether the cluster was taken down.
   bool Step() {
-    const std::set<int> beaten = beats_->Beaten();
+    const std::optional<std::set<int>> beaten = beats_->Beaten();
     for (Child& child : *children_) Look(child, beaten);
     if (left_behind_) {
       std::set<int> own;
@@ -350,7 +370,7 @@ class Supervisor {
   }
 
  private:
-  void Look(Child& child, const std::set<int>& beaten) {
+  void Look(Child& child, const std::optional<std::set<int>>& beaten) {
     const auto info = child.process.TryReap();
     if (!info) return child.EndIfHung(beaten);
     if (info->code == kTakenDownStatus) {
@@ -402,11 +422,11 @@ int main(int argc, char** argv) {
   if (const Status made = MakeLogDir(settings.logs()); !made.ok())
     return fail(made.error().message);
   InitLogging("local", settings.logs() + "/local.log");
+  Result<std::unique_ptr<daemons::WatchdogSocket>> beats =
+      daemons::WatchdogSocket::Open(settings.beats());
+  if (!beats.ok()) return fail(beats.error().message);
   Result<std::vector<Child>> children = MakeChildren(settings);
   if (!children.ok()) return fail(children.error().message);
-  Result<std::unique_ptr<daemons::WatchdogSocket>> beats =
-      daemons::WatchdogSocket::Open(settings.beats);
-  if (!beats.ok()) return fail(beats.error().message);
   for (Child& child : *children) {
     if (const Status s = child.Run(); !s.ok()) return fail(s.error().message);
   }

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 30));
   double fence_s = ToSeconds(options.fence);
   app.add_option("--fence-s", fence_s,
-                 "End the workers when the head was not heard for so long (default 600; 0: never)")
+                 "End the actors when the head was not heard for so long (default 600; 0: never)")
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "actors/cluster_protocol.h"
+#include "daemons/actor_lease.h"
 #include "daemons/log_tail.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/descendants.h"
@@ -29,8 +30,8 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
 constexpr Duration kFirstLinkTime = seconds(5);
-constexpr Duration kEndedKept = seconds(60);  // A head is restarted sooner.
-constexpr size_t kEndedMax = 256;
+constexpr Duration kEndedKept = seconds(60);
+constexpr size_t kEndedMax = 1024;
 constexpr Duration kExplainAfter = seconds(5);
 constexpr Duration kProbeLimit = seconds(2);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
@@ -157,9 +158,8 @@ void NodeService::SayHello() {
                              worker.room, usage.cpu_ms, usage.rss_bytes});
   }
   hello.output = relay_.on_the_way();
-  while (!ended_.empty() && ended_.front().first + kEndedKept < transport_->loop().Now())
-    ended_.pop_front();
   for (const auto& [when, process] : ended_) hello.ended.push_back(process);
+  hello.all_ended = all_ended_;
   if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
 }
 
@@ -208,7 +208,10 @@ void NodeService::OnFrame(const std::string& frame) {
     down_.store(true);
   } else if (*type == kFrameNodeAnswer) {
     Result<NodeAnswer> answer = wire::Decode<NodeAnswer>(*type, frame);
-    if (answer.ok()) heard_ = *answer;
+    if (!answer.ok()) return;
+    if (answer->head != heard_.head) heard_since_ = transport_->loop().Now();
+    heard_ = *answer;
+    ForgetEnds();
   } else if (*type == kFrameNodePutAside) {
     Result<NodePutAside> aside = wire::Decode<NodePutAside>(*type, frame);
     if (!aside.ok() || aside->incarnation != incarnation_) return;
@@ -245,12 +248,20 @@ void NodeService::OnReadLog(const ReadLog& read) {
               Error{ErrorCode::kUnavailable, "the file system of " + *path + " does not answer"}));
 }
 
-// Workers are what may live twice; a node without any goes on asking for its head.
+// An actor is what may live twice: its callers on this side of a cut would go on with the old life.
+// Workers of runs are fenced by their groups, and go on where only the head is away.
 void NodeService::FenceIfAlone() {
-  if (!head_.Expired(transport_->loop().Now()) || workers_.empty()) return;
-  StartOver(incarnation_, "the head was not heard for " +
-                              std::to_string(static_cast<int64_t>(ToSeconds(options_.fence))) +
-                              " s, so that it has given up what runs here");
+  if (!head_.Expired(transport_->loop().Now())) return;
+  size_t actors = 0;
+  for (auto& [name, worker] : workers_) {
+    if (!worker.job.starts_with(kActorLease)) continue;
+    worker.child.Kill(SIGKILL);
+    ++actors;
+  }
+  if (actors > 0) {
+    LogWarning("the head was not heard for ", static_cast<int64_t>(ToSeconds(options_.fence)),
+               " s and may have given up what runs here: ", actors, " actors were ended");
+  }
 }
 
 // Of a head that was never heard: most often the key file is another cluster's. On the lane, which
@@ -272,7 +283,6 @@ void NodeService::StartOver(uint64_t newest, const std::string& reason) {
   LogWarning(reason, "; joining again when the ", workers_.size(), " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
   incarnation_ = std::max(newest + 1, FirstIncarnation());
-  head_.Begin(transport_->loop().Now());
   join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
@@ -393,7 +403,17 @@ void NodeService::OnExit(const std::string& process) {
 
 void NodeService::NoteEnd(const std::string& process) {
   ended_.emplace_back(transport_->loop().Now(), process);
-  if (ended_.size() > kEndedMax) ended_.pop_front();
+  if (ended_.size() <= kEndedMax) return;
+  ended_.pop_front();
+  all_ended_ = false;
+}
+
+// Once a head has known for long what has ended. One that was restarted has not.
+void NodeService::ForgetEnds() {
+  const Time now = transport_->loop().Now();
+  if (heard_since_ + kEndedKept > now) return;
+  while (!ended_.empty() && ended_.front().first + kEndedKept < now) ended_.pop_front();
+  if (ended_.empty()) all_ended_ = true;
 }
 
 // A guard that was killed itself has left us what its worker started.

@@ -50,8 +50,8 @@ struct NodeOptions {
       notice_file;  // If this file appears, the node is being preempted; its first line is the
                     // reason, its second the seconds left (default: `notice`).
   Duration notice = seconds(120);
-  // A node that has not heard the head for so long ends what it runs: by then the head has placed
-  // actors and workers elsewhere, and one life of an actor is enough. Zero: never.
+  // A node that has not heard the head for so long ends its actors: the head may have placed them
+  // elsewhere, and one life of an actor is enough. Zero: never.
   Duration fence = seconds(600);
 };
 
@@ -97,6 +97,7 @@ class NodeService {
   void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
   void NoteEnd(const std::string& process);
+  void ForgetEnds();
   void ReadOutput(const std::string& process, bool is_stderr);
   void ReadRest(const std::string& process, Stream& stream);
   void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
@@ -126,7 +127,9 @@ class NodeService {
   OutputRelay relay_;
   uint64_t dropped_lines_ = 0;  // Counted so far.
   std::map<std::string, Worker> workers_;
-  std::deque<std::pair<Time, std::string>> ended_;  // For kEndedKept, at most kEndedMax.
+  std::deque<std::pair<Time, std::string>> ended_;  // Workers; at most kEndedMax.
+  bool all_ended_ = true;                           // None was left out there.
+  Time heard_since_{};                              // This head.
   std::atomic<bool> replaced_{false};
   std::atomic<bool> down_{false};
   uint64_t oom_kills_ = 0;  // Of this host or container, when it was looked at last.

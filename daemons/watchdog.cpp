@@ -34,6 +34,21 @@ Result<std::pair<sockaddr_un, socklen_t>> AddressOf(const std::string& path) {
   return std::pair(address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size()));
 }
 
+Result<int> Bind(const std::string& path) {
+  const auto address = AddressOf(path);
+  if (!address.ok()) return address.error();
+  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1;
+  ::unlink(path.c_str());
+  if (fd >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0 &&
+      ::bind(fd, reinterpret_cast<const sockaddr*>(&address->first), address->second) == 0) {
+    return fd;
+  }
+  const Error failed{ErrorCode::kUnavailable, "cannot make " + path + ": " + std::strerror(errno)};
+  if (fd >= 0) ::close(fd);
+  return failed;
+}
+
 }  // namespace
 
 struct WatchdogBeat::Beating {
@@ -86,28 +101,24 @@ void WatchdogBeat::Start(EventLoop& loop) {
 }
 
 Result<std::unique_ptr<WatchdogSocket>> WatchdogSocket::Open(const std::string& path) {
-  const auto failed = [&] {
-    return Error{ErrorCode::kUnavailable, "cannot make " + path + ": " + std::strerror(errno)};
-  };
-  const auto address = AddressOf(path);
-  if (!address.ok()) return address.error();
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return failed();
-  std::unique_ptr<WatchdogSocket> made(new WatchdogSocket(fd));
-  const int on = 1;
-  if (path.front() != '@') ::unlink(path.c_str());
-  if (::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0 ||
-      ::bind(fd, reinterpret_cast<const sockaddr*>(&address->first), address->second) != 0) {
-    return failed();
-  }
-  return made;
+  const Result<int> fd = Bind(path);
+  if (!fd.ok()) return fd.error();
+  return std::unique_ptr<WatchdogSocket>(new WatchdogSocket(*fd, path));
 }
 
-WatchdogSocket::~WatchdogSocket() { ::close(fd_); }
+WatchdogSocket::~WatchdogSocket() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
-std::set<int> WatchdogSocket::Beaten() {
+std::optional<std::set<int>> WatchdogSocket::Beaten() {
+  if (fd_ < 0 || ::access(path_.c_str(), F_OK) != 0) {
+    if (fd_ >= 0) ::close(fd_);
+    const Result<int> anew = Bind(path_);
+    fd_ = anew.ok() ? *anew : -1;
+    return std::nullopt;
+  }
   std::set<int> beaten;
-  for (;;) {
+  for (int reads = 0; reads < kReadsMax; ++reads) {
     char text[64];
     iovec part{text, sizeof text};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
@@ -118,7 +129,7 @@ std::set<int> WatchdogSocket::Beaten() {
     message.msg_controllen = sizeof control;
     const ssize_t got = ::recvmsg(fd_, &message, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return beaten;
+    if (got < 0) break;
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
     if (std::string_view(text, static_cast<size_t>(got)) != kBeat || header == nullptr ||
         header->cmsg_type != SCM_CREDENTIALS) {
@@ -128,6 +139,7 @@ std::set<int> WatchdogSocket::Beaten() {
     std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
     beaten.insert(sender.pid);
   }
+  return beaten;
 }
 
 void Watchdog::Begin(Time now) {

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/clock.h"
 #include "runtime/event_loop.h"
@@ -31,21 +33,25 @@ class WatchdogBeat {
   std::shared_ptr<Beating> beating_;  // None: nobody watches.
 };
 
-// Where daemons on this host beat. Thread: one.
+// Where daemons on this host beat: a file in a private folder, which a cleaner of temporary files
+// may take and which is then made anew. Thread: one.
 class WatchdogSocket {
  public:
-  // Makes `path`: one in a private folder, or a name behind '@', which has no file. kUnavailable
-  // with the reason.
+  static constexpr int kReadsMax = 64;  // At once; three beats come in a limit.
+
+  // kUnavailable with the reason.
   [[nodiscard]] static Result<std::unique_ptr<WatchdogSocket>> Open(const std::string& path);
   ~WatchdogSocket();
   WatchdogSocket(const WatchdogSocket&) = delete;
   WatchdogSocket& operator=(const WatchdogSocket&) = delete;
-  // The processes that have beaten since the last call, as the kernel names them.
-  [[nodiscard]] std::set<int> Beaten();
+  // The processes that have beaten since the last call, as the kernel names them. Nothing: it
+  // cannot be told, because beats may have been lost.
+  [[nodiscard]] std::optional<std::set<int>> Beaten();
 
  private:
-  explicit WatchdogSocket(int fd) : fd_(fd) {}
+  WatchdogSocket(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_;
+  const std::string path_;
 };
 
 // When a party that makes itself heard is to be given up. Pure. Thread: one.

@@ -98,10 +98,11 @@ struct NodeHello {
   // Workers that this incarnation started, or could not, and that ended not long ago: a head that
   // was restarted tells them from those whose order was lost with the one before.
   std::vector<std::string> ended;
+  bool all_ended = true;  // There were no more.
   template <class A>
   void Fields(A& a) {
     a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
-      notice_ms, heard, output, ended);
+      notice_ms, heard, output, ended, all_ended);
   }
 };
 
