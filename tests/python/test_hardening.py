@@ -53,5 +53,5 @@ def test_it_is_hardened(path: Path) -> None:
     assert "NOW" in readelf(path, "-d"), "the table of addresses stays writable"
     symbols = readelf(path, "--dyn-syms")
     assert "__stack_chk_fail" in symbols
-    if path.name != "troupe-guard":
+    if path.name != "troupe-guard" and os.environ.get("PRESET") != "coverage":  # Unoptimized.
         assert re.search(r"__(mem\w+|str\w+|\w*printf|read|recv\w*|poll)_chk", symbols)

@@ -239,7 +239,7 @@ def test_a_link_that_loses_everything_for_a_while(
     finally:
         hosts.repair(1)
     sizes = [epoch["size"] for epoch in going.handle.epochs()]
-    assert sizes == [4] if short else sizes[:2] == [4, 2] and sizes[-1] == 4
+    assert (sizes == [4] if short else sizes[:2] == [4, 2] and sizes[-1] == 4), sizes
 
 
 def _skip_without_lossy_link() -> None:
