@@ -291,10 +291,15 @@ class PyActors {
   }
   template <class T>
   T Await(const Future<T>& future, double limit_s) {
-    Result<T> result = WaitInSlices(
-        limit_s, [&](Duration slice) { return future.Get(slice); },
-        [&](const auto&) { return future.Ready(); });
-    return Unwrap(std::move(result));
+    // What a slice gave may be old by the time one looks whether there is a result.
+    (void)WaitInSlices(
+        limit_s,
+        [&](Duration slice) {
+          (void)future.Get(slice);
+          return future.Ready();
+        },
+        [](bool ready) { return ready; });
+    return Unwrap(future.Get(Duration::zero()));
   }
 
   const OwnedHere<ActorSystem> system_;
