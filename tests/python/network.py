@@ -15,6 +15,7 @@ from pathlib import Path
 import lossy_link
 
 NOWHERE = "02:00:00:00:00:01"  # A hardware address that no host has.
+GATEWAY = "02:00:00:00:00:02"  # That of the machine outside.
 _NAME = re.compile(r"tr(\d+)(b|[hvmio]\d+|p)$")
 
 
@@ -151,7 +152,9 @@ class Network:
         sweep()
         try:
             bridge = f"{self._tag}b"
-            ip("link", "add", bridge, "type", "bridge")
+            # An address of its own: else it has that of a port and changes it as ports come and go,
+            # and what is sent then waits, or is dropped, until the new one has been asked for.
+            ip("link", "add", bridge, "address", GATEWAY, "type", "bridge")
             ip("addr", "add", f"{self.gateway}/24", "dev", bridge)
             ip("link", "set", bridge, "up")
             for index in range(self.count):

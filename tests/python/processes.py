@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def _command(pid: int) -> str:
         return "?"
 
 
+def _mind_ctrl_c() -> None:
+    """A shell that has started the tests in the background lets what they start ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def beside(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs during the test, minds Ctrl-C, and is killed with it."""
+    with subprocess.Popen(command, text=True, preexec_fn=_mind_ctrl_c, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # A test that fails must not wait for it.
+
+
 class Script:
     """A driver in a process of its own; its output is read line by line."""
 
@@ -89,10 +105,7 @@ class Script:
         env = {**os.environ, MARK: mark, "PYTHONPATH": pythonpath, "PYTHONUNBUFFERED": "1"}
         self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, str(path)], env=env, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-            # A shell that has started the tests in the background lets them ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_mind_ctrl_c)
         self.lines: list[str] = []
 
     def read_until(self, text: str) -> str:

@@ -24,7 +24,7 @@ import lossy_link
 from fault_cases import KINDS, fold
 from fault_walk import Fault, Plan, beginning, digest, walk
 from hosts import Hosts, missing
-from processes import MARK, assert_nothing_left
+from processes import MARK, assert_nothing_left, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
 
@@ -56,6 +56,9 @@ def start(request: Any, tmp_path: Path) -> Iterator[Callable[..., troupe.Executo
             if way == "hosts":
                 hosts: Hosts = request.getfixturevalue("hosts")
                 made = hosts.executor(least, workers, strategy="spread", **options)
+                # With room for all of them, all of them are in the first epoch.
+                until(lambda: any(amount for node in made.cluster()["nodes"]
+                                  for amount in node["used"].values()), False, 20.0)
             else:
                 made = troupe.Executor(least, workers, cpus_per_worker=0.1, num_cpus=2,
                                        progress="off", **options)

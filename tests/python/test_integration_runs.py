@@ -20,7 +20,7 @@ from troupe._cluster import find_bin_dir
 
 from conftest import PYAPI
 from daemons import LocalCluster
-from processes import assert_nothing_left, free_port, until
+from processes import assert_nothing_left, beside, free_port, until
 from test_integration_cli import Cli
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
@@ -144,8 +144,8 @@ def test_a_run_from_submit_to_cancel(cluster: Cluster, tmp_path: Path) -> None:
     shown = cluster.run("runs")
     assert run in shown and "train.py" in shown and "detached" in shown
     assert f"{run}, detached" in cluster.run("status")
-    with subprocess.Popen([sys.executable, "-m", "troupe", "logs", "-f", run],
-                          env=cluster.environment, stdout=subprocess.PIPE, text=True) as follow:
+    with beside([sys.executable, "-m", "troupe", "logs", "-f", run], env=cluster.environment,
+                stdout=subprocess.PIPE) as follow:
         assert follow.stdout is not None
         seen = {follow.stdout.readline().strip().rpartition(" of ")[2] for _ in range(2)}
         assert seen == {"0", "1"}
@@ -154,9 +154,8 @@ def test_a_run_from_submit_to_cancel(cluster: Cluster, tmp_path: Path) -> None:
         until(lambda: sum(w["rank"] >= 0 for r in cluster.json("runs") if r["job"] == run
                           for w in r["workers"]), 3)
         assert "cannot resize to 9" in cluster.run("resize", run, "9", status=1)
-        with subprocess.Popen([sys.executable, "-m", "troupe", "attach", run],
-                              env=cluster.environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True) as attach:
+        with beside([sys.executable, "-m", "troupe", "attach", run], env=cluster.environment,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as attach:
             assert attach.stdout is not None
             while "third step" not in attach.stdout.readline():
                 assert attach.poll() is None
@@ -204,8 +203,8 @@ def test_status_finds_the_clusters_of_drivers(tmp_path: Path) -> None:
     code = ("import troupe, sys; e = troupe.Executor(1, num_cpus=1, progress='off').start();"
             "print('up', flush=True); sys.stdin.read()")
     environment = {**alone.environment, "PYTHONPATH": PYAPI}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as driver:
+    with beside([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == "up\n"
         said = alone.run("status")
         assert f"cluster at ipc://{tmp_path}/troupe-" in said and "1 of 1 nodes up" in said

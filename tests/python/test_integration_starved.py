@@ -19,7 +19,7 @@ from troupe._cluster import find_bin_dir
 
 from conftest import PYAPI
 from daemons import LocalCluster, state
-from processes import until
+from processes import beside, until
 from test_integration_flood import Watch, cluster, executor
 
 __all__ = ["cluster"]  # A fixture.
@@ -78,7 +78,7 @@ def test_a_driver_whose_output_nobody_reads(cluster: LocalCluster, tmp_path: Pat
     command = [sys.executable, str(script), f"{cluster.address},{cluster.key_file}", str(tmp_path),
                str(PYAPI), str(Path(__file__).parent)]
     with Watch(cluster, "head", "node0") as watch:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        with beside(command, stdout=subprocess.PIPE) as driver:
             until(lambda: (tmp_path / "printed").exists(), True, 90)  # The worker is not held up.
             time.sleep(2.0)  # Whatever still comes is not read.
             assert driver.poll() is None

@@ -84,6 +84,7 @@ def test_delay_and_loss_are_what_was_asked_for_and_end_with_it() -> None:
         plain = echoes(address, 50, 1.0)
         made.impair(0, delay_ms=30, jitter_ms=10)
         late = echoes(address, 100, 1.0)
+        carried = made.losses(0)
         made.impair(0, loss=0.3)
         passed, lost = made.losses(0)
         few = echoes(address, 600, 0.5)
@@ -97,7 +98,8 @@ def test_delay_and_loss_are_what_was_asked_for_and_end_with_it() -> None:
     for clean in (plain, back, again):
         assert [number for number, _ in clean] == list(range(50))
         assert min(ms for _, ms in clean) < 20
-    assert [number for number, _ in late] == list(range(100))  # in the order of sending
+    # In the order of sending; where the link has carried both ways of all, the kernel lost some.
+    assert [number for number, _ in late] == list(range(100)), (late, carried)
     assert min(ms for _, ms in late) >= 60
     assert min(ms for _, ms in late) < 110
     assert 0.35 < len(few) / 600 < 0.65  # both ways: 0.49
