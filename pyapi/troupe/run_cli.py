@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from troupe import cluster_cli
+from troupe import _native, cluster_cli
 from troupe.cluster_cli import FAILED, NOT_FOUND, CommandError
 from troupe.errors import TroupeError, code_of
 
@@ -255,8 +255,9 @@ def _attach(arguments: argparse.Namespace) -> None:
         driver.attach(run["job"], watch=True)
         handle = RunHandle(driver, run["job"], run["name"], os.getpid())
         display.attach(handle, "auto" if arguments.output == "table" else "off")
-        handle.start_pump()
         try:
+            with _native.deferred_interrupt():  # Lines come as soon as the thread runs.
+                handle.start_pump()
             handle.wait()
         except KeyboardInterrupt:
             print(f"\nrun {run['job']} goes on; end it with: troupe cancel {run['job']}",
