@@ -42,13 +42,16 @@ struct Whereabouts {
 // Followed as "process/NAME": it is kAlive or kDead.
 inline constexpr const char* kProcessPrefix = "process/";
 
-struct ActorSpec;     // actors/cluster_protocol.h
-struct GroupRequest;  // actors/group_protocol.h
+struct ActorSpec;          // actors/cluster_protocol.h
+struct GroupRequest;       // actors/group_protocol.h
+struct CollectiveRequest;  // actors/collective_protocol.h
+struct CollectiveStatus;
 
 class Supervisor {
  public:
   using OnAddress = std::function<void(Result<ActorAddress>)>;
   using OnGroup = std::function<void(Result<PlacementGroupStatus>)>;
+  using OnCollective = std::function<void(Result<CollectiveStatus>)>;
 
   virtual ~Supervisor() = default;
   // Starts the actor of `spec` somewhere; `done` as soon as that is decided, with its address or,
@@ -57,6 +60,8 @@ class Supervisor {
   virtual void Lookup(const std::string& name, Duration limit, OnAddress done) = 0;
   // Asks for something about a placement group.
   virtual void Group(GroupRequest request, Duration limit, OnGroup done) = 0;
+  // Asks for something about a collective group.
+  virtual void Collective(CollectiveRequest request, Duration limit, OnCollective done) = 0;
   // As what this process owns the actors that it creates.
   [[nodiscard]] virtual const std::string& owner() const = 0;
   // From now on, and after every change, ActorSystem::SetWhereabouts is called.

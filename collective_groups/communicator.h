@@ -98,6 +98,10 @@ class Communicator {
   virtual Status Exchange(const Operation& operation, std::span<const OutgoingBlock> outgoing,
                           std::span<const IncomingBlock> incoming) = 0;
   virtual Status Barrier(const Operation& operation) = 0;
+  // From this member to `to`, which calls Receive with as many bytes; the others call neither. Both
+  // compare what they mean first, so neither returns before the other has come.
+  virtual Status Send(const Operation& operation, const void* data, size_t bytes, int to);
+  virtual Status Receive(const Operation& operation, void* data, size_t bytes, int from);
   // Copies `buffers` from the sources, which hold the same bytes, to the receivers (ranks of the
   // view; others need not call). Returns the bytes this rank sent; kCorrupt if a chunk's hash does
   // not match.

@@ -61,6 +61,8 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
     if (const auto it = peers_.find(e->id); it != peers_.end()) it->second.draining = true;
   } else if (const auto* e = std::get_if<LimitsChanged>(&event)) {
     options_.min_members = e->min_members;
+  } else if (const auto* e = std::get_if<OrderChanged>(&event)) {
+    options_.order = e->order;
   } else if (const auto* e = std::get_if<StoreAnswered>(&event)) {
     OnStore(*e);
   } else if (const auto* e = std::get_if<Resumed>(&event)) {

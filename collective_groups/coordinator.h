@@ -49,6 +49,8 @@ struct CoordinatorOptions {
   std::string group;
   std::string owner;  // Unique per coordinator incarnation.
   uint64_t term = 1;  // Grows with every coordinator start (a counter in the store).
+  // Actors in the order of their ranks; empty: the oldest member comes first.
+  std::vector<std::string> order = {};
   uint32_t min_members = 1;
   uint32_t start_members = 1;              // Form the first epoch as soon as this many are ready...
   Duration form_timeout = seconds(30);     // ...or with at least min_members after this time.
@@ -96,6 +98,9 @@ struct DrainRequested {
 struct LimitsChanged {
   uint32_t min_members = 1;
 };
+struct OrderChanged {
+  std::vector<std::string> order;  // As in CoordinatorOptions; from the next epoch on.
+};
 struct StoreAnswered {
   uint64_t request = 0;
   ErrorCode code = ErrorCode::kOk;  // kOk, kConflict, or anything else: not known to have happened.
@@ -108,7 +113,7 @@ struct Resumed {
 };
 struct Tick {};
 using CoordinatorEvent = std::variant<ReportReceived, MemberDied, DrainRequested, LimitsChanged,
-                                      StoreAnswered, Resumed, Tick>;
+                                      OrderChanged, StoreAnswered, Resumed, Tick>;
 
 // ---- actions ----
 struct SendCommand {
@@ -285,6 +290,7 @@ class Coordinator {
 
   // Its cause has been noted.
   void Propose(const std::string& reason, bool planned, std::vector<MemberId> members);
+  void SortByRank(std::vector<MemberId>& members) const;
   // Bounds how often the same list is proposed (GM-13); zero: now.
   [[nodiscard]] Duration DelayBeforeEpoch(const std::vector<MemberId>& members);
   void Persist();

@@ -1,5 +1,6 @@
 // The Coordinator's transitions: what it does on entering each phase.
 #include <algorithm>
+#include <tuple>
 
 #include "collective_groups/coordinator.h"
 
@@ -18,14 +19,7 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
          std::to_string(options_.min_members));
     return;
   }
-  std::sort(members.begin(), members.end(), [&](const MemberId& a, const MemberId& b) {
-    const Peer& pa = peers_.at(a);
-    const Peer& pb = peers_.at(b);
-    const auto key = [](const Peer& p) {
-      return std::pair(p.seniority == 0 ? UINT64_MAX : p.seniority, p.arrival);
-    };
-    return key(pa) < key(pb);
-  });
+  SortByRank(members);
   members.resize(std::min<size_t>(members.size(), kGroupMembersMax));
   const Duration delay = planned ? Duration::zero() : DelayBeforeEpoch(members);
   next_ = View{options_.group, ++last_epoch_, {}, reason};
@@ -46,6 +40,17 @@ void Coordinator::Propose(const std::string& reason, bool planned, std::vector<M
   phase_deadline_ = Time::Never();
   store_retry_at_ = now_ + delay;
   waiting_for_ = "a short while before the same members try again: " + reason;
+}
+
+void Coordinator::SortByRank(std::vector<MemberId>& members) const {
+  const auto key = [&](const MemberId& id) {
+    const Peer& peer = peers_.at(id);
+    const auto place = std::find(options_.order.begin(), options_.order.end(), id.actor);
+    return std::tuple(place - options_.order.begin(),
+                      peer.seniority == 0 ? UINT64_MAX : peer.seniority, peer.arrival);
+  };
+  std::sort(members.begin(), members.end(),
+            [&](const MemberId& a, const MemberId& b) { return key(a) < key(b); });
 }
 
 void Coordinator::BeginPreparing() {

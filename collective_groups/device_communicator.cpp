@@ -22,6 +22,13 @@ Result<Device> Communicator::Mark(int index, void*) {
                "host memory"};
 }
 
+Status Communicator::Send(const Operation& operation, const void*, size_t, int) {
+  return Error{ErrorCode::kInvalidArgument, operation.text + ": not between two members here"};
+}
+Status Communicator::Receive(const Operation& operation, void*, size_t, int) {
+  return Error{ErrorCode::kInvalidArgument, operation.text + ": not between two members here"};
+}
+
 Status Communicator::AllGatherOnDevice(const Operation& operation, const void*, void*,
                                        std::span<const size_t>) {
   return Error{ErrorCode::kInvalidArgument, operation.text + ": no devices here"};
@@ -230,6 +237,22 @@ class DeviceCommunicator final : public Communicator {
         });
   }
 
+  // Through host memory: what NCCL has for two needs all ranks of a team to have settled on it.
+  Status Send(const Operation& operation, const void* data, size_t bytes, int to) override {
+    if (!operation.device.used()) return host_->Send(operation, data, bytes, to);
+    return OnCopies(operation, [&](HostCopies& copies) {
+      const void* const source = copies.In(data, bytes);
+      return copies.Around([&] { return host_->Send(OnHost(operation), source, bytes, to); });
+    });
+  }
+  Status Receive(const Operation& operation, void* data, size_t bytes, int from) override {
+    if (!operation.device.used()) return host_->Receive(operation, data, bytes, from);
+    return OnCopies(operation, [&](HostCopies& copies) {
+      void* const target = copies.Out(data, bytes);
+      return copies.Around([&] { return host_->Receive(OnHost(operation), target, bytes, from); });
+    });
+  }
+
   Status AllGatherOnDevice(const Operation& operation, const void* in, void* out,
                            std::span<const size_t> bytes_per_rank) override {
     return Run(
@@ -284,6 +307,18 @@ class DeviceCommunicator final : public Communicator {
                        std::to_string(static_cast<int>(ToSeconds(kCollectiveTimeout))) + " s"};
     }
     return status;
+  }
+
+  template <class Body>
+  Status OnCopies(const Operation& operation, Body&& body) {
+    std::lock_guard running(running_);
+    const std::shared_ptr<EpochState> epoch = Current();
+    const Error over{ErrorCode::kEpochChanged, operation.text + ": the epoch was aborted"};
+    if (!epoch || epoch->dead.load()) return over;
+    const NcclEngine::Stop stop = Until(epoch, kCollectiveTimeout);
+    HostCopies copies(engine_, operation.device, stop);
+    Status status = body(copies);
+    return !status.ok() && epoch->dead.load() ? Status(over) : status;
   }
 
   std::shared_ptr<EpochState> Current() const {

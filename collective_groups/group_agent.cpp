@@ -100,6 +100,7 @@ void GroupAgent::FeedLocked(const MemberEvent& event) {
   if (stopped_) return;
   const MemberState before = core_.state();
   for (const MemberAction& action : core_.Step(clock_.Now(), event)) Act(action);
+  if (core_.before_plan()) changed_.notify_all();
   if (trace::On() && core_.state() != before)
     trace::Enter("member", MemberStateName(core_.state()),
                  {{"epoch", static_cast<int64_t>(core_.epoch())}});
@@ -264,6 +265,24 @@ void GroupAgent::Finish() {
   std::lock_guard lock(mu_);
   in_epoch_ = false;
   FeedLocked(UserFinished{});
+}
+
+bool GroupAgent::Left() const {
+  return !in_epoch_ || aborted_epoch_ >= active_.view.epoch ||
+         core_.state() != MemberState::kActive;
+}
+
+GroupAgent::Turn GroupAgent::WaitTurn(Duration limit) {
+  std::unique_lock lock(mu_);
+  const auto left = [this] { return stopped_ || expelled_ != ExpelKind::kNone || Left(); };
+  changed_.wait_for(lock, limit, [&] { return left() || core_.before_plan(); });
+  if (left()) return Turn::kLeft;
+  return core_.before_plan() ? Turn::kPlanned : Turn::kNone;
+}
+
+void GroupAgent::GiveUp(const std::string& reason) {
+  std::lock_guard lock(mu_);
+  if (in_epoch_) FeedLocked(CommunicatorBroke{active_.view.epoch, reason});
 }
 
 bool GroupAgent::Running() const {

@@ -54,6 +54,13 @@ class GroupAgent {
   Result<bool> Boundary();
   void SetVersion(uint64_t version);
   void Finish();
+  // For a thread that takes no part in collectives. kLeft: the epoch of the last view is over for
+  // this member, at a boundary or not, so that Ready is to follow; also after Stop. kPlanned: the
+  // next boundary is one to leave at; it may be passed at once, if nobody else is about to.
+  enum class Turn : uint8_t { kNone, kPlanned, kLeft };
+  [[nodiscard]] Turn WaitTurn(Duration limit);
+  // Ends the epoch for every member, because this one does not wait any longer.
+  void GiveUp(const std::string& reason);
   // A founder learned that the group trains already: build first, then Ready.
   [[nodiscard]] bool Running() const;
   // The view the user's thread is in; epoch 0 outside.
@@ -86,6 +93,9 @@ class GroupAgent {
   // every entry of `tensors` by itself, in place.
   Handle Adasum(const Call& call, std::vector<MutableBuffer> tensors, DataType type);
   Handle Barrier(const Call& call);
+  // Between this member and one other; see Communicator. The same text on both.
+  Handle Send(const Call& call, const void* data, size_t bytes, int to);
+  Handle Receive(const Call& call, void* data, size_t bytes, int from);
   Handle Transfer(std::vector<int> sources, std::vector<int> receivers,
                   std::vector<MutableBuffer> buffers);
   // Makes a team of these ranks of the present view, which all ranks do in the same order. It
@@ -115,6 +125,7 @@ class GroupAgent {
   Handle Submit(const char* what, const Call& call, size_t bytes, Body body,
                 const std::string& recipe = "");
   [[nodiscard]] Error EndedEarly(Epoch epoch, Error error) const;
+  [[nodiscard]] bool Left() const;  // With mu_ held.
   void Run(Pending& pending);
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;

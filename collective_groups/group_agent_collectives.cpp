@@ -89,6 +89,22 @@ GroupAgent::Handle GroupAgent::Barrier(const Call& call) {
       BarrierRecipe());
 }
 
+GroupAgent::Handle GroupAgent::Send(const Call& call, const void* data, size_t bytes, int to) {
+  Call of_two = call;
+  of_two.everyone = false;
+  return Submit("send", of_two, bytes, [=](Communicator& c, const Operation& operation) {
+    return NoValue(c.Send(operation, data, bytes, to));
+  });
+}
+
+GroupAgent::Handle GroupAgent::Receive(const Call& call, void* data, size_t bytes, int from) {
+  Call of_two = call;
+  of_two.everyone = false;
+  return Submit("receive", of_two, bytes, [=](Communicator& c, const Operation& operation) {
+    return NoValue(c.Receive(operation, data, bytes, from));
+  });
+}
+
 GroupAgent::Handle GroupAgent::Transfer(std::vector<int> sources, std::vector<int> receivers,
                                         std::vector<MutableBuffer> buffers) {
   size_t total = 0;

@@ -286,6 +286,20 @@ class GroupCommunicator final : public Communicator {
     });
   }
 
+  Status Send(const Operation& operation, const void* data, size_t bytes, int to) override {
+    return Between(operation, to, [&](Algorithms& algorithms, int peer) {
+      const OutgoingBlock block{peer, data, bytes};
+      return algorithms.Exchange({&block, 1}, {});
+    });
+  }
+
+  Status Receive(const Operation& operation, void* data, size_t bytes, int from) override {
+    return Between(operation, from, [&](Algorithms& algorithms, int peer) {
+      const IncomingBlock block{peer, data, bytes};
+      return algorithms.Exchange({}, {&block, 1});
+    });
+  }
+
   Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
                             std::span<const MutableBuffer> buffers) override {
     // Only those who take part call it, so it has no place in the order of operations; what two
@@ -397,6 +411,31 @@ class GroupCommunicator final : public Communicator {
     if (epoch->dead.load() && status.error().code == ErrorCode::kPeerGone) return over();
     if (status.error().code == ErrorCode::kMismatch) return status;
     return status.error().WithContext(operation.text);
+  }
+
+  // What two members say to each other has no place in the order of operations, and is in order by
+  // itself. `body` is given algorithms for the two and the position of the other one.
+  template <class Body>
+  Status Between(const Operation& operation, int peer, Body&& body) {
+    const Operation uncompared{operation.team, 0, operation.text, operation.device};
+    return Run(uncompared, [&](EpochState& epoch, TeamState& team, uint64_t) -> Status {
+      --team.sequence;  // Taken by Run.
+      if (peer < 0 || peer >= team.team.size() || peer == team.team.me) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "rank " + std::to_string(peer) + " is no other member of this group"};
+      }
+      Team pair;
+      pair.ranks = {team.team.ranks[static_cast<size_t>(std::min(peer, team.team.me))],
+                    team.team.ranks[static_cast<size_t>(std::max(peer, team.team.me))]};
+      pair.me = team.team.me < peer ? 0 : 1;
+      const uint64_t key = OperationKey(kTeamsMax - 1, 1, 0);
+      if (Status s =
+              CompareDescriptions(*epoch.channel, pair, key, operation.signature, operation.text);
+          !s.ok())
+        return s;
+      Algorithms algorithms(epoch.channel.get(), &pair, key, &epoch.workspace);
+      return body(algorithms, 1 - pair.me);
+    });
   }
 
   static Status Agree(EpochState& epoch, TeamState& team, const Operation& operation) {

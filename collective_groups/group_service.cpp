@@ -183,6 +183,10 @@ void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
   Feed(group, LimitsChanged{min_members});
 }
 
+void GroupService::SetOrder(const std::string& group, std::vector<std::string> order) {
+  Feed(group, OrderChanged{std::move(order)});
+}
+
 const Coordinator* GroupService::Find(const std::string& group) const {
   const auto it = groups_.find(group);
   return it == groups_.end() ? nullptr : it->second->coordinator.get();

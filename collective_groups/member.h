@@ -161,6 +161,11 @@ class Member {
   [[nodiscard]] Epoch epoch() const { return epoch_; }
   [[nodiscard]] const View& view() const { return view_; }  // Of `epoch` once Linked.
   [[nodiscard]] bool expelled() const { return expelled_; }
+  // The next boundary is the planned one: who does nothing may pass it at once.
+  [[nodiscard]] bool before_plan() const {
+    return state_ == MemberState::kActive && !broken_ && plan_accepted_ && !waiting_ &&
+           plan_boundary_ == boundary_ + 1;
+  }
 
  private:
   struct PrelinkState {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace troupe::groups {
 
@@ -29,6 +30,27 @@ enum class DataType : uint8_t {
   kBool
 };
 enum class ReduceOp : uint8_t { kSum, kMin, kMax, kProduct };
+
+// The type of a C++ element.
+template <class T>
+[[nodiscard]] constexpr DataType ElementType() {
+  if constexpr (std::is_same_v<T, uint8_t>)
+    return DataType::kUint8;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DataType::kInt8;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return DataType::kInt16;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DataType::kInt32;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DataType::kInt64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DataType::kFloat32;
+  else {
+    static_assert(std::is_same_v<T, double>, "no element type of collectives");
+    return DataType::kFloat64;
+  }
+}
 
 [[nodiscard]] size_t ElementBytes(DataType type);
 [[nodiscard]] std::string_view DataTypeName(DataType type);

@@ -47,6 +47,12 @@ class ForwardingCommunicator : public Communicator {
     return inner_->Exchange(operation, outgoing, incoming);
   }
   Status Barrier(const Operation& operation) override { return inner_->Barrier(operation); }
+  Status Send(const Operation& operation, const void* data, size_t bytes, int to) override {
+    return inner_->Send(operation, data, bytes, to);
+  }
+  Status Receive(const Operation& operation, void* data, size_t bytes, int from) override {
+    return inner_->Receive(operation, data, bytes, from);
+  }
   Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,
                             std::span<const MutableBuffer> buffers) override {
     return inner_->Transfer(sources, receivers, buffers);

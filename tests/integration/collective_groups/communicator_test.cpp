@@ -270,6 +270,50 @@ TEST(TransferTest, StateComesFromASourceOnTheReceiversHost) {
   });
 }
 
+TEST_P(CommunicatorTest, TwoOfThemPassMessagesBesideTheOrderOfTheOthers) {
+  World world(KindOf(), Size());
+  const int last = Ranks() - 1;
+  if (last == 0) {
+    EXPECT_EQ(world[0].Send({0, 1, "to itself"}, nullptr, 0, 0).error().code,
+              ErrorCode::kInvalidArgument);
+    return;
+  }
+  for (const size_t bytes : {size_t{1}, size_t{0}, size_t{3'000'001}}) {
+    world.OnAll([&](int rank, Communicator& communicator) {
+      const Operation there{0, 7 + bytes, "there"};
+      const Operation back{0, 8 + bytes, "back"};
+      std::string mine(bytes, static_cast<char>('a' + rank));
+      if (rank == 0) {
+        ASSERT_TRUE(communicator.Send(there, mine.data(), bytes, last).ok());
+        ASSERT_TRUE(communicator.Receive(back, mine.data(), bytes, last).ok());
+        EXPECT_TRUE(mine == std::string(bytes, 'b'));
+      } else if (rank == last) {
+        ASSERT_TRUE(communicator.Receive(there, mine.data(), bytes, 0).ok());
+        EXPECT_TRUE(mine == std::string(bytes, 'a'));
+        mine.assign(bytes, 'b');
+        ASSERT_TRUE(communicator.Send(back, mine.data(), bytes, 0).ok());
+      }
+      ASSERT_TRUE(communicator.Barrier(kUnnamed).ok());
+    });
+    world.ExpectSums();
+  }
+}
+
+TEST_P(CommunicatorTest, ASendAndAReceiveThatDoNotMatchFailOnBothSides) {
+  if (Ranks() == 1) return;
+  World world(KindOf(), Size());
+  world.OnAll([&](int rank, Communicator& communicator) {
+    char data[8] = {};
+    if (rank > 1) return;
+    const Status s = rank == 0 ? communicator.Send({0, 1, "send of 8"}, data, 8, 1)
+                               : communicator.Receive({0, 2, "send of 4"}, data, 4, 0);
+    ASSERT_FALSE(s.ok());
+    EXPECT_EQ(s.error().code, ErrorCode::kMismatch);
+    EXPECT_THAT(s.error().message, ::testing::HasSubstr("rank 0: send of 8; rank 1: send of 4"));
+  });
+  world.ExpectSums();
+}
+
 TEST_P(CommunicatorTest, EpochsFollowOneAnotherOverTheSameLinks) {
   World world(KindOf(), Size());
   for (int epoch = 0; epoch < 20; ++epoch) {

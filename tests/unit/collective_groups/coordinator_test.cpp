@@ -25,6 +25,26 @@ TEST_F(CoordinatorTest, FormsOnceEnoughAreReadyAndStoresBeforeItSpeaks) {
   EXPECT_THAT(CommandTo(1, CommandKind::kPrepare).relink, ElementsAre(0, 2));
 }
 
+TEST_F(CoordinatorTest, RanksThatAreGivenAreKeptWhoeverIsOlder) {
+  limits_.order = {"w2", "w0", "w1"};
+  Start(3, 3);
+  Ready(0);
+  Ready(1);
+  Ready(2);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w2", "w0", "w1"));
+  EXPECT_EQ(request.record.view.members[0].seniority, 1U) << "as they are listed";
+}
+
+TEST_F(CoordinatorTest, AnotherOrderHoldsFromTheNextEpochOn) {
+  limits_.order = {"w0", "w1"};
+  Start(2, 2);
+  Feed(OrderChanged{{"w1", "w0"}});
+  Ready(0);
+  Ready(1);
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w1", "w0"));
+}
+
 TEST_F(CoordinatorTest, FormsWithTheMinimumAfterTheFormTimeout) {
   Start(2, 3);
   Ready(0);
