@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/collective_protocol.h"
 #include "actors/group_protocol.h"
 #include "actors/supervisor.h"
 
@@ -109,12 +110,13 @@ struct ActorRequest {
 
 struct ActorAnswer {
   uint64_t request = 0;
-  ErrorChain error;            // Empty: done.
-  ActorAddress address;        // Of "create" and "lookup".
-  PlacementGroupStatus group;  // Of a GroupRequest.
+  ErrorChain error;               // Empty: done.
+  ActorAddress address;           // Of "create" and "lookup".
+  PlacementGroupStatus group;     // Of a GroupRequest.
+  CollectiveStatus collective{};  // Of a CollectiveRequest.
   template <class A>
   void Fields(A& a) {
-    a(request, error, address, group);
+    a(request, error, address, group, collective);
   }
 };
 

@@ -137,10 +137,37 @@ std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& syst
 
 }  // namespace actors
 
+namespace {
+
+constexpr Duration kCollectiveLimit = seconds(30);
+
+}  // namespace
+
 Result<PlacementGroup> Runtime::CreatePlacementGroup(const PlacementGroupOptions& options) const {
   Result<PlacementGroupStatus> created = actors::CreateGroup(system_, options);
   if (!created.ok()) return created.error().WithContext("cannot create a placement group");
   return PlacementGroup(system_, created->id);
+}
+
+Status Runtime::CreateCollectiveGroup(const CollectiveGroupOptions& options,
+                                      std::vector<std::string> actors) const {
+  actors::CollectiveRequest request;
+  request.kind = "create";
+  request.spec.name = options.name;
+  request.spec.size = static_cast<uint32_t>(actors.size());
+  request.spec.elastic = options.elastic;
+  request.spec.min_size = options.min_size;
+  request.spec.actors = std::move(actors);
+  const auto made = actors::AskCollective(system_, std::move(request), kCollectiveLimit);
+  return made.ok() ? Status::Ok() : Status(made.error());
+}
+
+Status Runtime::DestroyCollectiveGroup(const std::string& name) const {
+  actors::CollectiveRequest request;
+  request.kind = "destroy";
+  request.spec.name = name;
+  const auto gone = actors::AskCollective(system_, std::move(request), kCollectiveLimit);
+  return gone.ok() ? Status::Ok() : Status(gone.error());
 }
 
 Result<PlacementGroup> Runtime::GetPlacementGroup(const std::string& name) const {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/collective.h"
 #include "actors/handle.h"
 #include "actors/links.h"
 #include "actors/options.h"
@@ -99,6 +100,11 @@ class Runtime {
       const PlacementGroupOptions& options) const;
   // The placement group of this name. kNotFound.
   [[nodiscard]] Result<PlacementGroup> GetPlacementGroup(const std::string& name) const;
+  // A collective group of the actors with these ids, by rank; it ends with this process. Each is in
+  // it as soon as it enters it (daemons/collective.h). kAlreadyExists, kPeerGone, kInvalidArgument.
+  [[nodiscard]] Status CreateCollectiveGroup(const CollectiveGroupOptions& options,
+                                             std::vector<std::string> actors) const;
+  [[nodiscard]] Status DestroyCollectiveGroup(const std::string& name) const;
   // Runs a function described with TROUPE_TASK somewhere in the cluster: Run<&Square>(5).
   template <auto F, class... A>
   [[nodiscard]] TaskFuture<F> Run(A&&... arguments) const {

@@ -124,6 +124,16 @@ void ActorLink::Group(actors::GroupRequest request, Duration limit, OnGroup done
   });
 }
 
+void ActorLink::Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) {
+  request.request = NextRequest();
+  if (request.kind == "create") request.spec.owner = owner_;
+  const std::string frame = wire::Encode(actors::kFrameCollectiveRequest, request);
+  Ask(request.request, frame, limit, [done = std::move(done)](Result<actors::ActorAnswer> answer) {
+    if (!answer.ok()) return done(answer.error());
+    done(std::move(answer->collective));
+  });
+}
+
 void ActorLink::Kill(const std::string& actor, bool restart, const std::string& reason,
                      actors::CallDone done) {
   const uint64_t request = NextRequest();

@@ -48,6 +48,7 @@ class ActorLink final : public actors::Supervisor {
   void Create(actors::ActorSpec spec, OnAddress done) override;
   void Lookup(const std::string& name, Duration limit, OnAddress done) override;
   void Group(actors::GroupRequest request, Duration limit, OnGroup done) override;
+  void Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) override;
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override;
   void Unfollow(const std::string& actor) override;

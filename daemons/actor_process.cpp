@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemons/actor_link.h"
+#include "daemons/process_groups.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -102,6 +103,9 @@ int RunActorProcess(WorkerClient& worker, const Assignment& assignment,
   Result<std::shared_ptr<actors::ActorSystem>> system =
       JoinCluster(worker, "actor/" + actor->actor, std::move(options));
   if (!system.ok()) return fail(system.error());
+  const auto groups =
+      std::make_shared<ProcessGroups>(&worker, *system, actor->actor, actor->incarnation);
+  ProcessGroups::SetHere(groups);
   const Result<actors::ActorAddress> hosted =
       (*system)->Host(*blueprint, actor->actor, actor->incarnation, actor->saved);
   if (!hosted.ok()) {
@@ -110,6 +114,7 @@ int RunActorProcess(WorkerClient& worker, const Assignment& assignment,
   }
   worker.Announce((*system)->self());
   while (!worker.released()) (void)worker.WaitAssignment(seconds(1));
+  groups->Stop();
   worker.SetOther(nullptr);
   (*system)->Stop(kStopLimit);
   return 0;

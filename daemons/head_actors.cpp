@@ -189,6 +189,7 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       seams_.records->WhenKept([this, end = *end] { End(end.process, end.reason); });
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
       feed_.Changed(tell->actor);
+      seams_.actor_changed(tell->actor);
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
       if (actor != nullptr && actor->dead()) seams_.owner_gone(actors::kActorOwner + tell->actor);
     }

@@ -51,6 +51,8 @@ class HeadActors {
     std::function<void(const std::string& node, const std::string& process, int signal,
                        const std::string& reason)>
         kill;
+    // Something has changed about the actor.
+    std::function<void(const std::string& actor)> actor_changed;
     // What else the owner has is to go.
     std::function<void(const std::string& owner)> owner_gone;
     // Why an owner that was heard then, and is no actor, is given up; nothing if it is not.

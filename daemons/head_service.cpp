@@ -50,7 +50,11 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                      node_links_[node].peer,
                      wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
                },
-               [this](const std::string& owner) { placement_groups_.OwnerGone(owner); },
+               [this](const std::string& actor) { collective_groups_.OnActor(Now(), actor); },
+               [this](const std::string& owner) {
+                 placement_groups_.OwnerGone(owner);
+                 collective_groups_.OwnerGone(Now(), owner);
+               },
                [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); }},
               {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
       placement_groups_(
@@ -65,6 +69,23 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
            [this](const std::string& to, const actors::ActorAnswer& answer) {
              (void)transport_->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
            }}),
+      collective_groups_(
+          {&groups_, [this](const std::string& actor) { return actors_.directory().Find(actor); },
+           [this](const std::string& process, const std::string& frame) {
+             return transport_->Send(process, frame);
+           },
+           [this](const std::string& key, std::string record) {
+             record.empty() ? records_.Delete(key) : records_.Put(key, std::move(record));
+           },
+           [this](const std::string& name, std::function<void()> then) {
+             records_.WhenKept(name, std::move(then));
+           },
+           [this](std::function<void()> then) {
+             transport_->loop().Post([alive = alive_, then = std::move(then)] {
+               if (*alive) then();
+             });
+           },
+           [] { return std::stoull(RandomId().substr(0, 8), nullptr, 16) << 20; }}),
       logs_({[this](const std::string& node) { return Reachable(node); },
              [this](const std::string& node, const ReadLog& read) {
                (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameReadLog, read));
@@ -81,8 +102,13 @@ Status HeadService::Start() {
   if (!actors.ok()) return actors.error().WithContext("cannot read the actors");
   Result<std::map<std::string, std::string>> groups = Records::Load(*store_, kGroupRecords);
   if (!groups.ok()) return groups.error().WithContext("cannot read the placement groups");
+  Result<std::map<std::string, std::string>> collectives =
+      Records::Load(*store_, kCollectiveRecords);
+  if (!collectives.ok())
+    return collectives.error().WithContext("cannot read the collective groups");
   transport_->loop().Post([this, alive = alive_, records = std::move(*records),
-                           actors = std::move(*actors), groups = std::move(*groups)] {
+                           actors = std::move(*actors), groups = std::move(*groups),
+                           collectives = std::move(*collectives)] {
     if (!*alive) return;
     if (!records.empty() || !actors.empty() || !groups.empty())
       Recover(Now() + options_.confirm_grace);
@@ -116,6 +142,9 @@ Status HeadService::Start() {
     for (const auto& [id, group] : placement_groups_.groups())
       if (!group.spec.detached) actors_.Own(group.spec.owner);
     actors_.Restore(actors);
+    collective_groups_.Restore(Now(), collectives);
+    for (const actors::CollectiveStatus& group : collective_groups_.List())
+      if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
     records_.Mark();
     transport_->SetHandler(
         [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
@@ -148,10 +177,16 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
         if (m.kind == "create" && !m.spec.detached) actors_.Own(m.spec.owner);
         placement_groups_.OnRequest(Now(), from, m);
       });
+    case actors::kFrameCollectiveRequest:
+      return On<actors::CollectiveRequest>(*type, frame, [&](const auto& m) {
+        if (m.kind == "create") actors_.Own(m.spec.owner);
+        collective_groups_.OnRequest(Now(), from, m);
+      });
     case kFrameGroupReport:
       return On<GroupFrame>(*type, frame, [&](const GroupFrame& m) {
         Result<groups::Report> report = wire::Decode<groups::Report>(kFrameGroupReport, m.body);
-        if (report.ok()) groups_.OnReport(m.group, *report);
+        if (report.ok() && !collective_groups_.OnReport(from, m.group, *report))
+          groups_.OnReport(m.group, *report);
       });
     case kFrameNodeHello:
       return On<NodeHello>(*type, frame, [&](const auto& m) { OnNodeHello(from, m); });
@@ -445,6 +480,7 @@ void HeadService::OnTick() {
   actors_.OnTick();
   if (recover_until_ <= Now()) placement_groups_.Recovered();
   placement_groups_.OnTick(Now(), options_.embedded && !offered_.empty());
+  collective_groups_.OnTick(Now());
   logs_.OnTick(Now());
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "collective_groups/group_service.h"
+#include "daemons/collective_groups.h"
 #include "daemons/head_actors.h"
 #include "daemons/job.h"
 #include "daemons/log_requests.h"
@@ -214,6 +215,7 @@ class HeadService {
   Records records_;
   HeadActors actors_;
   PlacementGroups placement_groups_;
+  CollectiveGroups collective_groups_;
   std::atomic<bool> going_down_{false};
   LogRequests logs_;
   Usage usage_;

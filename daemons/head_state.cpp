@@ -64,6 +64,17 @@ Json GroupJson(const sched::GroupStatus& group) {
           {"bundles", bundles}};
 }
 
+Json CollectiveJson(const actors::CollectiveStatus& group) {
+  Json seats = Json::array();
+  for (const actors::CollectiveStatus::Seat& seat : group.seats)
+    seats.push_back({{"actor", seat.actor}, {"number", seat.number}, {"state", seat.state}});
+  return {{"name", group.spec.name},   {"elastic", group.spec.elastic},
+          {"size", group.spec.size},   {"min_size", group.spec.min_size},
+          {"owner", group.spec.owner}, {"phase", group.phase},
+          {"epoch", group.epoch},      {"reason", group.reason},
+          {"members", seats}};
+}
+
 }  // namespace
 
 void HeadService::OnQuery(const std::string& from, const Query& query) {
@@ -134,9 +145,13 @@ Status HeadService::Reachable(const std::string& node) const {
 }
 
 std::string HeadService::StateJson() {
-  Json state{{"nodes", Json::array()},     {"actors", Json::array()},
-             {"groups", Json::array()},    {"placement_groups", Json::array()},
-             {"processes", Json::array()}, {"waiting", Json::array()}};
+  Json state{{"nodes", Json::array()},
+             {"actors", Json::array()},
+             {"groups", Json::array()},
+             {"placement_groups", Json::array()},
+             {"processes", Json::array()},
+             {"waiting", Json::array()},
+             {"collective_groups", Json::array()}};
   std::map<std::string, sched::NodeStatus> offered;
   for (sched::NodeStatus& node : scheduler_.Nodes()) offered[node.id] = std::move(node);
   for (const auto& [id, record] : nodes_.nodes()) {
@@ -166,6 +181,8 @@ std::string HeadService::StateJson() {
     state["groups"].push_back(Json::parse(troupe::daemons::StatusJson(StatusOf(job))));
   for (const sched::GroupStatus& group : scheduler_.Groups())
     state["placement_groups"].push_back(GroupJson(group));
+  for (const actors::CollectiveStatus& group : collective_groups_.List())
+    state["collective_groups"].push_back(CollectiveJson(group));
   for (const sched::LeaseStatus& lease : scheduler_.Leases()) {
     if (lease.state != sched::LeaseState::kPending || state["waiting"].size() >= kListMax) continue;
     state["waiting"].push_back({{"id", lease.id},

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "actors/collective_protocol.h"
 #include "daemons/spool.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
@@ -127,6 +128,7 @@ void WorkerClient::OnFrame(const std::string& frame) {
   if (*type == kFrameGroupCommand) {
     Result<GroupFrame> outer = wire::Decode<GroupFrame>(*type, frame);
     if (!outer.ok()) return;
+    if (outer->group.starts_with(actors::kCollectivePrefix)) return OnGroupFrame(*outer);
     Result<groups::Command> command =
         wire::Decode<groups::Command>(kFrameGroupCommand, outer->body);
     groups::GroupAgent* agent = nullptr;
@@ -155,6 +157,24 @@ void WorkerClient::OnFrame(const std::string& frame) {
     }
     if (other) other(frame);
   }
+}
+
+void WorkerClient::OnGroupFrame(const GroupFrame& frame) {
+  std::function<void(const GroupFrame&)> handler;
+  {
+    std::lock_guard lock(mu_);
+    handler = groups_;
+  }
+  if (handler) handler(frame);
+}
+
+void WorkerClient::SetGroups(std::function<void(const GroupFrame& frame)> handler) {
+  std::lock_guard lock(mu_);
+  groups_ = std::move(handler);
+}
+
+Result<std::unique_ptr<groups::Communicator>> WorkerClient::MakeCommunicator() const {
+  return factory_(data_address_.empty() ? "127.0.0.1" : data_address_);
 }
 
 void WorkerClient::SetOther(std::function<void(const std::string& frame)> handler) {
@@ -188,8 +208,7 @@ void WorkerClient::OnAssignment(Assignment assignment) {
   const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);
   if (!id) return;
   SeeDevices(assignment);
-  Result<std::unique_ptr<groups::Communicator>> communicator =
-      factory_(data_address_.empty() ? "127.0.0.1" : data_address_);
+  Result<std::unique_ptr<groups::Communicator>> communicator = MakeCommunicator();
   if (!communicator.ok()) {
     LogError(communicator.error().message);
     return;  // The head sees no progress and says so.

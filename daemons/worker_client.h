@@ -49,6 +49,10 @@ class WorkerClient {
   void Announce(const PeerAddress& address);
   // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
   void SetOther(std::function<void(const std::string& frame)> handler);
+  // Commands to collective groups of actors go to `handler`, on the loop; null: to nobody.
+  void SetGroups(std::function<void(const GroupFrame& frame)> handler);
+  // For one more group of this process.
+  [[nodiscard]] Result<std::unique_ptr<groups::Communicator>> MakeCommunicator() const;
   Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
   [[nodiscard]] EventLoop& loop() { return transport_->loop(); }
   [[nodiscard]] const std::string& node() const { return node_; }
@@ -61,6 +65,7 @@ class WorkerClient {
   WorkerClient() = default;
   Status Start();
   void OnFrame(const std::string& frame);
+  void OnGroupFrame(const GroupFrame& frame);
   void OnAssignment(Assignment assignment);
   static void SeeDevices(Assignment& assignment);
   void Hello(bool again);
@@ -91,6 +96,7 @@ class WorkerClient {
   std::deque<Assignment> waiting_;
   bool preload_seen_ = false;
   std::function<void(const std::string& frame)> other_;
+  std::function<void(const GroupFrame& frame)> groups_;
   PeerAddress announced_;
   Assignment assignment_;  // The one with work; constant once set.
   std::unique_ptr<groups::GroupAgent> agent_;

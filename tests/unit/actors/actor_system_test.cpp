@@ -60,6 +60,7 @@ class FakeSupervisor final : public Supervisor {
   void Create(ActorSpec, OnAddress) override {}
   void Lookup(const std::string&, Duration, OnAddress) override {}
   void Group(GroupRequest, Duration, OnGroup) override {}
+  void Collective(CollectiveRequest, Duration, OnCollective) override {}
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override { ++followed[actor]; }
   void Unfollow(const std::string& actor) override {

@@ -63,6 +63,7 @@ class Asked final : public Supervisor {
   }
   void Lookup(const std::string&, Duration, OnAddress) override {}
   void Group(GroupRequest, Duration, OnGroup) override {}
+  void Collective(CollectiveRequest, Duration, OnCollective) override {}
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string&) override {}
   void Unfollow(const std::string&) override {}
