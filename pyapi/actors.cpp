@@ -10,8 +10,10 @@
 #include "actors/task_pool.h"
 #include "daemons/actor_link.h"
 #include "daemons/actor_process.h"
+#include "daemons/process_groups.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_instance.h"
+#include "pyapi/collectives.h"
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
@@ -185,6 +187,14 @@ class PyActors {
         actors::AskGroupLater(system_.get(), GroupRequestOf(kind, options), Seconds(limit_s));
     return GroupDict(Await(answer, limit_s + 1));
   }
+  py::dict Collective(const std::string& kind, const py::dict& options, double limit_s) {
+    const actors::CollectiveRequest request = CollectiveRequestOf(kind, options);
+    auto status = [&] {
+      py::gil_scoped_release release;
+      return actors::AskCollective(system_.get(), request, Seconds(limit_s));
+    }();
+    return CollectiveDict(Unwrap(std::move(status)));
+  }
   std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
     py::gil_scoped_release release;
     return std::make_unique<PyActorRef>(system_->Refer(address), system_.get());
@@ -221,6 +231,31 @@ class PyActors {
   void SetWorker(daemons::WorkerClient* worker, actors::ActorAssignment assignment) {
     worker_ = worker;
     assignment_ = std::move(assignment);
+  }
+  void SetGroups(std::shared_ptr<daemons::ProcessGroups> groups) {
+    groups_ = std::make_unique<OwnedHere<daemons::ProcessGroups>>(std::move(groups));
+  }
+  py::object EnterCollective(const std::string& name, uint32_t size, bool elastic,
+                             uint32_t min_size, int32_t rank, double limit_s) {
+    auto entered = [&]() -> Result<std::shared_ptr<groups::CollectiveGroup>> {
+      py::gil_scoped_release release;
+      if (!groups_) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "only actors are members of collective groups, and this process has none"};
+      }
+      return (*groups_)->Enter(name, {size, elastic, min_size, rank}, Seconds(limit_s));
+    }();
+    return MakeCollectiveGroup(Unwrap(std::move(entered)));
+  }
+  [[nodiscard]] bool InCollective(const std::string& name) const {
+    return groups_ && (*groups_)->Find(name) != nullptr;
+  }
+  void LeaveCollective(const std::string& name, double limit_s) {
+    const Status left = [&] {
+      py::gil_scoped_release release;
+      return groups_ ? (*groups_)->Leave(name, Seconds(limit_s)) : Status::Ok();
+    }();
+    Check(left);
   }
   py::dict Assigned() const {
     const auto blueprint = Unwrap(
@@ -311,6 +346,7 @@ class PyActors {
   daemons::WorkerClient* worker_ = nullptr;
   actors::ActorAssignment assignment_;
   std::shared_ptr<RequestQueue> queue_;
+  std::unique_ptr<OwnedHere<daemons::ProcessGroups>> groups_;
 };
 
 Status Answered(const PyRequestHandle& request, Result<std::string> result,
@@ -408,12 +444,16 @@ Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker) {
   Result<std::shared_ptr<ActorSystem>> system =
       daemons::JoinCluster(*worker, "actor/" + actor->actor, std::move(options));
   if (!system.ok()) return system.error();
-  const auto cleanup = [worker, system = *system] {
+  const auto groups =
+      std::make_shared<daemons::ProcessGroups>(worker, *system, actor->actor, actor->incarnation);
+  const auto cleanup = [worker, system = *system, groups] {
+    groups->Stop();
     worker->SetOther(nullptr);
     system->Stop(kStopLimit);
   };
   auto made = std::make_shared<PyActors>(*system, std::make_shared<Completions>(), cleanup);
   made->SetWorker(worker, std::move(*actor));
+  made->SetGroups(groups);
   return made;
 }
 
@@ -447,6 +487,12 @@ void BindActors(py::module_& m) {
       .def("spawn", &PyActors::Spawn, py::arg("type"), py::arg("arguments"), py::arg("options"))
       .def("lookup", &PyActors::Lookup, py::arg("name"), py::arg("timeout_s"))
       .def("group", &PyActors::Group, py::arg("kind"), py::arg("options"), py::arg("timeout_s"))
+      .def("collective", &PyActors::Collective, py::arg("kind"), py::arg("options"),
+           py::arg("timeout_s"))
+      .def("enter_collective", &PyActors::EnterCollective, py::arg("name"), py::arg("size"),
+           py::arg("elastic"), py::arg("min_size"), py::arg("rank"), py::arg("timeout_s"))
+      .def("in_collective", &PyActors::InCollective, py::arg("name"))
+      .def("leave_collective", &PyActors::LeaveCollective, py::arg("name"), py::arg("timeout_s"))
       .def("refer", &PyActors::ReferTo, py::arg("address"))
       .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
       .def("publish", &PyActors::Publish, py::arg("call"))

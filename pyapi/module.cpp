@@ -16,6 +16,7 @@
 #include "daemons/driver_client.h"
 #include "daemons/worker_client.h"
 #include "pyapi/actors.h"
+#include "pyapi/collectives.h"
 #include "pyapi/commits.h"
 #include "pyapi/group.h"
 #include "pyapi/python_support.h"
@@ -382,6 +383,7 @@ PYBIND11_MODULE(_core, m) {
   pyapi::MakeCoreError(m);
   BindDriver(m);
   pyapi::BindGroup(m);
+  pyapi::BindCollectives(m);
   BindWorker(m);
   pyapi::BindActors(m);
   BindLedger(m);

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from troupe import cluster_cli, run_cli, top_cli
+from troupe import cluster_cli, groups_cli, run_cli, top_cli
 from troupe._version import __version__
 from troupe.errors import TroupeError
 
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     up.set_defaults(action=_up)
 
     cluster_cli.add_commands(commands)
+    groups_cli.add_command(commands)
     run_cli.add_commands(commands)
     top_cli.add_command(commands)
     return parser

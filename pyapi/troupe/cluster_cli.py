@@ -31,7 +31,7 @@ from troupe._payload import show_amount
 from troupe._redis_server import find_redis_server
 from troupe.errors import TroupeError, code_of
 
-FAILED, UNREACHABLE, NOT_FOUND = 1, 3, 4
+FAILED, UNREACHABLE, NOT_FOUND, INTERRUPTED = 1, 3, 4, 130
 _START_LIMIT_S = 20.0
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
@@ -89,8 +89,7 @@ def add_commands(commands: Any) -> None:
 
     for name, show, text in (("status", _status, "the cluster in a few lines"),
                              ("nodes", _nodes, "all nodes"),
-                             ("actors", _actors, "all actors, the dead for five minutes"),
-                             ("groups", _groups, "runs with their groups, and placement groups")):
+                             ("actors", _actors, "all actors, the dead for five minutes")):
         command = asking(commands.add_parser(name, help=text))
         command.set_defaults(action=guarded(show))
     down = asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
@@ -118,6 +117,8 @@ def guarded(action: Callable[[argparse.Namespace], None]) -> Callable[[argparse.
         except (TroupeError, OSError, RuntimeError) as error:
             print(f"troupe: {error}", file=sys.stderr)
             return FAILED
+        except KeyboardInterrupt:
+            return INTERRUPTED
         return 0
 
     return run
@@ -382,8 +383,9 @@ def ask(address: str, key_file: str) -> dict[str, Any]:
         driver.shutdown()
 
 
-def _show(arguments: argparse.Namespace, pick: Callable[[dict[str, Any]], Any],
-          draw: Callable[[dict[str, Any]], None]) -> None:
+def show(arguments: argparse.Namespace, pick: Callable[[dict[str, Any]], Any],
+         draw: Callable[[dict[str, Any]], None]) -> None:
+    """What ``pick`` takes of the cluster's state as JSON, or what ``draw`` makes of it."""
     state = ask(*target(arguments))
     if arguments.output == "json":
         print(json.dumps(pick(state), indent=2, sort_keys=True))
@@ -465,11 +467,11 @@ def _status(arguments: argparse.Namespace) -> None:
             except CommandError as error:  # It may just have ended.
                 print(f"  {error}")
         return
-    _show(arguments, lambda state: state, draw)
+    show(arguments, lambda state: state, draw)
 
 
 def _nodes(arguments: argparse.Namespace) -> None:
-    _show(arguments, lambda state: state["nodes"], lambda state: table(
+    show(arguments, lambda state: state["nodes"], lambda state: table(
         ("NODE", "HOST", "STATE", "USED", "MEMORY", "LABELS", "REASON"),
         [(n["id"], n["host"], n["state"], usage(n),
           amounts({"memory": n["resources"].get("memory", 0)}).removeprefix("memory "),
@@ -478,26 +480,10 @@ def _nodes(arguments: argparse.Namespace) -> None:
 
 
 def _actors(arguments: argparse.Namespace) -> None:
-    _show(arguments, lambda state: state["actors"], lambda state: table(
+    show(arguments, lambda state: state["actors"], lambda state: table(
         ("ACTOR", "NAME", "TYPE", "STATE", "NODE", "PID", "RESTARTS", "REASON"),
         [(a["id"], a["name"] or "-", a["type"], a["state"], a["node"] or "-", a["pid"] or "-",
           a["restarts"], a["reason"]) for a in state["actors"]]))
-
-
-def _groups(arguments: argparse.Namespace) -> None:
-    def draw(state: dict[str, Any]) -> None:
-        table(("RUN", "NAME", "STATE", "EPOCH", "WORKERS", "REASON"),
-              [(g["job"], g["name"], g["state"], g["epoch"],
-                f"{len(g['workers'])}/{g['target']}", g["reason"]) for g in state["groups"]])
-        if state["placement_groups"]:
-            print()
-            table(("PLACEMENT GROUP", "STATE", "BUNDLES", "REASON"),
-                  [(g["id"], g["state"],
-                    "; ".join(f"{b['number']}: {amounts(b['resources'])} on {b['node'] or '-'}"
-                              for b in g["bundles"]), g["reason"])
-                   for g in state["placement_groups"]])
-
-    _show(arguments, lambda state: {k: state[k] for k in ("groups", "placement_groups")}, draw)
 
 
 def show_logs(arguments: argparse.Namespace) -> None:

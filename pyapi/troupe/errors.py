@@ -43,6 +43,21 @@ class CollectiveMismatchError(TroupeError, ValueError):
     """
 
 
+class CollectiveGroupError(TroupeError):
+    """A collective group of actors does not exist, has ended, or this actor is out of it."""
+
+
+class CollectiveGroupChangedError(CollectiveGroupError):
+    """A collective was cut short, or not begun, because the members of its group have changed.
+
+    Every member gets it once. The next collective goes on with those that the message names.
+    """
+
+
+class CollectiveTimeoutError(CollectiveGroupError, TimeoutError):
+    """Not every member that a collective needs has called it in time."""
+
+
 class ParametersDifferError(TroupeError):
     """Some ranks' parameters are not those of the others. Raised on every rank, by ``commit()``.
 
@@ -280,7 +295,9 @@ def _dual_error(
     try:
         namespace = {"__getattr__": lambda self, name: getattr(_cause_of(self), name)}
         dual: Any = type(f"ActorTaskError({kind.__name__})", (ActorTaskError, kind), namespace)
-        error: Any = kind.__new__(dual, message)
+        # Python wants that of the base that lays the object out.
+        make: Any = OSError.__new__ if issubclass(kind, OSError) else kind.__new__
+        error: Any = make(dual, message)
         ActorTaskError.__init__(error, message, **fields)
         if isinstance(root, OSError) and isinstance(error, OSError):  # Its fields are its own.
             error.errno, error.strerror = root.errno, root.strerror

@@ -136,7 +136,7 @@ class Strange(Exception):
 @pytest.mark.parametrize("original", [
     ValueError("bad"), KeyError("k"), OSError(2, "none", "/f"), RecursionError("deep"),
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), StopIteration(3), Strange(1, 2),
-    errors.ActorDiedError("gone", actor="a"),
+    errors.ActorDiedError("gone", actor="a"), errors.CollectiveTimeoutError("late"),
 ])
 def test_an_error_is_ours_and_if_it_can_be_its_own(original: Exception) -> None:
     decoded = _codec.take_apart(_codec.encode_error(original))
@@ -148,7 +148,7 @@ def test_an_error_is_ours_and_if_it_can_be_its_own(original: Exception) -> None:
         assert type(one.__cause__) is type(original) and one.exc_type == type(original).__name__
         if not isinstance(original, Strange):
             assert isinstance(one, type(original))
-    if isinstance(original, OSError):
+    if type(original) is OSError:
         assert (error.errno, error.filename) == (2, "/f")
 
 

@@ -60,7 +60,8 @@ def test_a_cluster_of_two_nodes_from_start_to_down(cli: Cli) -> None:
     assert "2 of 2 nodes up" in cli.run("status")
     assert "zone=b" in cli.run("nodes")
     assert cli.json("actors") == []
-    assert cli.json("groups") == {"groups": [], "placement_groups": []}
+    assert cli.json("groups") == {"groups": [], "collective_groups": [],
+                                  "placement_groups": []}
     assert "is down" in cli.run("down")
     cli.run("status", status=3)
 

@@ -1,0 +1,40 @@
+"""``troupe groups``: runs with their groups, collective groups of actors, placement groups."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from troupe import cluster_cli
+from troupe.cluster_cli import amounts, table
+
+_KINDS = ("groups", "collective_groups", "placement_groups")
+
+
+def add_command(commands: Any) -> None:
+    """Adds the subcommand to the parser of ``troupe``."""
+    parser = commands.add_parser("groups", help="runs, collective groups, placement groups")
+    cluster_cli.asking(parser).set_defaults(action=cluster_cli.guarded(_groups))
+
+
+def _groups(arguments: argparse.Namespace) -> None:
+    cluster_cli.show(arguments, lambda state: {kind: state[kind] for kind in _KINDS}, _draw)
+
+
+def _draw(state: dict[str, Any]) -> None:
+    table(("RUN", "NAME", "STATE", "EPOCH", "WORKERS", "REASON"),
+          [(g["job"], g["name"], g["state"], g["epoch"], f"{len(g['workers'])}/{g['target']}",
+            g["reason"]) for g in state["groups"]])
+    if state["collective_groups"]:
+        print()
+        table(("COLLECTIVE GROUP", "STATE", "EPOCH", "MEMBERS", "REASON"),
+              [(g["name"], g["phase"], g["epoch"],
+                f"{sum(m['number'] > 0 for m in g['members'])}/{g['size']}", g["reason"])
+               for g in state["collective_groups"]])
+    if state["placement_groups"]:
+        print()
+        table(("PLACEMENT GROUP", "STATE", "BUNDLES", "REASON"),
+              [(g["id"], g["state"],
+                "; ".join(f"{b['number']}: {amounts(b['resources'])} on {b['node'] or '-'}"
+                          for b in g["bundles"]), g["reason"])
+               for g in state["placement_groups"]])
