@@ -138,8 +138,10 @@ int main(int argc, char** argv) {
     transport->get()->loop().Post(
         [&] { owner->Keep(&transport->get()->loop(), &store_lane, [&] { lost = true; }); });
   }
-  daemons::WaitForStop(
-      -1, [&] { return head.down() || lost; }, milliseconds(100));
+  const auto ended = [&] { return head.down() || lost; };
+  daemons::WaitForStop(-1, ended, milliseconds(100));
+  // Its own host's node may be gone, and this be told to go, before all others have heard of it.
+  while (head.going_down() && !ended()) daemons::WaitForStop(-1, ended, milliseconds(20));
   transport->get()->SetHandler(nullptr);
   store_lane.Stop();
   if (lost) LogError("another head has taken over the records; this one ends");

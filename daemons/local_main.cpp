@@ -368,6 +368,12 @@ class Supervisor {
     }
     return down_;
   }
+  // A head that takes its cluster down tells all other nodes, and ends then.
+  [[nodiscard]] Duration EndLimit(const Child& child) const {
+    const std::string_view name = child.name;
+    if (name == "troupe-head" && down_) return seconds(5);
+    return name == "troupe-node" ? seconds(2) : seconds(1);
+  }
 
  private:
   void Look(Child& child, const std::optional<std::set<int>>& beaten) {
@@ -439,8 +445,7 @@ int main(int argc, char** argv) {
   (void)daemons::WaitForStop(
       settings.keep ? -1 : STDIN_FILENO, [&] { return supervisor.Step(); }, milliseconds(20));
   for (auto child = children->rbegin(); child != children->rend(); ++child)
-    child->process.Terminate(std::string_view(child->name) == "troupe-node" ? seconds(2)
-                                                                            : seconds(1));
+    child->process.Terminate(supervisor.EndLimit(*child));
   (void)EndDescendants(kEndLimit);
   std::error_code ignored;
   if (!settings.record.empty()) fs::remove(settings.record, ignored);

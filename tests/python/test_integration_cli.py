@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from processes import MARK, assert_nothing_left, free_port, until
+from processes import MARK, assert_nothing_left, beside, free_port, until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once]
 
@@ -60,7 +62,7 @@ def test_a_cluster_of_two_nodes_from_start_to_down(cli: Cli) -> None:
     assert "2 of 2 nodes up" in cli.run("status")
     assert "zone=b" in cli.run("nodes")
     assert cli.json("actors") == []
-    assert cli.json("groups") == {"groups": [], "collective_groups": [],
+    assert cli.json("groups") == {"groups": [], "actor_groups": [], "collective_groups": [],
                                   "placement_groups": []}
     assert "is down" in cli.run("down")
     cli.run("status", status=3)
@@ -82,6 +84,31 @@ def test_stop_ends_what_runs_here_nodes_first(cli: Cli) -> None:
     cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
     assert cli.run("stop").splitlines() == ["stopped node second", "stopped head first"]
     assert "nothing runs" in cli.run("stop")
+
+
+def test_the_head_goes_last_when_the_cluster_is_taken_down(cli: Cli, tmp_path: Path) -> None:
+    port = free_port()
+    cli.run("start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first")
+    cli.run("start", "--address", f"127.0.0.1:{port}", "--name", "second")
+    (first,) = _running(f"troupe-node.*:{port}.*--name first")
+    (second,) = _running(f"troupe-node.*:{port}.*--name second")
+    os.kill(second, signal.SIGSTOP)
+    try:
+        with beside([sys.executable, "-m", "troupe", "down"], env=cli.environment) as down:
+            assert not wait_gone([first], 30.0)
+            time.sleep(0.5)  # the head might have gone with the node of its host
+            os.kill(second, signal.SIGCONT)
+            assert down.wait(30) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(second, signal.SIGCONT)
+    assert_nothing_left(str(tmp_path))
+
+
+def _running(pattern: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()
+            if Path(f"/proc/{pid}/comm").read_text().startswith("troupe-node")]
 
 
 def test_what_a_killed_supervisor_leaves_is_gone_with_the_next_command(
