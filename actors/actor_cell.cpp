@@ -213,17 +213,29 @@ void ActorCell::Run(Mailbox::Work work) {
                            : instance_->Invoke(context, work.method, std::move(work.arguments));
   SetFiberLocal(nullptr);
   if (trace::On()) trace::AsyncEnd(work.method, id);
+  const CallKey key{work.caller, work.number};
   if (answered) {
-    std::lock_guard lock(mu_);
-    running_.erase({work.caller, work.number});
+    std::optional<Error> leaves;
+    {
+      std::lock_guard lock(mu_);
+      running_.erase(key);
+      leaves = LeavesNow();
+      if (leaves) {
+        last_ = key;
+        last_arrived_.emplace();
+      }
+    }
+    if (leaves) LeaveAfter(key, *leaves);
     return;
   }
   if (!result.ok()) result = Located(result.error());
   bool told_to_stop = false;  // What it returned then is not what it was called for.
   bool say_nothing = false;
+  std::optional<Error> leaves;
   {
     std::lock_guard lock(mu_);
-    running_.erase({work.caller, work.number});
+    running_.erase(key);
+    if (!instance_->saves()) leaves = LeavesNow();  // Else when its effect is safe.
     told_to_stop = ended_.has_value();
     say_nothing = told_to_stop && !ended_for_good_ && !work.caller.empty();
     if (told_to_stop) {
@@ -235,15 +247,15 @@ void ActorCell::Run(Mailbox::Work work) {
     if (!say_nothing) Answer(work, std::move(result), false);
     return SaveIfDue();  // Others may have waited for its end.
   }
-  const bool last = !context.exit_reason().empty();
-  const CallKey key{work.caller, work.number};
+  if (!context.exit_reason().empty()) leaves = Error{ErrorCode::kPeerGone, context.exit_reason()};
+  const bool last = leaves.has_value();
   if (last) {
     std::lock_guard lock(mu_);
     last_ = key;
     last_arrived_.emplace();
   }
   Answer(work, std::move(result), true, last);
-  if (last) LeaveAfter(key, Error{ErrorCode::kPeerGone, context.exit_reason()});
+  if (last) LeaveAfter(key, *leaves);
 }
 
 bool ActorCell::AnswerNow(const Mailbox::Work& work, const Result<std::string>& result) {
@@ -357,9 +369,21 @@ void ActorCell::OnSaved(const std::vector<CallKey>& calls, const std::vector<Uns
   for (const auto& [work, result] : local) work.done(result);
   // The next one on the actor's thread, where nothing runs meanwhile.
   bool more = false;
+  std::optional<Error> leaves;
+  CallKey last;
   {
     std::lock_guard lock(mu_);
     more = !unsaved_.empty() || !unsaved_local_.empty();
+    leaves = LeavesNow();
+    if (leaves && !calls.empty()) {
+      last = calls.back();
+      last_ = last;
+      last_arrived_.emplace();
+    }
+  }
+  if (leaves) {
+    (void)host_->Spawn(
+        thread_, [self = shared_from_this(), last, why = *leaves] { self->LeaveAfter(last, why); });
   }
   if (more) {
     (void)host_->Spawn(thread_, [self = shared_from_this()] { self->SaveIfDue(); });
@@ -396,6 +420,25 @@ void ActorCell::End(const Error& reason, bool for_good) {
     }
     host_->SendTo(work.caller, reply);
   }
+}
+
+std::optional<Error> ActorCell::LeavesNow() const {
+  const bool busy = !running_.empty() || mailbox_.waiting() > 0;
+  const bool unsafe = saving_ || !unsaved_.empty() || !unsaved_local_.empty();
+  return ended_ || busy || unsafe ? std::nullopt : leaving_;
+}
+
+void ActorCell::Leave(const Error& reason) {
+  std::optional<Error> leaves;
+  {
+    std::lock_guard lock(mu_);
+    if (leaving_) return;
+    leaving_ = reason;
+    leaves = LeavesNow();
+  }
+  if (!leaves) return;
+  (void)host_->Spawn(thread_,
+                     [self = shared_from_this(), why = *leaves] { self->LeaveAfter({}, why); });
 }
 
 bool ActorCell::Idle() const {

@@ -64,6 +64,8 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   // Settles what waits with `reason` and cancels what runs. Idempotent. Not `for_good`: other
   // processes are told nothing, since another incarnation may do what they wait for.
   void End(const Error& reason, bool for_good = true);
+  // It ends when nothing runs and nothing waits. Idempotent.
+  void Leave(const Error& reason);
   // Whether nothing runs any more.
   [[nodiscard]] bool Idle() const;
   void Forget(Time now);
@@ -89,6 +91,8 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   void Answer(Mailbox::Work& work, Result<std::string> result, bool ran, bool last = false);
   using Unsaved = std::pair<Mailbox::Work, Result<std::string>>;
   void LeaveAfter(const CallKey& last, const Error& reason);
+  // With mu_ held: why it is to end now, if it is.
+  [[nodiscard]] std::optional<Error> LeavesNow() const;
   void Confirmed(const std::string& from, uint64_t base);
   void SaveIfDue();
   void OnSaved(const std::vector<CallKey>& calls, const std::vector<Unsaved>& local,
@@ -112,6 +116,7 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   std::optional<Error> ended_;
   bool ended_for_good_ = false;
   std::set<std::string> watchers_;
+  std::optional<Error> leaving_;
   std::optional<CallKey> last_;  // When its reply has arrived, the actor leaves.
   std::optional<FiberEvent> last_arrived_;
   // Of an instance that saves.

@@ -259,7 +259,13 @@ Status CollectiveGroup::Run(const std::string& what, Duration limit, bool everyo
     refused = true;
   }
   const bool over = agent_.WaitTurn(Duration::zero()) == GroupAgent::Turn::kLeft;
+  const Status out = agent_.out();
   lock.lock();
+  // There is no next epoch for this member to come to. One that was fenced comes back.
+  if (!status.ok() && !out.ok() && out.error().code != ErrorCode::kFenced) {
+    status = out.error();
+    told_over_ = true;
+  }
   if (everyone && refused) --past_.begun;
   // Nothing has begun: the next collective is the one that this boundary is before.
   if (everyone) passed_ = refused;

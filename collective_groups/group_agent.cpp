@@ -280,6 +280,11 @@ GroupAgent::Turn GroupAgent::WaitTurn(Duration limit) {
   return core_.before_plan() ? Turn::kPlanned : Turn::kNone;
 }
 
+Status GroupAgent::out() const {
+  std::lock_guard lock(mu_);
+  return expelled_ == ExpelKind::kNone ? Status::Ok() : ExpelError(expelled_, expel_reason_);
+}
+
 void GroupAgent::GiveUp(const std::string& reason) {
   std::lock_guard lock(mu_);
   if (in_epoch_) FeedLocked(CommunicatorBroke{active_.view.epoch, reason});

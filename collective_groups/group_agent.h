@@ -59,6 +59,8 @@ class GroupAgent {
   // next boundary is one to leave at; it may be passed at once, if nobody else is about to.
   enum class Turn : uint8_t { kNone, kPlanned, kLeft };
   [[nodiscard]] Turn WaitTurn(Duration limit);
+  // Why this member is out of the group for good; ok while it is not.
+  [[nodiscard]] Status out() const;
   // Ends the epoch for every member, because this one does not wait any longer.
   void GiveUp(const std::string& reason);
   // A founder learned that the group trains already: build first, then Ready.

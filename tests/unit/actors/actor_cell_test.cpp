@@ -318,6 +318,40 @@ TEST_F(ActorCellTest, ACancelledCallThatWaitsDoesNotRun) {
   EXPECT_THAT(Sent(), ElementsAre("c 1: 1"));
 }
 
+TEST_F(ActorCellTest, WhoIsAskedToLeaveDoesWhatItWasCalledForFirst) {
+  const Error why{ErrorCode::kPeerGone, "asked to leave"};
+  Make(false);
+  sum_->during = [&] { cell_->Leave(why); };
+  Call(1);
+  Call(2);
+  Run();
+  EXPECT_THAT(Sent(), ElementsAre("c 1: 1", "c 2: 2"));
+  EXPECT_THAT(exited_, ElementsAre("asked to leave"));
+  Call(3);
+  EXPECT_THAT(Sent(), ElementsAre(HasSubstr("has ended: asked to leave")));
+
+  exited_.clear();
+  Make(false);
+  cell_->Leave(why);
+  cell_->Leave(why);
+  Run();
+  EXPECT_THAT(exited_, ElementsAre("asked to leave")) << "it had nothing to do";
+}
+
+TEST_F(ActorCellTest, WhoIsAskedToLeaveKeepsItsStateFirst) {
+  Make(true);
+  Call(1);
+  Run();
+  cell_->Leave({ErrorCode::kPeerGone, "asked to leave"});
+  Run();
+  EXPECT_THAT(exited_, IsEmpty());
+  FinishSave(Status::Ok());
+  EXPECT_THAT(Sent(), ElementsAre("c 1: 1"));
+  Check({}, 2);  // It has arrived.
+  Run();
+  EXPECT_THAT(exited_, ElementsAre("asked to leave"));
+}
+
 TEST_F(ActorCellTest, WhoLeavesIsReportedWithItsReason) {
   Make(false);
   std::optional<Result<std::string>> local;
