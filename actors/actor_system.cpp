@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/actor_group_protocol.h"
 #include "actors/host_actor.h"
 #include "actors/local_actor.h"
 #include "actors/remote_actor.h"
@@ -234,6 +235,12 @@ void ActorSystem::Exited(const ActorAddress& actor, const Error& reason) {
   if (actor.placed && options_.supervisor != nullptr)
     options_.supervisor->Exited(actor.actor, actor.incarnation, reason);
   (void)End(actor.actor, reason);
+}
+
+void ActorSystem::Leave(const LeaveActor& leave) {
+  const auto cell = Find(leave.actor);
+  if (cell && cell->self().incarnation == leave.incarnation)
+    cell->Leave(Error{ErrorCode::kPeerGone, "it was asked to leave: " + leave.reason});
 }
 
 // There is no use in its going on: what it does now is lost.

@@ -33,6 +33,7 @@ inline constexpr size_t kEndedKept = 10'000;
 
 class RemoteActor;
 class TaskPool;
+struct LeaveActor;
 
 class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, private CellHost {
  public:
@@ -66,6 +67,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
                                                   uint64_t incarnation, const std::string& saved);
   // Ends an actor of this process. kNotFound if there is none.
   Status End(const std::string& actor, const Error& reason);
+  // One that is placed in this process ends when it has done what it was called for.
+  void Leave(const LeaveActor& leave);
   // Whether the actor is in this process; why not.
   [[nodiscard]] Status Has(const std::string& actor) const;
   // What handles refer to; the same for the same actor as long as somebody holds it.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/actor_group_status.h"
 #include "actors/collective_protocol.h"
 #include "actors/group_protocol.h"
 #include "actors/supervisor.h"
@@ -114,9 +115,10 @@ struct ActorAnswer {
   ActorAddress address;           // Of "create" and "lookup".
   PlacementGroupStatus group;     // Of a GroupRequest.
   CollectiveStatus collective{};  // Of a CollectiveRequest.
+  ActorGroupStatus actors{};      // Of an ActorGroupRequest.
   template <class A>
   void Fields(A& a) {
-    a(request, error, address, group, collective);
+    a(request, error, address, group, collective, actors);
   }
 };
 

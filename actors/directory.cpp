@@ -350,7 +350,8 @@ void Directory::CheckLinks(Time now, DirectoryActions& actions) {
 }
 
 void Directory::Drain(Time now, const std::string& node, const std::string& reason,
-                      DirectoryActions& actions) {
+                      DirectoryActions& actions,
+                      const std::function<bool(const std::string& actor)>& cared_for) {
   std::vector<std::string> there;
   for (const auto& [id, actor] : actors_) {
     if (!actor.dead() && actor.life.node == node && actor.spec.max_restarts != 0)
@@ -359,7 +360,7 @@ void Directory::Drain(Time now, const std::string& node, const std::string& reas
   std::sort(there.begin(), there.end());
   for (const std::string& id : there) {
     PlacedActor& actor = actors_.at(id);
-    if (actor.life.process.empty()) continue;
+    if (actor.life.process.empty() || (cared_for && cared_for(id))) continue;
     actor.draining = true;
     actions.emplace_back(EndProcess{actor.life.process, reason});
     Died(now, id, actor.life.incarnation, Error{ErrorCode::kPeerGone, reason}, false, actions);

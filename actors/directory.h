@@ -17,6 +17,7 @@
 // Limits: kActorsMax; kLinksMax of one actor; the dead are forgotten after kDeadKept.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -95,9 +96,11 @@ class Directory {
             DirectoryActions& actions);
   void OwnerGone(Time now, const std::string& owner, const std::string& reason,
                  DirectoryActions& actions);
-  // Its node will go: who can be started again is, elsewhere.
+  // Its node will go: who can be started again is, elsewhere, unless somebody else takes care of
+  // it.
   void Drain(Time now, const std::string& node, const std::string& reason,
-             DirectoryActions& actions);
+             DirectoryActions& actions,
+             const std::function<bool(const std::string& actor)>& cared_for = nullptr);
   void Tick(Time now, DirectoryActions& actions);
   [[nodiscard]] Time next_wake() const;
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/actor_group.h"
 #include "actors/collective.h"
 #include "actors/handle.h"
 #include "actors/links.h"
@@ -84,6 +85,24 @@ class Runtime {
         system_, other.address(), Blueprint<T>(limits, std::forward<A>(arguments)...));
     if (!address.ok()) return address.error();
     return ActorHandle<T>(system_, system_->Refer(*address));
+  }
+  // Several actors of one type that are made, called, resized and replaced together. Does not wait
+  // for them: a call does. kAlreadyExists: the name is taken; kInvalidArgument.
+  template <class T, class... A>
+  [[nodiscard]] Result<ActorGroup<T>> SpawnGroup(const ActorGroupOptions& options,
+                                                 A&&... arguments) const {
+    const Result<ActorGroupStatus> made = actors::MakeGroup(
+        system_, options, Blueprint<T>(options.member().limits(), std::forward<A>(arguments)...));
+    if (!made.ok()) return made.error();
+    return ActorGroup<T>(system_, made->id, made->name);
+  }
+  // The group of this name. kNotFound; kInvalidArgument if it is of another type.
+  template <class T>
+  [[nodiscard]] Result<ActorGroup<T>> GetGroup(const std::string& name) const {
+    const Result<ActorGroupStatus> found =
+        actors::FindActorGroup(system_, name, ActorTraits<T>::kName);
+    if (!found.ok()) return found.error();
+    return ActorGroup<T>(system_, found->id, found->name);
   }
   // The living actor of this name. kNotFound; kInvalidArgument if it is of another type.
   template <class T>

@@ -11,7 +11,8 @@
 
 namespace troupe {
 struct PlacementGroupStatus;  // actors/group_protocol.h
-}
+struct ActorGroupStatus;      // actors/actor_group_status.h
+}  // namespace troupe
 
 namespace troupe::actors {
 
@@ -46,12 +47,15 @@ struct ActorSpec;          // actors/cluster_protocol.h
 struct GroupRequest;       // actors/group_protocol.h
 struct CollectiveRequest;  // actors/collective_protocol.h
 struct CollectiveStatus;
+struct ActorGroupRequest;  // actors/actor_group_protocol.h
 
 class Supervisor {
  public:
   using OnAddress = std::function<void(Result<ActorAddress>)>;
   using OnGroup = std::function<void(Result<PlacementGroupStatus>)>;
   using OnCollective = std::function<void(Result<CollectiveStatus>)>;
+
+  using OnActorGroup = std::function<void(Result<ActorGroupStatus>)>;
 
   virtual ~Supervisor() = default;
   // Starts the actor of `spec` somewhere; `done` as soon as that is decided, with its address or,
@@ -62,6 +66,8 @@ class Supervisor {
   virtual void Group(GroupRequest request, Duration limit, OnGroup done) = 0;
   // Asks for something about a collective group.
   virtual void Collective(CollectiveRequest request, Duration limit, OnCollective done) = 0;
+  // Asks for something about a group of actors.
+  virtual void Actors(ActorGroupRequest request, Duration limit, OnActorGroup done) = 0;
   // As what this process owns the actors that it creates.
   [[nodiscard]] virtual const std::string& owner() const = 0;
   // From now on, and after every change, ActorSystem::SetWhereabouts is called.

@@ -27,6 +27,14 @@ auto WithoutValue(actors::CallDone done) {
   };
 }
 
+// Hands one part of an answer on.
+template <class T>
+auto Part(T actors::ActorAnswer::*part, std::function<void(Result<T>)> done) {
+  return [part, done = std::move(done)](const Result<actors::ActorAnswer>& answer) {
+    answer.ok() ? done((*answer).*part) : done(answer.error());
+  };
+}
+
 }  // namespace
 
 ActorLink::ActorLink(EventLoop* loop, std::function<Status(std::string frame)> send,
@@ -39,6 +47,10 @@ void ActorLink::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
   SetTold([system](const actors::Whereabouts& one) {
     if (const auto alive = system.lock()) alive->SetWhereabouts(one);
   });
+  std::lock_guard lock(mu_);
+  leave_ = [system](const actors::LeaveActor& leave) {
+    if (const auto alive = system.lock()) alive->Leave(leave);
+  };
 }
 
 void ActorLink::SetTold(std::function<void(const actors::Whereabouts&)> told) {
@@ -66,6 +78,7 @@ void ActorLink::Stop() {
     requests.swap(requests_);
     saving.swap(saving_);
     told_ = nullptr;
+    leave_ = nullptr;
     output_ = nullptr;
   }
   if (!owner_.empty()) {
@@ -118,20 +131,21 @@ void ActorLink::Group(actors::GroupRequest request, Duration limit, OnGroup done
   request.request = NextRequest();
   request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameGroupRequest, request);
-  Ask(request.request, frame, limit, [done = std::move(done)](Result<actors::ActorAnswer> answer) {
-    if (!answer.ok()) return done(answer.error());
-    done(std::move(answer->group));
-  });
+  Ask(request.request, frame, limit, Part(&actors::ActorAnswer::group, std::move(done)));
 }
 
 void ActorLink::Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) {
   request.request = NextRequest();
   if (request.kind == "create") request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameCollectiveRequest, request);
-  Ask(request.request, frame, limit, [done = std::move(done)](Result<actors::ActorAnswer> answer) {
-    if (!answer.ok()) return done(answer.error());
-    done(std::move(answer->collective));
-  });
+  Ask(request.request, frame, limit, Part(&actors::ActorAnswer::collective, std::move(done)));
+}
+
+void ActorLink::Actors(actors::ActorGroupRequest request, Duration limit, OnActorGroup done) {
+  request.request = NextRequest();
+  request.spec.owner = owner_;
+  const std::string frame = wire::Encode(actors::kFrameActorGroupRequest, request);
+  Ask(request.request, frame, limit, Part(&actors::ActorAnswer::actors, std::move(done)));
 }
 
 void ActorLink::Kill(const std::string& actor, bool restart, const std::string& reason,
@@ -331,6 +345,14 @@ bool ActorLink::OnFrame(const std::string& frame) {
   if (*type == actors::kFrameActorAnswer) return on(&ActorLink::OnAnswer);
   if (*type == actors::kFrameActorStates) return on(&ActorLink::OnStates);
   if (*type == actors::kFrameActorSaved) return on(&ActorLink::OnSaved);
+  if (*type == actors::kFrameLeaveActor) {
+    const Result<actors::LeaveActor> leave = wire::Decode<actors::LeaveActor>(*type, frame);
+    std::unique_lock lock(mu_);
+    const auto told = leave_;
+    lock.unlock();
+    if (leave.ok() && told) told(*leave);
+    return true;
+  }
   if (*type != actors::kFrameActorOutput) return false;
   Result<actors::ActorOutput> lines = wire::Decode<actors::ActorOutput>(*type, frame);
   OnOutput output;

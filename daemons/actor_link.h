@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/actor_group_protocol.h"
 #include "actors/actor_system.h"
 #include "actors/cluster_protocol.h"
 #include "runtime/transport.h"
@@ -33,7 +34,8 @@ class ActorLink final : public actors::Supervisor {
   // `send` hands a frame to the head. `owner`: as what this process owns actors, "driver/ID".
   ActorLink(EventLoop* loop, std::function<Status(std::string frame)> send, std::string owner);
   ~ActorLink() override;
-  // Who is told whereabouts; null: nobody. Set before the first frame.
+  // Who is told whereabouts, and which of its actors are to leave; null: nobody. Set before the
+  // first frame.
   void SetSystem(const std::weak_ptr<actors::ActorSystem>& system);
   // The same for who is no actor system.
   void SetTold(std::function<void(const actors::Whereabouts&)> told);
@@ -49,6 +51,7 @@ class ActorLink final : public actors::Supervisor {
   void Lookup(const std::string& name, Duration limit, OnAddress done) override;
   void Group(actors::GroupRequest request, Duration limit, OnGroup done) override;
   void Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) override;
+  void Actors(actors::ActorGroupRequest request, Duration limit, OnActorGroup done) override;
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override;
   void Unfollow(const std::string& actor) override;
@@ -94,6 +97,7 @@ class ActorLink final : public actors::Supervisor {
 
   std::mutex mu_;
   std::function<void(const actors::Whereabouts&)> told_;
+  std::function<void(const actors::LeaveActor&)> leave_;
   OnOutput output_;
   bool stopped_ = false;
   uint64_t next_request_ = 1;

@@ -66,7 +66,7 @@ void CollectiveGroups::RefreshKeys() {
 
 void CollectiveGroups::OnRequest(Time now, const std::string& from,
                                  const CollectiveRequest& request) {
-  actors::ActorAnswer answer{request.request, {}, {}, {}, {}};
+  actors::ActorAnswer answer{request.request, {}, {}, {}, {}, {}};
   Status status;
   const std::string& name = request.spec.name;
   uint64_t number = 0;
@@ -219,10 +219,13 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
   const Result<Record::Seat*> found = SeatFor(record, request);
   if (!found.ok()) return found.error();
   Record::Seat& seat = **found;
+  if (!seat.leaving.empty())
+    return Error{ErrorCode::kDrained, "this member was asked to leave: " + seat.leaving};
+  if (!seat.dismissed.empty()) return Error{ErrorCode::kDrained, seat.dismissed};
   const std::string id = from + "#" + std::to_string(request.request);
   if (seat.number != 0 && seat.request == id) return seat.number;  // A repeat.
   if (seat.number != 0) End(record, seat, "it joins again");
-  seat = {request.actor, request.incarnation, ++record.joins, from, id};
+  seat = {request.actor, request.incarnation, ++record.joins, from, id, "", ""};
   of_actor_[request.actor].insert(name);
   TellOrder(record);
   Keep(name);
@@ -299,6 +302,64 @@ void CollectiveGroups::OwnerGone(Time now, const std::string& owner) {
     if (record.spec.owner == owner) gone.push_back(name);
   }
   for (const std::string& name : gone) Remove(now, name, "who had made it has ended");
+}
+
+void CollectiveGroups::SetMembers(Time now, const std::string& name, uint32_t min_size,
+                                  uint32_t max_size, const std::vector<std::string>& actors) {
+  if (actors.empty()) return Remove(now, name, "its group of actors has ended");
+  const bool made = !groups_.contains(name);
+  Record& record = groups_[name];
+  if (made) {
+    ended_.erase(name);
+    record.spec.name = name;
+    record.spec.elastic = true;
+    record.spec.min_size = min_size;
+    record.life = record.joins = seams_.first_number();
+  }
+  record.spec.size = max_size;
+  record.spec.actors = actors;
+  for (const std::string& actor : actors) {
+    if (std::ranges::find(record.seats, actor, &Record::Seat::actor) != record.seats.end())
+      continue;
+    record.seats.emplace_back().actor = actor;
+    of_actor_[actor].insert(name);
+  }
+  if (made) Open(record);
+  Keep(name);
+}
+
+void CollectiveGroups::Drain(const std::string& name, const std::string& actor,
+                             const std::string& reason) {
+  const auto it = groups_.find(name);
+  if (it == groups_.end()) return;
+  const auto seat = std::ranges::find(it->second.seats, actor, &Record::Seat::actor);
+  if (seat == it->second.seats.end()) return;
+  seat->leaving = reason;
+  Keep(name);
+  if (seat->number != 0) seams_.groups->Drain(GroupName(name), MemberOf(*seat), reason);
+}
+
+void CollectiveGroups::Dismiss(const std::string& name, const std::vector<std::string>& actors,
+                               const std::string& reason) {
+  const auto it = groups_.find(name);
+  if (it == groups_.end()) return;
+  std::vector<Record::Seat*> members;
+  for (Record::Seat& seat : it->second.seats) {
+    if (std::ranges::count(actors, seat.actor) == 0) continue;
+    seat.dismissed = reason;
+    // They hear this first, and only then that the others have left.
+    if (seat.number != 0) Expel(seat.process, GroupName(name), reason, true);
+    if (seat.number != 0) members.push_back(&seat);
+  }
+  for (Record::Seat* seat : members) End(it->second, *seat, reason);
+  Keep(name);
+}
+
+void CollectiveGroups::Readmit(const std::string& name) {
+  const auto it = groups_.find(name);
+  if (it == groups_.end()) return;
+  for (Record::Seat& seat : it->second.seats) seat.dismissed.clear();
+  Keep(name);
 }
 
 void CollectiveGroups::Remove(Time now, const std::string& name, const std::string& reason) {
@@ -397,10 +458,11 @@ bool CollectiveGroups::OnReport(const std::string& from, const std::string& grou
 }
 
 void CollectiveGroups::Expel(const std::string& process, const std::string& group,
-                             const std::string& reason) {
+                             const std::string& reason, bool for_good) {
   groups::Command command;
   command.kind = groups::CommandKind::kExpel;
   const bool over =
+      for_good ||
       !groups_.contains(group.substr(std::string_view(actors::kCollectivePrefix).size()));
   command.expel = over ? groups::ExpelKind::kEnded : groups::ExpelKind::kFenced;
   command.reason = reason;

@@ -39,12 +39,14 @@ struct CollectiveRecord {
   struct Seat {
     std::string actor;  // Empty: free.
     uint64_t incarnation = 0;
-    uint64_t number = 0;  // 0: not joined.
-    std::string process;  // Where its commands go.
-    std::string request;  // That made it a member.
+    uint64_t number = 0;    // 0: not joined.
+    std::string process;    // Where its commands go.
+    std::string request;    // That made it a member.
+    std::string leaving;    // Why it is to leave; empty: it is not.
+    std::string dismissed;  // Why it may not join for a while; empty: it may.
     template <class A>
     void Fields(A& a) {
-      a(actor, incarnation, number, process, request);
+      a(actor, incarnation, number, process, request, leaving, dismissed);
     }
   };
   actors::CollectiveSpec spec;
@@ -82,6 +84,16 @@ class CollectiveGroups {
   // Something has changed about the actor.
   void OnActor(Time now, const std::string& actor);
   void OwnerGone(Time now, const std::string& owner);
+  // The elastic group of a group of actors is to have these members, and ends with them: none.
+  void SetMembers(Time now, const std::string& name, uint32_t min_size, uint32_t max_size,
+                  const std::vector<std::string>& actors);
+  // A member leaves it at the next boundary of all, and does not come back.
+  void Drain(const std::string& name, const std::string& actor, const std::string& reason);
+  // These members are out of it at once, until all are taken in again.
+  void Dismiss(const std::string& name, const std::vector<std::string>& actors,
+               const std::string& reason);
+  void Readmit(const std::string& name);
+  [[nodiscard]] bool Has(const std::string& name) const { return groups_.contains(name); }
   void OnTick(Time now);
   void RefreshKeys();
   [[nodiscard]] std::vector<actors::CollectiveStatus> List() const;
@@ -102,7 +114,8 @@ class CollectiveGroups {
   void Open(const Record& record);
   void TellOrder(const Record& record);
   void Keep(const std::string& name);
-  void Expel(const std::string& process, const std::string& group, const std::string& reason);
+  void Expel(const std::string& process, const std::string& group, const std::string& reason,
+             bool for_good = false);
   [[nodiscard]] std::string Describe(const Record& record, const Record::Seat& seat) const;
   [[nodiscard]] actors::CollectiveStatus StatusOf(const Record& record) const;
   [[nodiscard]] Error NoGroup(const std::string& name) const;

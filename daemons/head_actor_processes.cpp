@@ -286,9 +286,10 @@ void HeadActors::OnNodeGone(const std::string& node, const std::string& how) {
   answers_.erase(node);
 }
 
-void HeadActors::OnNodeDrain(const std::string& node, const std::string& reason) {
+void HeadActors::OnNodeDrain(const std::string& node, const std::string& reason,
+                             const std::function<bool(const std::string& actor)>& elsewhere) {
   actors::DirectoryActions actions;
-  directory_.Drain(Now(), node, "node " + node + " is drained: " + reason, actions);
+  directory_.Drain(Now(), node, "node " + node + " is drained: " + reason, actions, elsewhere);
   Do(actions);
 }
 

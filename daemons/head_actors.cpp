@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/actor_group_protocol.h"
 #include "daemons/actor_lease.h"
 #include "daemons/actor_link.h"
 #include "runtime/log.h"
@@ -371,7 +372,7 @@ void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& f
 }
 
 void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& create) {
-  actors::ActorAnswer answer{create.request, {}, {}, {}};
+  actors::ActorAnswer answer{create.request, {}, {}, {}, {}, {}};
   const bool repeated = directory_.Find(create.spec.actor) != nullptr;
   Result<LeaseRequest> lease = LeaseFor(create.spec, 1);
   actors::DirectoryActions actions;
@@ -391,6 +392,46 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
   AnswerWhenKept(from, std::move(answer));
 }
 
+Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least) {
+  actors::DirectoryActions actions;
+  for (const actors::ActorSpec& spec : members) {
+    const Result<actors::ActorAddress> made = directory_.Create(Now(), spec, actions);
+    if (!made.ok()) return made.error();
+  }
+  // Those with a place of their own in mind, or in a placement group, ask one by one.
+  std::vector<LeaseRequest> gang;
+  for (const actors::ActorSpec& spec : members) {
+    Result<LeaseRequest> lease = LeaseFor(spec, 1);
+    if (at_least > 1 && lease.ok() && lease->group.empty() && lease->node.empty())
+      gang.push_back(std::move(*lease));
+  }
+  if (gang.size() < members.size()) gang.clear();
+  if (!gang.empty()) {
+    std::erase_if(actions, [](const actors::DirectoryAction& action) {
+      return std::holds_alternative<actors::WantPlace>(action);
+    });
+  }
+  Do(actions);
+  if (gang.empty()) return Status::Ok();
+  for (const LeaseRequest& lease : gang) waiting_.insert(lease.id);
+  const PlacementStrategy strategy = gang[0].strategy;
+  seams_.schedule(sched::RequestGang{std::move(gang), strategy, at_least});
+  return Status::Ok();
+}
+
+void HeadActors::EndActor(const std::string& actor, const std::string& reason) {
+  actors::DirectoryActions actions;
+  (void)directory_.Kill(Now(), actor, false, reason, "", actions);
+  Do(actions);
+}
+
+void HeadActors::TellToLeave(const std::string& id, const std::string& reason) {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor == nullptr || actor->life.process.empty()) return;
+  const actors::LeaveActor leave{id, actor->life.incarnation, reason};
+  (void)seams_.transport->Send(actor->life.process, wire::Encode(actors::kFrameLeaveActor, leave));
+}
+
 // What it promises, the next head will hold.
 void HeadActors::AnswerWhenKept(const std::string& to, actors::ActorAnswer answer) {
   const std::string name = to + "#" + std::to_string(answer.request);
@@ -400,7 +441,7 @@ void HeadActors::AnswerWhenKept(const std::string& to, actors::ActorAnswer answe
 }
 
 void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& request) {
-  actors::ActorAnswer answer{request.request, {}, {}, {}};
+  actors::ActorAnswer answer{request.request, {}, {}, {}, {}, {}};
   actors::DirectoryActions actions;
   Status status = Status::Ok();
   if (request.kind == "kill" || request.kind == "restart") {

@@ -75,7 +75,9 @@ class HeadActors {
   // sent to it by now.
   void OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers);
   void OnNodeGone(const std::string& node, const std::string& how);
-  void OnNodeDrain(const std::string& node, const std::string& reason);
+  // `elsewhere` says which actors somebody else takes care of.
+  void OnNodeDrain(const std::string& node, const std::string& reason,
+                   const std::function<bool(const std::string& actor)>& elsewhere);
   // The scheduler's word on leases that begin with kActorLease.
   void OnGranted(const sched::Granted& granted);
   void OnRevoked(const sched::Revoked& revoked);
@@ -89,6 +91,17 @@ class HeadActors {
   void OnStopped(Duration stopped);  // The head was stopped for so long.
   // It has something that goes with it; from now on its silence matters.
   void Own(const std::string& owner) { owners_[owner] = Now(); }
+  // And where it is told what its actors print.
+  void OwnFrom(const std::string& owner, const std::string& peer) {
+    Own(owner);
+    owner_peers_[owner] = peer;
+  }
+  // Members of a group, with room for `at_least` of them at once if that is not 0. Again is no
+  // error.
+  [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least);
+  void EndActor(const std::string& actor, const std::string& reason);
+  // Its process lets it finish what it does, and ends then.
+  void TellToLeave(const std::string& actor, const std::string& reason);
   void OwnerGone(const std::string& owner, const std::string& reason);
   void RefreshKeys();
   [[nodiscard]] int64_t PidOf(const std::string& process) const {

@@ -156,6 +156,7 @@ void HeadService::WriteAll() {
   actors_.RefreshKeys();
   placement_groups_.RefreshKeys();
   collective_groups_.RefreshKeys();
+  actor_groups_.RefreshKeys();
 }
 
 WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {

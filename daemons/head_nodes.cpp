@@ -171,7 +171,11 @@ void HeadService::ApplyNodes(const NodeDecision& decision) {
       Save(job);
       Fill(job);
     }
-    actors_.OnNodeDrain(change.id, change.reason);
+    const Duration limit = nodes_.nodes().at(change.id).drain_deadline - Now();
+    actors_.OnNodeDrain(change.id, change.reason, [&](const std::string& actor) {
+      return actor_groups_.OnNodeDrain(Now(), actor, "node " + change.id + ": " + change.reason,
+                                       std::max(limit, Duration::zero()));
+    });
   }
 }
 

@@ -16,8 +16,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kTick = milliseconds(200);
-constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
-constexpr size_t kReasonsPerTick = 50;               // They take a look at the whole cluster.
+constexpr size_t kReasonsPerTick = 50;  // They take a look at the whole cluster.
 // Of a job's events that its driver has not seen: workers with large payloads wait then.
 constexpr uint64_t kUnseenBytesMax = uint64_t{256} << 20;
 // In memory: a report that finds no room is dropped. Large ones lie in files.
@@ -25,133 +24,6 @@ constexpr uint64_t kUnseenReportBytesMax = uint64_t{24} << 20;
 constexpr uint64_t kErrorBytesMax = uint64_t{16} << 20;  // Of a pickled exception.
 
 }  // namespace
-
-HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* store,
-                         HeadOptions options)
-    : transport_(transport),
-      store_lane_(store_lane),
-      store_(store),
-      options_(options),
-      log_id_(RandomId()),
-      nodes_(NodeTableOptions{options.node_suspect, options.node_dead, 5 * options.node_dead,
-                              seconds(600)}),
-      scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
-      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
-      records_(&transport->loop(), store_lane, store, options.key_ttl, [this] { WriteAll(); }),
-      actors_({transport, store_lane, store, &records_,
-               [this](const SchedulerEvent& event) { Schedule(event); },
-               [this](const std::string& node, const StartWorker& start) {
-                 (void)transport_->Send(node_links_[node].peer,
-                                        wire::Encode(kFrameStartWorker, start));
-               },
-               [this](const std::string& node, const std::string& process, int signal,
-                      const std::string& reason) {
-                 (void)transport_->Send(
-                     node_links_[node].peer,
-                     wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
-               },
-               [this](const std::string& actor) { collective_groups_.OnActor(Now(), actor); },
-               [this](const std::string& owner) {
-                 placement_groups_.OwnerGone(owner);
-                 collective_groups_.OwnerGone(Now(), owner);
-               },
-               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); }},
-              {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
-      placement_groups_(
-          {[this](const SchedulerEvent& event) { Schedule(event); },
-           [this](const std::string& group) { return scheduler_.FindGroup(group); },
-           [this](const std::string& key, std::string record) {
-             record.empty() ? records_.Delete(key) : records_.Put(key, std::move(record));
-           },
-           [this](const std::string& name, std::function<void()> then) {
-             records_.WhenKept(name, std::move(then));
-           },
-           [this](const std::string& to, const actors::ActorAnswer& answer) {
-             (void)transport_->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
-           }}),
-      collective_groups_(
-          {&groups_, [this](const std::string& actor) { return actors_.directory().Find(actor); },
-           [this](const std::string& process, const std::string& frame) {
-             return transport_->Send(process, frame);
-           },
-           [this](const std::string& key, std::string record) {
-             record.empty() ? records_.Delete(key) : records_.Put(key, std::move(record));
-           },
-           [this](const std::string& name, std::function<void()> then) {
-             records_.WhenKept(name, std::move(then));
-           },
-           [this](std::function<void()> then) {
-             transport_->loop().Post([alive = alive_, then = std::move(then)] {
-               if (*alive) then();
-             });
-           },
-           [] { return std::stoull(RandomId().substr(0, 8), nullptr, 16) << 20; }}),
-      logs_({[this](const std::string& node) { return Reachable(node); },
-             [this](const std::string& node, const ReadLog& read) {
-               (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameReadLog, read));
-             },
-             [this](const std::string& driver, uint64_t request, const Status& status,
-                    const std::string& json) { Reply(driver, request, status, json); }}) {}
-
-HeadService::~HeadService() { *alive_ = false; }
-
-Status HeadService::Start() {
-  Result<std::map<std::string, std::string>> records = Records::Load(*store_, "job/");
-  if (!records.ok()) return records.error().WithContext("cannot read the jobs");
-  Result<std::map<std::string, std::string>> actors = Records::Load(*store_, "actor/");
-  if (!actors.ok()) return actors.error().WithContext("cannot read the actors");
-  Result<std::map<std::string, std::string>> groups = Records::Load(*store_, kGroupRecords);
-  if (!groups.ok()) return groups.error().WithContext("cannot read the placement groups");
-  Result<std::map<std::string, std::string>> collectives =
-      Records::Load(*store_, kCollectiveRecords);
-  if (!collectives.ok())
-    return collectives.error().WithContext("cannot read the collective groups");
-  transport_->loop().Post([this, alive = alive_, records = std::move(*records),
-                           actors = std::move(*actors), groups = std::move(*groups),
-                           collectives = std::move(*collectives)] {
-    if (!*alive) return;
-    if (!records.empty() || !actors.empty() || !groups.empty())
-      Recover(Now() + options_.confirm_grace);
-    for (const auto& [key, value] : records) {
-      if (!key.ends_with("/spec")) continue;
-      const auto spec = ReadRecord<JobSpec>(kFrameSubmitJob, key, value);
-      if (!spec) continue;
-      Job job;
-      job.spec = *spec;
-      const auto state = records.find("job/" + spec->job + "/state");
-      if (state == records.end()) continue;
-      const auto record = ReadRecord<JobRecord>(kFrameJobCommand, state->first, state->second);
-      Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
-      if (!record || !need.ok()) continue;
-      job.record = *record;
-      job.need = *need;
-      job.state = "running";
-      job.submitted = job.driver_heard = Now();
-      job.confirm_by = Now() + options_.confirm_grace;
-      const std::string name = spec->job;
-      const std::string results = "job/" + name + kResult;
-      for (auto it = records.lower_bound(results);
-           it != records.end() && it->first.starts_with(results); ++it)
-        job.results[it->first.substr(results.size())] = {it->second, nullptr};
-      Job& stored = jobs_[name] = std::move(job);
-      metrics::Add(metrics::Id::kJobsRecovered);
-      LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
-      OpenGroup(stored);
-    }
-    placement_groups_.Restore(groups);  // Before those that are in them.
-    for (const auto& [id, group] : placement_groups_.groups())
-      if (!group.spec.detached) actors_.Own(group.spec.owner);
-    actors_.Restore(actors);
-    collective_groups_.Restore(Now(), collectives);
-    for (const actors::CollectiveStatus& group : collective_groups_.List())
-      if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
-    records_.Mark();
-    transport_->SetHandler(
-        [this](const std::string& from, const std::string& frame) { OnFrame(from, frame); });
-    OnTick();
-  });
-  return Status::Ok();
-}
 
 template <class T, class F>
 void HeadService::On(uint8_t type, const std::string& frame, F&& handler) {
@@ -176,6 +48,11 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       return On<actors::GroupRequest>(*type, frame, [&](const auto& m) {
         if (m.kind == "create" && !m.spec.detached) actors_.Own(m.spec.owner);
         placement_groups_.OnRequest(Now(), from, m);
+      });
+    case actors::kFrameActorGroupRequest:
+      return On<actors::ActorGroupRequest>(*type, frame, [&](const auto& m) {
+        if (m.verb == actors::ActorGroupVerb::kCreate) actors_.OwnFrom(m.spec.owner, from);
+        actor_groups_.OnRequest(Now(), from, m);
       });
     case actors::kFrameCollectiveRequest:
       return On<actors::CollectiveRequest>(*type, frame, [&](const auto& m) {
@@ -481,6 +358,7 @@ void HeadService::OnTick() {
   if (recover_until_ <= Now()) placement_groups_.Recovered();
   placement_groups_.OnTick(Now(), options_.embedded && !offered_.empty());
   collective_groups_.OnTick(Now());
+  actor_groups_.OnTick(Now());
   logs_.OnTick(Now());
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);

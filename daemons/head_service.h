@@ -17,6 +17,7 @@
 
 #include "collective_groups/group_service.h"
 #include "daemons/collective_groups.h"
+#include "daemons/head_actor_groups.h"
 #include "daemons/head_actors.h"
 #include "daemons/job.h"
 #include "daemons/log_requests.h"
@@ -30,6 +31,8 @@
 #include "scheduler/scheduler.h"
 
 namespace troupe::daemons {
+
+inline constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
 
 struct HeadOptions {
   bool embedded = false;  // Only this machine: what does not fit now never will.
@@ -216,6 +219,7 @@ class HeadService {
   HeadActors actors_;
   PlacementGroups placement_groups_;
   CollectiveGroups collective_groups_;
+  HeadActorGroups actor_groups_;
   std::atomic<bool> going_down_{false};
   LogRequests logs_;
   Usage usage_;

@@ -75,6 +75,22 @@ Json CollectiveJson(const actors::CollectiveStatus& group) {
           {"members", seats}};
 }
 
+Json ActorGroupJson(const ActorGroupStatus& group) {
+  Json members = Json::array();
+  for (const ActorGroupStatus::Member& m : group.members) {
+    members.push_back({{"number", m.number},
+                       {"actor", m.actor},
+                       {"incarnation", m.incarnation},
+                       {"state", GroupMemberStateName(m.state)},
+                       {"reason", m.reason}});
+  }
+  return {{"id", group.id},       {"name", group.name},
+          {"type", group.type},   {"min_size", group.min_size},
+          {"size", group.size},   {"max_size", group.max_size},
+          {"ended", group.ended}, {"reason", group.reason},
+          {"members", members}};
+}
+
 }  // namespace
 
 void HeadService::OnQuery(const std::string& from, const Query& query) {
@@ -151,7 +167,8 @@ std::string HeadService::StateJson() {
              {"placement_groups", Json::array()},
              {"processes", Json::array()},
              {"waiting", Json::array()},
-             {"collective_groups", Json::array()}};
+             {"collective_groups", Json::array()},
+             {"actor_groups", Json::array()}};
   std::map<std::string, sched::NodeStatus> offered;
   for (sched::NodeStatus& node : scheduler_.Nodes()) offered[node.id] = std::move(node);
   for (const auto& [id, record] : nodes_.nodes()) {
@@ -183,6 +200,8 @@ std::string HeadService::StateJson() {
     state["placement_groups"].push_back(GroupJson(group));
   for (const actors::CollectiveStatus& group : collective_groups_.List())
     state["collective_groups"].push_back(CollectiveJson(group));
+  for (const ActorGroupStatus& group : actor_groups_.List())
+    state["actor_groups"].push_back(ActorGroupJson(group));
   for (const sched::LeaseStatus& lease : scheduler_.Leases()) {
     if (lease.state != sched::LeaseState::kPending || state["waiting"].size() >= kListMax) continue;
     state["waiting"].push_back({{"id", lease.id},

@@ -270,7 +270,7 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
 
 void PlacementGroups::Answer(const std::string& to, uint64_t request, const std::string& group,
                              const Status& status) {
-  actors::ActorAnswer answer{request, {}, {}, {}};
+  actors::ActorAnswer answer{request, {}, {}, {}, {}, {}};
   if (!status.ok()) answer.error = actors::ToChain(status.error());
   if (const auto it = groups_.find(group); status.ok() && it != groups_.end())
     answer.group = StatusOf(it->second);

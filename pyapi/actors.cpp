@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <utility>
 
+#include "actors/placing.h"
 #include "actors/runtime.h"
 #include "actors/task_pool.h"
 #include "daemons/actor_link.h"
 #include "daemons/actor_process.h"
 #include "daemons/process_groups.h"
 #include "pyapi/actor_calls.h"
+#include "pyapi/actor_groups.h"
 #include "pyapi/actor_instance.h"
 #include "pyapi/collectives.h"
 #include "pyapi/placement_groups.h"
@@ -182,10 +184,35 @@ class PyActors {
                                   [found](auto address) { found.Complete(std::move(address)); });
     return Refer(Await(found, limit_s + 1));
   }
-  py::dict Group(const std::string& kind, const py::dict& options, double limit_s) {
+  py::dict PlacementGroup(const std::string& kind, const py::dict& options, double limit_s) {
     const Future<PlacementGroupStatus> answer =
         actors::AskGroupLater(system_.get(), GroupRequestOf(kind, options), Seconds(limit_s));
     return GroupDict(Await(answer, limit_s + 1));
+  }
+  // Its result is for core.actor_group_status.
+  std::unique_ptr<PyCall> Group(const std::string& verb, const py::dict& options, double limit_s) {
+    actors::ActorGroupRequest request = ActorGroupRequestOf(verb, options);
+    if (options.contains("type")) {
+      const ActorOptions o = OptionsOf(options["options"].cast<py::dict>());
+      if (system_->supervisor() == nullptr)
+        Raise(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
+      request.spec.group = actors::kActorGroupId + RandomId();
+      request.spec.member =
+          actors::SpecOf(*system_.get(), o,
+                         actors::MakeBlueprint(o.limits(), options["type"].cast<std::string>(),
+                                               options["arguments"].cast<std::string>()));
+      request.spec.member.actor.clear();
+    }
+    const auto state = std::make_shared<CallState>();
+    py::gil_scoped_release release;
+    actors::AskActorGroupLater(
+        system_.get(), std::move(request), Seconds(limit_s),
+        [state](Result<ActorGroupStatus> status) {
+          state->Complete(status.ok() ? Result<std::string>(
+                                            wire::Encode(actors::kFrameActorGroupRequest, *status))
+                                      : Result<std::string>(status.error()));
+        });
+    return std::make_unique<PyCall>(state, nullptr);
   }
   py::dict Collective(const std::string& kind, const py::dict& options, double limit_s) {
     const actors::CollectiveRequest request = CollectiveRequestOf(kind, options);
@@ -480,13 +507,16 @@ py::object MakeWorkerActors(daemons::WorkerClient* client) {
 
 void BindActors(py::module_& m) {
   BindCalls(m);
+  BindActorGroups(m);
   BindPlainValues(m);
   BindRequest(m);
   m.attr("TASK_RUNNER") = actors::kTaskRunner;
   py::class_<PyActors, std::shared_ptr<PyActors>>(m, "Actors")
       .def("spawn", &PyActors::Spawn, py::arg("type"), py::arg("arguments"), py::arg("options"))
       .def("lookup", &PyActors::Lookup, py::arg("name"), py::arg("timeout_s"))
-      .def("group", &PyActors::Group, py::arg("kind"), py::arg("options"), py::arg("timeout_s"))
+      .def("placement_group", &PyActors::PlacementGroup, py::arg("kind"), py::arg("options"),
+           py::arg("timeout_s"))
+      .def("group", &PyActors::Group, py::arg("verb"), py::arg("options"), py::arg("timeout_s"))
       .def("collective", &PyActors::Collective, py::arg("kind"), py::arg("options"),
            py::arg("timeout_s"))
       .def("enter_collective", &PyActors::EnterCollective, py::arg("name"), py::arg("size"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from troupe._context import current, exit_actor
 from troupe._context import current as get_runtime_context
+from troupe._groups import ActorGroup, GroupEvent, GroupMember, get_group
 from troupe._placement import (
     PlacementGroup,
     get_placement_group,
@@ -40,6 +41,7 @@ from troupe.errors import (
     ActorUnavailableError,
     CollectiveGroupChangedError,
     CollectiveGroupError,
+    CollectiveGroupLeftError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
     DrainedError,
@@ -64,6 +66,7 @@ from troupe.handle import RunHandle
 __all__ = [
     "ActorDiedError",
     "ActorError",
+    "ActorGroup",
     "ActorHandle",
     "ActorNameTakenError",
     "ActorNotFoundError",
@@ -71,12 +74,15 @@ __all__ = [
     "ActorUnavailableError",
     "CollectiveGroupChangedError",
     "CollectiveGroupError",
+    "CollectiveGroupLeftError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
     "DrainedError",
     "ElasticExecutor",
     "Executor",
     "GetTimeoutError",
+    "GroupEvent",
+    "GroupMember",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "JobCancelled",
@@ -102,6 +108,7 @@ __all__ = [
     "exit_actor",
     "get",
     "get_actor",
+    "get_group",
     "get_placement_group",
     "get_runtime_context",
     "init",

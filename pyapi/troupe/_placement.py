@@ -150,7 +150,7 @@ def _ask(kind: str, options: dict[str, Any], what: str, limit: float = _ASK_S) -
     session = _session.current()
     session.check()
     try:
-        return dict(session.actors.group(kind, options, limit))
+        return dict(session.actors.placement_group(kind, options, limit))
     except RuntimeError as error:
         code = getattr(error, "code", None)
         message = f"{what}: {getattr(error, 'message', None) or error}"

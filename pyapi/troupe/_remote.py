@@ -7,12 +7,15 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from troupe import _calls, _native, _options, _refs, _session
 from troupe._refs import ObjectRef
 from troupe._streams import RemoteGenerator
 from troupe.errors import ActorNotFoundError, PlacementError, TroupeError
+
+if TYPE_CHECKING:
+    from troupe import _groups
 
 _ASK_S = 30.0
 _DESCRIBE_S = 90.0
@@ -101,6 +104,50 @@ class ActorClass:
             ActorNameTakenError: a living actor has this name.
             SerializationError: the class or an argument cannot be pickled.
         """
+        session, packed, native, methods = self.packed(args, kwargs)
+        if packed.holds:  # A restart needs them again.
+            session.keep(packed)
+        ref = _calls.native_errors(f"{self.__name__}()", _refs.PYTHON, lambda: session.actors.spawn(
+            self.__name__, packed.payload, native))
+        return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
+                           _retries(self._options.get("max_task_retries")))
+
+
+    def group(
+        self, size: Optional[int] = None, *, min_size: Optional[int] = None,
+        max_size: Optional[int] = None, name: str = "", lifetime: Optional[str] = None,
+        below_min_timeout: float = 600.0,
+    ) -> _groups.GroupMaker:
+        """Several actors of this class, as one: ``Trainer.group(size=4).remote(plan)``.
+
+        Args:
+            size: members to start with; ``min_size`` if it is left out.
+            min_size: that many get their places at once, and are needed; default: ``size``.
+            max_size: it can be resized up to this; default: ``size``.
+            name: unique among the cluster's groups, for :func:`troupe.get_group`; also that of the
+                elastic collective group that its members are in.
+            lifetime: ``"detached"``: it outlives its creator.
+            below_min_timeout: it ends after so many seconds with fewer than ``min_size`` alive.
+
+        Members are restarted as often as they die, unless ``max_restarts`` says otherwise.
+
+        Raises:
+            TypeError, ValueError: the sizes contradict, or an option is not for groups.
+        """
+        from troupe import _groups
+
+        return _groups.maker(self, self._options, size, min_size, max_size, name, lifetime,
+                             below_min_timeout)
+
+    @property
+    def restarts_chosen(self) -> bool:
+        """Whether ``max_restarts`` was given."""
+        return "max_restarts" in self._options
+
+    def packed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_session.Session, _calls.Packed, dict[str, Any], dict[str, bool]]:
+        """The session, the class with these arguments, the native options, the methods."""
         session = _session.current()
         session.check()
         methods, is_async = self._look()
@@ -110,14 +157,8 @@ class ActorClass:
         refs = _calls.refs_in(args, kwargs)
         if refs:
             _refs.get(refs)
-        what = f"{self.__name__}()"
-        packed = _calls.Packed(session, what, args, kwargs, self._dumped)
-        if packed.holds:  # A restart needs them again.
-            session.keep(packed)
-        ref = _calls.native_errors(what, _refs.PYTHON, lambda: session.actors.spawn(
-            self.__name__, packed.payload, native))
-        return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
-                           _retries(self._options.get("max_task_retries")))
+        packed = _calls.Packed(session, f"{self.__name__}()", args, kwargs, self._dumped)
+        return session, packed, native, methods
 
 
 def methods_of(cls: type) -> dict[str, bool]:

@@ -35,6 +35,7 @@ from troupe.errors import (
     ActorNotFoundError,
     CollectiveGroupChangedError,
     CollectiveGroupError,
+    CollectiveGroupLeftError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
     NotInWorkerError,
@@ -452,7 +453,7 @@ class _translated:
             "epoch_changed": CollectiveGroupChangedError, "mismatch": CollectiveMismatchError,
             "deadline_exceeded": CollectiveTimeoutError, "invalid_argument": ValueError,
             "already_exists": ValueError, "peer_gone": ActorNotFoundError,
-            "not_found": CollectiveGroupError, "drained": CollectiveGroupError,
+            "not_found": CollectiveGroupError, "drained": CollectiveGroupLeftError,
             "fenced": _PutAsideError, "cancelled": CollectiveGroupError,
         }
         raise kinds.get(code, TroupeError)(message) from None

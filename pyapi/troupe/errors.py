@@ -54,6 +54,10 @@ class CollectiveGroupChangedError(CollectiveGroupError):
     """
 
 
+class CollectiveGroupLeftError(CollectiveGroupError, DrainedError):
+    """This actor is to leave a collective group, or the group has ended: there is no next step."""
+
+
 class CollectiveTimeoutError(CollectiveGroupError, TimeoutError):
     """Not every member that a collective needs has called it in time."""
 

@@ -1,4 +1,4 @@
-"""``troupe groups``: runs with their groups, collective groups of actors, placement groups."""
+"""``troupe groups``: runs, groups of actors, collective groups, placement groups."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from troupe import cluster_cli
 from troupe.cluster_cli import amounts, table
 
-_KINDS = ("groups", "collective_groups", "placement_groups")
+_KINDS = ("groups", "actor_groups", "collective_groups", "placement_groups")
 
 
 def add_command(commands: Any) -> None:
     """Adds the subcommand to the parser of ``troupe``."""
-    parser = commands.add_parser("groups", help="runs, collective groups, placement groups")
+    parser = commands.add_parser("groups", help="runs, groups of actors, collective groups, "
+                                 "placement groups")
     cluster_cli.asking(parser).set_defaults(action=cluster_cli.guarded(_groups))
 
 
@@ -25,6 +26,15 @@ def _draw(state: dict[str, Any]) -> None:
     table(("RUN", "NAME", "STATE", "EPOCH", "WORKERS", "REASON"),
           [(g["job"], g["name"], g["state"], g["epoch"], f"{len(g['workers'])}/{g['target']}",
             g["reason"]) for g in state["groups"]])
+    if state["actor_groups"]:
+        print()
+        table(("ACTOR GROUP", "TYPE", "STATE", "ALIVE", "SIZE", "REASON"),
+              [(g["name"], g["type"], "ended" if g["ended"] else "running",
+                sum(m["state"] == "alive" for m in g["members"]),
+                f"{g['min_size']} <= {g['size']} <= {g['max_size']}",
+                g["reason"] or "; ".join(f"{m['number']} {m['state']}: {m['reason']}"
+                                         for m in g["members"] if m["state"] != "alive"))
+               for g in state["actor_groups"]])
     if state["collective_groups"]:
         print()
         table(("COLLECTIVE GROUP", "STATE", "EPOCH", "MEMBERS", "REASON"),

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/actor_group_protocol.h"
 #include "runtime/loopback_transport.h"
 #include "tests/unit/actors/mailing.h"
 
@@ -61,6 +62,7 @@ class FakeSupervisor final : public Supervisor {
   void Lookup(const std::string&, Duration, OnAddress) override {}
   void Group(GroupRequest, Duration, OnGroup) override {}
   void Collective(CollectiveRequest, Duration, OnCollective) override {}
+  void Actors(ActorGroupRequest, Duration, OnActorGroup) override {}
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override { ++followed[actor]; }
   void Unfollow(const std::string& actor) override {

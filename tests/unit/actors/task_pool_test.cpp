@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/actor_group_protocol.h"
 #include "actors/actor_system.h"
 #include "actors/cluster_protocol.h"
 #include "runtime/loopback_transport.h"
@@ -64,6 +65,7 @@ class Asked final : public Supervisor {
   void Lookup(const std::string&, Duration, OnAddress) override {}
   void Group(GroupRequest, Duration, OnGroup) override {}
   void Collective(CollectiveRequest, Duration, OnCollective) override {}
+  void Actors(ActorGroupRequest, Duration, OnActorGroup) override {}
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string&) override {}
   void Unfollow(const std::string&) override {}
