@@ -46,11 +46,11 @@ class ActorGroupsTest : public ::testing::Test {
   template <class F>
   Status Did(F change) {
     ActorGroupActions actions;
-    const Status status = change(actions);
-    Do(std::move(actions));
+    Status status = change(actions);
+    Do(actions);
     return status;
   }
-  void Do(ActorGroupActions actions) {
+  void Do(const ActorGroupActions& actions) {
     for (const ActorGroupAction& action : actions) {
       if (const auto* start = std::get_if<StartMembers>(&action)) {
         at_least_ = start->at_least;
@@ -399,7 +399,7 @@ TEST_P(RandomLives, KeepWhatIsPromised) {
       groups_ = ActorGroups();
       ActorGroupActions actions;
       groups_.Restore(now_, record, actions);
-      Do(std::move(actions));
+      Do(actions);
       for (const auto& [id, life] : std::map<std::string, Life>(lives_)) Say(id, life.state);
       Check();
     }
