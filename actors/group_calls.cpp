@@ -131,8 +131,10 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
       for (const ActorGroupStatus::Member& m : status->members) {
         const auto known = parts_.find(m.number);
         if (known != parts_.end()) {
-          known->second.there = true;
-        } else if (!returned_ && m.state != GroupMemberState::kDraining) {
+          // Who has not begun when enough have returned is not waited for.
+          known->second.there =
+              returned_ < status->min_size || m.state != GroupMemberState::kStarting;
+        } else if (returned_ == 0 && m.state != GroupMemberState::kDraining) {
           const ActorAddress address{
               m.actor, std::max<uint64_t>(1, m.incarnation), status->type, {}, true};
           Part& part = parts_[m.number];
@@ -204,7 +206,7 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
       const bool stays = status.ok() && std::ranges::any_of(status->members, [&](const auto& m) {
                            return m.number == number && m.state != GroupMemberState::kDraining;
                          });
-      returned_ = returned_ || stays;
+      returned_ += stays ? 1 : 0;
     }
     (void)OnStatus(status);
   }
@@ -247,7 +249,7 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
   std::function<void(Result<GroupResults>)> done_;
   std::shared_ptr<Follower> follower_;  // Holds this until it is over.
   std::map<uint32_t, Part> parts_;
-  bool returned_ = false;  // Somebody has: nobody else begins.
+  uint32_t returned_ = 0;  // Of those that stay: nobody else begins.
   bool finished_ = false;
 };
 

@@ -387,7 +387,7 @@ class _Run:
         self._calls: dict[int, ObjectRef] = {}
         self._returned: set[int] = set()
         self._left: set[int] = set()
-        self._stayed = False  # Who has returned was not told to leave: nobody else begins.
+        self._stayed = 0  # Have returned, and were not told to leave: nobody else begins.
         self._there: set[int] = set()
         self._over = False
 
@@ -417,7 +417,7 @@ class _Run:
             error = _translated(problem, f"group {self._group.name!r}")
         with self._lock:
             self._returned.add(number)
-            self._stayed |= status is not None and any(
+            self._stayed += status is not None and any(
                 m["number"] == number and m["state"] != "draining" for m in status["members"])
         self._on_status(status, error)
 
@@ -432,7 +432,10 @@ class _Run:
             if self._over:
                 return False
             if not status["ended"]:
-                self._there = {m["number"] for m in status["members"]}
+                # Who has not begun when enough have returned is not waited for.
+                self._there = {
+                    m["number"] for m in status["members"]
+                    if self._stayed < status["min_size"] or m["state"] != "starting"}
             for m in status["members"]:
                 if m["number"] in self._calls or self._stayed or m["state"] == "draining":
                     continue

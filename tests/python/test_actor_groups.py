@@ -107,6 +107,15 @@ class TestCalls:
         assert time.monotonic() - began < 30  # Not until the others have slept enough.
         group.end()
 
+    def test_nobody_waits_for_those_that_find_no_room(self, name: str, tmp_path: Path) -> None:
+        group = Trainer.options(num_cpus=10).group(1, max_size=2, name=name).remote(name)
+        run = group.wait_for.run(str(tmp_path / "go"))
+        group.resize(2)
+        until(lambda: [m.state for m in group.members()], ["alive", "starting"])
+        (tmp_path / "go").touch()
+        assert len(troupe.get(run, timeout=SOON_S)) == 1
+        group.end()
+
     def test_nobody_waits_for_those_that_have_returned(self, name: str, tmp_path: Path) -> None:
         group = made(name, 3)
         assert troupe.get(group.sum_of_all.run(), timeout=SOON_S) == [3.0] * 3
