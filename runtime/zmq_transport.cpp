@@ -78,6 +78,8 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   bool Help(Time until) override {
     if (!options_.shared_loop || !turns_.Help()) return false;
+    // Whoever had the turn until now may have taken the wake that was meant for this thread.
+    if (helper_woken_.exchange(false)) until = Time{};
     if (!stopping_.load()) TryTurnOnce(until);
     turns_.EndHelp();
     return true;
@@ -98,7 +100,10 @@ class ZmqTransport final : public Transport, private EventLoop {
     return event.IsSet();
   }
 
-  void WakeHelper() override { Wake(); }
+  void WakeHelper() override {
+    helper_woken_.store(true);
+    Wake();
+  }
 
   // Not thread_.get_id(): the loop may run before the constructor has stored the thread.
   [[nodiscard]] bool InLoop() const override {
@@ -482,6 +487,7 @@ class ZmqTransport final : public Transport, private EventLoop {
   const SteadyClock clock_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> woken_{false};
+  std::atomic<bool> helper_woken_{false};  // Since its last turn began.
   std::atomic<std::thread::id> loop_id_;
   std::mutex stop_mu_;  // Held while the thread is joined.
   TurnTaking turns_;    // Of a shared loop.

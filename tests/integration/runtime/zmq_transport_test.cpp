@@ -234,6 +234,19 @@ TEST_P(ZmqTransportTest, OpeningAndClosingLeavesNothingBehind) {
 // ---- who is let in over tcp ----
 
 using ZmqCurveTest = ZmqTransportTest;
+// A thread whose fiber has just become ready sleeps only if it has not heard of it.
+TEST(SharedLoopTest, AWakeThatSomebodyElseHasTakenIsNotLost) {
+  ZmqTransportOptions options;
+  options.name = "shared";
+  options.shared_loop = true;
+  const auto transport = MakeZmqTransport(options).value();
+  transport->WakeHelper();
+  std::this_thread::sleep_for(milliseconds(20));  // The loop's own thread takes it.
+  const Time begun = SteadyClock().Now();
+  EXPECT_TRUE(transport->Help(begun + seconds(5)));
+  EXPECT_LT(SteadyClock().Now() - begun, milliseconds(900));  // One that is lost costs a second.
+}
+
 INSTANTIATE_TEST_SUITE_P(Networks, ZmqCurveTest, ::testing::Values(true),
                          [](const auto&) { return "Tcp"; });
 
