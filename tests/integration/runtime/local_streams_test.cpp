@@ -226,7 +226,9 @@ TEST_F(LocalStreamsTest, WhatWaitsOutlivesABreak) {
   ::close(listening);
   const auto server = Make("server");
   Listen(*server);
-  const Inbox::Frames frames = server->inbox.Wait(2);
+  Inbox::Frames frames = server->inbox.Wait(2);
+  if (frames[0].second == "first") frames = server->inbox.Wait(3);  // It had not left before.
+  frames.erase(frames.begin(), frames.end() - 2);
   EXPECT_EQ(frames[0].second.size(), size_t{4} << 20);
   EXPECT_EQ(frames[1].second, "last");
 }
