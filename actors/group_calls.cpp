@@ -197,7 +197,8 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
   }
 
   void OnNoted(uint32_t number, const Result<ActorGroupStatus>& status) {
-    if (!status.ok() && status.error().code == ErrorCode::kDeadlineExceeded) return Note(number);
+    const bool late = !status.ok() && status.error().code == ErrorCode::kDeadlineExceeded;
+    if (late && SteadyClock().Now() < deadline_) return Note(number);
     {
       std::lock_guard lock(mu_);
       const auto it = parts_.find(number);

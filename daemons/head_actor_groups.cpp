@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/error_chain.h"
+#include "daemons/actor_lease.h"
 #include "daemons/records.h"
 #include "runtime/wire.h"
 
@@ -112,6 +113,8 @@ Status HeadActorGroups::Handle(Time now, const ActorGroupRequest& request, std::
                                                     "\" already, and a group of actors has one "
                                                     "of its own name"};
       }
+      // What no node could ever offer in these words is told now, not by members that end.
+      if (const auto lease = LeaseFor(request.spec.member, 1); !lease.ok()) return lease.error();
       status = groups_.Create(now, request.spec, actions);
       break;
     }

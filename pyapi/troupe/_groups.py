@@ -412,7 +412,7 @@ class _Run:
         try:
             status = dict(_native.core().actor_group_status(call.result()))
         except RuntimeError as problem:
-            if code_of(problem) == "deadline_exceeded":
+            if code_of(problem) == "deadline_exceeded" and time.monotonic() < self._deadline:
                 return self._note(number)
             error = _translated(problem, f"group {self._group.name!r}")
         with self._lock:

@@ -315,6 +315,8 @@ class TestWrongUse:
         for options in ({"name": "one"}, {"lifetime": "detached"}, {"node": "here"}):
             with pytest.raises(ValueError, match="members of a group"):
                 Trainer.options(**options).group(2)
+        with pytest.raises(ValueError, match="label"):
+            Trainer.options(label_selector=["in (a"]).group(1).remote("any")
         group = Trainer.group(1).remote("any")
         with pytest.raises(AttributeError, match="no method 'trian'"):
             group.trian.run()
