@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ SAMPLES, BATCH, WORKERS = 240, 4, 3
 STEPS = SAMPLES // (BATCH * WORKERS)  # of a data epoch
 
 
-def train(folder: str, data_epochs: int, hold_at: int = -1) -> dict:
+def train(folder: str, data_epochs: int, hold_at: int = -1, until_there: str = "") -> dict:
     """Trains; the state counts for each sample how often the model has seen it.
 
-    At step ``hold_at`` it waits, uncommitted, for something that never comes.
+    At step ``hold_at`` it waits, uncommitted: for the file ``until_there``, or for ever.
     """
     import torch
 
@@ -58,8 +59,8 @@ def train(folder: str, data_epochs: int, hold_at: int = -1) -> dict:
                 mine[indices] += 1 if indices.counted else 0
                 state.seen = (torch.tensor(state.seen) + hvd.allreduce(mine, op=hvd.Sum)).tolist()
                 state.step += 1
-                if state.step == hold_at:
-                    threading.Event().wait()
+                while state.step == hold_at and not (until_there and os.path.exists(until_there)):
+                    time.sleep(0.01)
                 state.commit()
                 if hvd.rank() == 0:
                     troupe.report({"step": state.step})
@@ -125,9 +126,12 @@ def test_a_job_resumes_by_itself_when_all_its_workers_are_killed(
         if event["kind"] == "report" and event["value"]["step"] >= at:
             reached.set()
 
-    handle = executor.submit(train, (str(tmp_path), 2), on_event=on_event)
+    killed = tmp_path / "killed"  # the last step waits for it: training may outrun the kill
+    handle = executor.submit(
+        train, (str(tmp_path / "commits"), 2, 2 * STEPS, str(killed)), on_event=on_event)
     assert reached.wait(60)
     kill_all(handle)
+    killed.touch()
     results = handle.result(120)
     assert len(results) == WORKERS
     (resumed,) = of_kind(handle, "resumed")
