@@ -161,6 +161,7 @@ def summary(outcome: dict[str, Any]) -> dict[str, Any]:
     books: Books = outcome["books"]
     return {
         "accuracy": round(min(r["accuracy"] for r in outcome["results"]), 4),
+        "workers_agree": len({r["weights"] for r in outcome["results"]}) == 1,
         "epochs": [
             {"reason": e["reason"], "size": e["size"], "pause_ms": round(e["pause_ms"], 2)}
             for e in outcome["epochs"]

@@ -8,6 +8,7 @@ those (step, group epoch) pairs that were committed.
 from __future__ import annotations
 
 import collections
+import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -129,6 +130,12 @@ def make_model() -> Any:
     )
 
 
+def hash_of(model: Any) -> str:
+    """The SHA-256 of a model's weights."""
+    weights = (p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(b"".join(weights)).hexdigest()
+
+
 def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float) -> dict[str, Any]:
     """Trains until ``epochs`` data epochs are done and the driver has left its finish file.
 
@@ -139,7 +146,7 @@ def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float)
         lr: learning rate.
 
     Returns:
-        Test accuracy, steps and data epochs.
+        Test accuracy, steps, data epochs, and what ``hash_of`` says of the model.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -197,4 +204,5 @@ def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float)
     journal.close()
     with torch.no_grad():
         correct = (model(test_x).argmax(1) == test_y).float().mean()
-    return {"accuracy": float(correct), "steps": state.step, "epochs": state.epoch}
+    return {"accuracy": float(correct), "steps": state.step, "epochs": state.epoch,
+            "weights": hash_of(model)}
