@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: C++ through CTest, then Python through pytest, once with .venv and once with Debian's Python and
 # torch. All parts run even if one fails; the closing lines of each are repeated at the end. Needs a finished build.
-# TEST_JOBS=N runs N Python tests at once.
+# TEST_JOBS=N runs N Python tests at once, 2 by default.
 . "$(dirname "$0")/lib.sh"
 
 logs=$BUILD_DIR/test-logs
@@ -42,10 +42,10 @@ else
   # A path that is short enough for the sockets that tests make below it.
   scratch=$(mktemp -d /tmp/tt-XXXX)
   trap 'rm -rf "$scratch"' EXIT
-  # Most tests wait for processes most of the time: TEST_JOBS=2 takes two thirds of the time, on a machine that is
-  # quick enough for two at once.
+  # Most tests wait for processes most of the time, so that two at once take two thirds of the time.
+  jobs=${TEST_JOBS:-2}
   pytest=(-m pytest -p no:cacheprovider --durations=15)
-  [ "${TEST_JOBS:-1}" -gt 1 ] && pytest+=(-n "$TEST_JOBS" --dist loadfile)
+  [ "$jobs" -gt 1 ] && pytest+=(-n "$jobs" --dist loadfile)
   run_part "Python venv" "$VENV/bin/python" "${pytest[@]}" --basetemp "$scratch/v" "${python_tests[@]}"
   # What needs packages that Debian lacks is marked venv_only, and `once` what its torch cannot change; everything else
   # must pass on that as well.
