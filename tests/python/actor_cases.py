@@ -180,10 +180,15 @@ class Async:
         self.gate = asyncio.Event()
         self.ended: list[str] = []
 
-    async def meet(self) -> int:
-        """Returns when the gate is open; how many have been in it at once."""
+    async def meet(self, third: str = "") -> int:
+        """Returns when the gate is open; how many have been in it at once.
+
+        Whoever is the third in it makes the file ``third``.
+        """
         self.running += 1
         self.most = max(self.most, self.running)
+        if third and self.running == 3:
+            Path(third).touch()
         await self.gate.wait()
         self.running -= 1
         return self.most

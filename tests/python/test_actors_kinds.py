@@ -72,10 +72,11 @@ def test_an_async_actor_awaits_others() -> None:
     assert sorted(soon(Async.remote().ask.remote(Counter.remote(), 50))) == list(range(1, 51))
 
 
-def test_max_concurrency_bounds_async_calls() -> None:
+def test_max_concurrency_bounds_async_calls(tmp_path: Path) -> None:
     actor = Async.options(max_concurrency=3).remote()
-    refs = [actor.meet.remote() for _ in range(3)]
+    refs = [actor.meet.remote(str(tmp_path / "third")) for _ in range(3)]
     behind = actor.open.remote()  # Nobody lets it in.
+    until((tmp_path / "third").exists, True)
     assert troupe.wait([behind], timeout=0.5)[0] == []
     troupe.cancel(refs[0])
     soon(behind)
