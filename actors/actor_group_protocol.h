@@ -20,6 +20,8 @@ inline constexpr uint8_t kActorGroupRecord = 105;
 inline constexpr uint8_t kFrameLeaveActor = 106;
 inline constexpr uint32_t kGroupMembersMax = kCollectiveMembersMax;
 inline constexpr const char* kActorGroupId = "group-";  // What ids begin with.
+// In the environment of the members: the name of the group, and of their collective group.
+inline constexpr const char* kActorGroupVariable = "TROUPE_ACTOR_GROUP";
 
 struct ActorGroupSpec {
   std::string group;  // Its id, chosen by the creator.

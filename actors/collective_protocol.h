@@ -16,6 +16,7 @@ inline constexpr uint8_t kCollectiveRecord = 103;
 inline constexpr uint32_t kCollectiveMembersMax = 64;
 // What the names of such groups begin with where all collective groups are meant.
 inline constexpr const char* kCollectivePrefix = "actors/";
+inline std::string CollectiveGroupName(const std::string& name) { return kCollectivePrefix + name; }
 
 struct CollectiveSpec {
   std::string name;   // Unique in the cluster.
@@ -26,9 +27,12 @@ struct CollectiveSpec {
   bool elastic = false;
   uint32_t min_size = 1;
   std::vector<std::string> actors;  // By rank. Empty: actors say which rank they take.
+  // Its members hold a state and take themselves from epoch to epoch, in a training loop. So do all
+  // members of a group, or none.
+  bool trains = false;
   template <class A>
   void Fields(A& a) {
-    a(name, owner, size, elastic, min_size, actors);
+    a(name, owner, size, elastic, min_size, actors, trains);
   }
 };
 

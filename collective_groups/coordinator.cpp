@@ -61,6 +61,8 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
     if (const auto it = peers_.find(e->id); it != peers_.end()) it->second.draining = true;
   } else if (const auto* e = std::get_if<LimitsChanged>(&event)) {
     options_.min_members = e->min_members;
+  } else if (const auto* e = std::get_if<TrainingBegins>(&event)) {
+    OnTraining(*e);
   } else if (const auto* e = std::get_if<OrderChanged>(&event)) {
     options_.order = e->order;
   } else if (const auto* e = std::get_if<StoreAnswered>(&event)) {
@@ -250,6 +252,13 @@ void Coordinator::Reconsider() {
     default:
       break;
   }
+}
+
+void Coordinator::OnTraining(const TrainingBegins& e) {
+  options_.prepare_timeout = e.prepare_timeout;
+  options_.start_members = e.start_members;
+  options_.form_timeout = e.form_timeout;
+  if (phase_ == GroupPhase::kForming) phase_deadline_ = now_ + e.form_timeout;
 }
 
 void Coordinator::ReconsiderForming() {

@@ -98,6 +98,12 @@ struct DrainRequested {
 struct LimitsChanged {
   uint32_t min_members = 1;
 };
+// Members hold a state and come out of their steps themselves.
+struct TrainingBegins {
+  uint32_t start_members = 1;  // As in CoordinatorOptions, from now on.
+  Duration form_timeout{};
+  Duration prepare_timeout{};
+};
 struct OrderChanged {
   std::vector<std::string> order;  // As in CoordinatorOptions; from the next epoch on.
 };
@@ -113,7 +119,7 @@ struct Resumed {
 };
 struct Tick {};
 using CoordinatorEvent = std::variant<ReportReceived, MemberDied, DrainRequested, LimitsChanged,
-                                      OrderChanged, StoreAnswered, Resumed, Tick>;
+                                      TrainingBegins, OrderChanged, StoreAnswered, Resumed, Tick>;
 
 // ---- actions ----
 struct SendCommand {
@@ -266,6 +272,7 @@ class Coordinator {
   void ExceedPlan(uint64_t seen);
   void Retry();
   void OnResumed(Duration stopped);
+  void OnTraining(const TrainingBegins& training);
   [[nodiscard]] Duration Unheard() const;
   void OnTick();
   void Reconsider();

@@ -42,11 +42,13 @@ MemberOptions WithMemory(MemberOptions options, const Communicator& communicator
 }  // namespace
 
 GroupAgent::GroupAgent(MemberOptions options, EventLoop* loop,
-                       std::unique_ptr<Communicator> communicator, SendReportFn send)
-    : options_(WithMemory(std::move(options), *communicator)),
-      loop_(loop),
+                       std::unique_ptr<Communicator> communicator, SendReportFn send,
+                       RejoinFn rejoin)
+    : loop_(loop),
       send_(std::move(send)),
+      rejoin_(std::move(rejoin)),
       communicator_(std::move(communicator)),
+      options_(WithMemory(std::move(options), *communicator_)),
       core_(options_, clock_.Now()),
       links_("group-link"),
       collectives_("group-ops") {
@@ -194,13 +196,12 @@ void GroupAgent::DoLink(const LinkEpoch& link) {
     problem = s.error().message;
   }
   if (problem.empty()) {
-    std::vector<Team> teams;
-    {
-      std::lock_guard lock(mu_);
-      teams = TeamsIn(link.view);
-    }
-    const Status s =
-        communicator_->Begin(link.view, RankOf(link.view, options_.id), std::move(teams));
+    std::unique_lock lock(mu_);
+    std::vector<Team> teams = TeamsIn(link.view);
+    const int rank = RankOf(link.view, options_.id);
+    lock.unlock();
+    const Status s = rank < 0 ? Status(Error{ErrorCode::kFenced, "this member is another one now"})
+                              : communicator_->Begin(link.view, rank, std::move(teams));
     if (!s.ok()) problem = s.error().message;
   }
   Feed(EpochLinked{link.view.epoch, problem, std::move(unreachable)});
@@ -225,19 +226,43 @@ std::vector<uint32_t> GroupAgent::Unreachable(const std::vector<LinkOffer>& offe
 // ---- membership ----
 
 void GroupAgent::Ready(uint64_t version, bool has_state, bool founder) {
+  if (rejoin_) Rejoin();
   std::lock_guard lock(mu_);
   too_late_ = false;
   in_epoch_ = false;
   active_fresh_ = false;
+  if (!rejoined_.ok()) return;  // The next Ready tries again.
   FeedLocked(UserReady{version, has_state, founder});
+}
+
+// What the membership before has said travels ahead of what asks for the next one, and so do the
+// answers: no command of the old one comes after it.
+void GroupAgent::Rejoin() {
+  {
+    std::lock_guard lock(mu_);
+    if (expelled_ == ExpelKind::kNone || stopped_) return;
+  }
+  communicator_->CancelLinks();
+  const Result<MemberId> id = rejoin_();
+  std::lock_guard lock(mu_);
+  rejoined_ = id.ok() ? Status::Ok() : Status(id.error());
+  if (!id.ok()) return;
+  options_.id = *id;
+  core_ = Member(options_, clock_.Now());
+  expelled_ = ExpelKind::kNone;
+  assist_.reset();
 }
 
 Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
   const trace::Span span("wait for a view");
   std::unique_lock lock(mu_);
   const bool woke = changed_.wait_for(lock, limit, [this] {
-    return active_fresh_ || too_late_ || stopped_ || expelled_ != ExpelKind::kNone;
+    return active_fresh_ || too_late_ || stopped_ || expelled_ != ExpelKind::kNone ||
+           !rejoined_.ok();
   });
+  if (!rejoined_.ok()) return rejoined_.error();
+  if (expelled_ == ExpelKind::kFenced && rejoin_)
+    return Error{ErrorCode::kUnavailable, "it was put aside, and joins again: " + expel_reason_};
   if (expelled_ != ExpelKind::kNone) return ExpelError(expelled_, expel_reason_);
   if (stopped_) return Error{ErrorCode::kCancelled, "the group agent stopped"};
   if (too_late_)

@@ -34,10 +34,13 @@ class GroupAgent {
  public:
   using Handle = uint64_t;
   using SendReportFn = std::function<void(const Report&)>;
+  // Another membership of the same actor; may block.
+  using RejoinFn = std::function<Result<MemberId>()>;
 
-  // `loop` must outlive the agent; Stop before the loop ends.
+  // `loop` must outlive the agent; Stop before the loop ends. With `rejoin` a member that is out of
+  // the group asks for another membership when it is ready again.
   GroupAgent(MemberOptions options, EventLoop* loop, std::unique_ptr<Communicator> communicator,
-             SendReportFn send);
+             SendReportFn send, RejoinFn rejoin = nullptr);
   ~GroupAgent();
 
   void OnCommand(const Command& command);
@@ -48,7 +51,8 @@ class GroupAgent {
   // A founder has built nothing yet: it is taken into the group's first epoch only.
   void Ready(uint64_t version, bool has_state, bool founder = false);
   // kDeadlineExceeded, also for a founder that came too late (Running is true then); kDrained or
-  // kFenced when this member must end; kCancelled after Stop.
+  // kFenced when this member must end; kCancelled after Stop. With `rejoin`: kUnavailable if it was
+  // put aside and Ready is to follow, or the error that `rejoin` gave.
   Result<ActiveView> WaitActive(Duration limit);
   // True: leave the epoch here (planned change or broken): unwind, Ready, WaitActive.
   Result<bool> Boundary();
@@ -118,6 +122,7 @@ class GroupAgent {
   using Body = std::function<Result<uint64_t>(Communicator&, const Operation&)>;
   struct Pending;  // An operation from its issue until it was waited for.
 
+  void Rejoin();
   void Feed(const MemberEvent& event);
   void FeedLocked(const MemberEvent& event);
   void Act(const MemberAction& action);
@@ -134,16 +139,17 @@ class GroupAgent {
   Result<uint64_t> TakePart(Communicator& communicator);
   Result<uint64_t> HighestTeam(Communicator& communicator, const Operation& operation);
 
-  const MemberOptions options_;
   EventLoop* const loop_;
   const SteadyClock clock_;
   const SendReportFn send_;
+  const RejoinFn rejoin_;
   const std::unique_ptr<Communicator> communicator_;
   std::shared_ptr<std::atomic<bool>> running_ = std::make_shared<std::atomic<bool>>(true);
 
   // Guarded by mu_.
   mutable std::mutex mu_;
   std::condition_variable changed_;
+  MemberOptions options_;
   Member core_;
   bool stopped_ = false;
   bool active_fresh_ = false;          // Activated and not yet seen by WaitActive.
@@ -155,6 +161,7 @@ class GroupAgent {
   bool boundary_stop_ = false;
   ExpelKind expelled_ = ExpelKind::kNone;
   std::string expel_reason_;
+  Status rejoined_;             // Why it could not be.
   uint64_t next_sequence_ = 1;  // Of the next operation of the whole view in this epoch.
   Epoch failed_epoch_ = 0;      // Its operations end with fail_reason_.
   Epoch aborted_epoch_ = 0;     // Up to here.

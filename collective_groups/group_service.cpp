@@ -179,6 +179,10 @@ void GroupService::OnDeath(const std::string& group, const MemberId& id,
 void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
   Feed(group, DrainRequested{id, reason});
 }
+void GroupService::BeginTraining(const std::string& group, const TrainingBegins& training) {
+  Feed(group, training);
+}
+
 void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
   Feed(group, LimitsChanged{min_members});
 }

@@ -57,6 +57,7 @@ class GroupService {
   void OnDeath(const std::string& group, const MemberId& id, const std::string& reason);
   void Drain(const std::string& group, const MemberId& id, const std::string& reason);
   void SetMinimum(const std::string& group, uint32_t min_members);
+  void BeginTraining(const std::string& group, const TrainingBegins& training);
   void SetOrder(const std::string& group, std::vector<std::string> order);
   // Null if there is none (yet).
   [[nodiscard]] const Coordinator* Find(const std::string& group) const;

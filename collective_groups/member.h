@@ -203,7 +203,7 @@ class Member {
   void AnswerBoundary(bool stop);
   void SendNow();
 
-  const MemberOptions options_;
+  MemberOptions options_;
   Time now_{};
   MemberState state_ = MemberState::kIdle;
   bool parked_ = false;  // The user's thread waits in WaitActive.

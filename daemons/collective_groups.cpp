@@ -6,9 +6,7 @@
 #include "actors/error_chain.h"
 #include "collective_groups/messages.h"
 #include "daemons/records.h"
-#include "runtime/log.h"
 #include "runtime/wire.h"
-#include "scheduler/protocol.h"
 
 namespace troupe::daemons {
 
@@ -17,15 +15,6 @@ using actors::CollectiveSpec;
 using actors::CollectiveStatus;
 
 namespace {
-
-// Actors may compute for hours between two collectives, and wait as long for one another.
-constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
-
-// A thread of its own takes a member out of its epoch, whatever the actor does. One that waits for
-// a member which has gone on to the next epoch comes out by then.
-constexpr Duration kPrepareTimeout = seconds(10);
-
-std::string GroupName(const std::string& name) { return actors::kCollectivePrefix + name; }
 
 groups::MemberId MemberOf(const CollectiveRecord::Seat& seat) { return {seat.actor, seat.number}; }
 
@@ -112,6 +101,7 @@ Status CollectiveGroups::CheckSpec(const CollectiveSpec& spec) const {
     return Invalid("a collective group has 1 to " + std::to_string(actors::kCollectiveMembersMax) +
                    " members, not " + std::to_string(spec.size));
   }
+  if (spec.trains && !spec.elastic) return Invalid("a group to train in is an elastic one");
   if (spec.elastic && (spec.min_size == 0 || spec.min_size > spec.size))
     return Invalid("need 1 <= min_size <= size");
   if (!spec.actors.empty() && spec.actors.size() != spec.size) {
@@ -216,6 +206,7 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
                    (request.spec.elastic ? "an elastic one of up to " : "a fixed one of ") +
                    std::to_string(request.spec.size));
   }
+  if (Status s = Agree(record, request); !s.ok()) return s.error();
   const Result<Record::Seat*> found = SeatFor(record, request);
   if (!found.ok()) return found.error();
   Record::Seat& seat = **found;
@@ -232,6 +223,28 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
   return seat.number;
 }
 
+// Whoever comes first says how the group is used.
+Status CollectiveGroups::Agree(Record& record, const CollectiveRequest& request) {
+  const bool trains = request.spec.trains;
+  if (trains && !record.spec.elastic) {
+    return Invalid("collective group \"" + record.spec.name +
+                   "\" is a fixed one, and training needs an elastic one");
+  }
+  if (trains == record.spec.trains) return Status::Ok();
+  const bool used = std::ranges::any_of(record.seats, [&](const Record::Seat& seat) {
+    return seat.number != 0 && seat.actor != request.actor;
+  });
+  if (used) {
+    return Invalid("collective group \"" + record.spec.name + "\" is one that its members " +
+                   (record.spec.trains ? "train in; use the functions of the training library"
+                                       : "do not train in, but call collectives of one by one; "
+                                         "train in another group"));
+  }
+  record.spec.trains = trains;
+  if (trains) BeginTraining(record);
+  return Status::Ok();
+}
+
 void CollectiveGroups::Leave(Time now, const CollectiveRequest& request) {
   const auto it = groups_.find(request.spec.name);
   if (it == groups_.end()) return;
@@ -239,15 +252,19 @@ void CollectiveGroups::Leave(Time now, const CollectiveRequest& request) {
   const auto seat = std::ranges::find(record.seats, request.actor, &Record::Seat::actor);
   if (seat == record.seats.end() || seat->incarnation != request.incarnation) return;
   End(record, *seat, "it has left the group");
-  of_actor_[request.actor].erase(record.spec.name);
-  if (record.spec.elastic) {
-    record.seats.erase(seat);
-  } else if (record.spec.actors.empty()) {
-    *seat = {};
+  if (record.spec.actors.empty()) {
+    of_actor_[request.actor].erase(record.spec.name);
+    if (record.spec.elastic) {
+      record.seats.erase(seat);
+    } else {
+      *seat = {};
+    }
   }
   const bool empty = std::ranges::none_of(
       record.seats, [](const Record::Seat& other) { return other.number != 0; });
-  if (empty) return Remove(now, std::string(record.spec.name), "all of its members have left");
+  if (empty && !record.stays)
+    return Remove(now, std::string(record.spec.name), "all of its members have left");
+  if (empty) BeginAgain(record);
   Keep(record.spec.name);
 }
 
@@ -257,7 +274,7 @@ void CollectiveGroups::End(Record& record, Record::Seat& seat, const std::string
   if (seat.number == 0) return;
   const groups::MemberId member = MemberOf(seat);
   seat.number = 0;
-  seams_.groups->OnDeath(GroupName(record.spec.name), member, reason);
+  seams_.groups->OnDeath(actors::CollectiveGroupName(record.spec.name), member, reason);
 }
 
 void CollectiveGroups::OnActor(Time now, const std::string& id) {
@@ -312,7 +329,7 @@ void CollectiveGroups::SetMembers(Time now, const std::string& name, uint32_t mi
   if (made) {
     ended_.erase(name);
     record.spec.name = name;
-    record.spec.elastic = true;
+    record.spec.elastic = record.stays = true;
     record.spec.min_size = min_size;
     record.life = record.joins = seams_.first_number();
   }
@@ -336,7 +353,8 @@ void CollectiveGroups::Drain(const std::string& name, const std::string& actor,
   if (seat == it->second.seats.end()) return;
   seat->leaving = reason;
   Keep(name);
-  if (seat->number != 0) seams_.groups->Drain(GroupName(name), MemberOf(*seat), reason);
+  if (seat->number != 0)
+    seams_.groups->Drain(actors::CollectiveGroupName(name), MemberOf(*seat), reason);
 }
 
 void CollectiveGroups::Dismiss(const std::string& name, const std::vector<std::string>& actors,
@@ -348,7 +366,7 @@ void CollectiveGroups::Dismiss(const std::string& name, const std::vector<std::s
     if (std::ranges::count(actors, seat.actor) == 0) continue;
     seat.dismissed = reason;
     // They hear this first, and only then that the others have left.
-    if (seat.number != 0) Expel(seat.process, GroupName(name), reason, true);
+    if (seat.number != 0) Expel(seat.process, actors::CollectiveGroupName(name), reason, true);
     if (seat.number != 0) members.push_back(&seat);
   }
   for (Record::Seat* seat : members) End(it->second, *seat, reason);
@@ -371,103 +389,14 @@ void CollectiveGroups::Remove(Time now, const std::string& name, const std::stri
   for (const Record::Seat& seat : record.seats) {
     if (seat.actor.empty()) continue;
     of_actor_[seat.actor].erase(name);
-    if (seat.number != 0) Expel(seat.process, GroupName(name), reason);
+    if (seat.number != 0) Expel(seat.process, actors::CollectiveGroupName(name), reason);
   }
-  seams_.groups->Close(GroupName(name));
+  seams_.groups->Close(actors::CollectiveGroupName(name));
   Keep(name);
 }
 
 void CollectiveGroups::OnTick(Time now) {
   std::erase_if(ended_, [&](const auto& e) { return now > e.second.second + kEndedGroupKept; });
-}
-
-// ---- the coordinator ----
-
-void CollectiveGroups::Open(const Record& record) {
-  const std::string name = record.spec.name;
-  groups::CoordinatorOptions options;
-  options.group = GroupName(name);
-  options.min_members = record.spec.elastic ? record.spec.min_size : record.spec.size;
-  options.start_members = options.min_members;
-  options.form_timeout = options.park_timeout = kNoLimit;
-  options.stall_remove_after = Duration::zero();
-  options.plan_margin = 1;  // Actors that do nothing pass the next boundary themselves.
-  options.prepare_timeout = kPrepareTimeout;
-  groups::GroupCallbacks callbacks;
-  callbacks.send = [this, name](const groups::MemberId& to, const groups::Command& command) {
-    const auto it = groups_.find(name);
-    if (it == groups_.end()) return;
-    for (const Record::Seat& seat : it->second.seats) {
-      if (seat.number != to.incarnation || seat.actor != to.actor) continue;
-      const std::string body = wire::Encode(kFrameGroupCommand, command);
-      (void)seams_.send(seat.process,
-                        wire::Encode(kFrameGroupCommand, GroupFrame{GroupName(name), body}));
-    }
-  };
-  // Whoever was silent for too long may join again, as another member; its process goes on.
-  callbacks.fence = [this, name](const groups::MemberId& id, const std::string& reason) {
-    LogWarning("collective group ", name, ": ", reason);
-    seams_.later([this, name, id] {
-      const auto it = groups_.find(name);
-      if (it == groups_.end()) return;
-      for (Record::Seat& seat : it->second.seats) {
-        if (seat.actor == id.actor && seat.number == id.incarnation) seat.number = 0;
-      }
-      Keep(name);
-    });
-  };
-  callbacks.activated = [](const groups::EpochActivated&) {};
-  callbacks.settled = [](const groups::View&, Duration) {};
-  callbacks.stalled = [name](const groups::GroupStalled& stalled) {
-    LogWarning("collective group ", name, ": ", stalled.operation, " waits for a member");
-  };
-  callbacks.parked = [](const std::string&) {};
-  callbacks.failed = [this, name](const std::string& reason) {
-    seams_.later([this, name, reason] { Remove(Time{}, name, reason); });
-  };
-  callbacks.ended = [] {};
-  seams_.groups->Open(std::move(options), std::move(callbacks));
-  TellOrder(record);
-}
-
-void CollectiveGroups::TellOrder(const Record& record) {
-  if (record.spec.elastic) return;
-  std::vector<std::string> order;
-  for (const Record::Seat& seat : record.seats) order.push_back(seat.actor);
-  seams_.groups->SetOrder(GroupName(record.spec.name), std::move(order));
-}
-
-bool CollectiveGroups::OnReport(const std::string& from, const std::string& group,
-                                const groups::Report& report) {
-  if (!group.starts_with(actors::kCollectivePrefix)) return false;
-  const std::string name = group.substr(std::string_view(actors::kCollectivePrefix).size());
-  const auto it = groups_.find(name);
-  if (it == groups_.end()) {
-    Expel(from, group, NoGroup(name).message);
-    return true;
-  }
-  const bool member = std::ranges::any_of(it->second.seats, [&](const Record::Seat& seat) {
-    return seat.actor == report.id.actor && seat.number == report.id.incarnation;
-  });
-  if (member) {
-    seams_.groups->OnReport(group, report);
-  } else {
-    Expel(from, group, "this membership is over");
-  }
-  return true;
-}
-
-void CollectiveGroups::Expel(const std::string& process, const std::string& group,
-                             const std::string& reason, bool for_good) {
-  groups::Command command;
-  command.kind = groups::CommandKind::kExpel;
-  const bool over =
-      for_good ||
-      !groups_.contains(group.substr(std::string_view(actors::kCollectivePrefix).size()));
-  command.expel = over ? groups::ExpelKind::kEnded : groups::ExpelKind::kFenced;
-  command.reason = reason;
-  const std::string body = wire::Encode(kFrameGroupCommand, command);
-  (void)seams_.send(process, wire::Encode(kFrameGroupCommand, GroupFrame{group, body}));
 }
 
 // ---- for people ----
@@ -494,7 +423,8 @@ CollectiveStatus CollectiveGroups::StatusOf(const Record& record) const {
     }
     status.seats.push_back({seat.actor, seat.number, std::move(state)});
   }
-  if (const groups::Coordinator* c = seams_.groups->Find(GroupName(record.spec.name));
+  if (const groups::Coordinator* c =
+          seams_.groups->Find(actors::CollectiveGroupName(record.spec.name));
       c != nullptr) {
     status.phase = groups::GroupPhaseName(c->phase());
     status.epoch = c->view().epoch;

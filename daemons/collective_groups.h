@@ -12,6 +12,7 @@
 //   CG-2 a request that is repeated has its effect once.
 //   CG-3 what was answered is in the store, unless that was away.
 //   CG-4 a fixed group has each rank at most once, and ends when the actor of one is dead for good.
+//   CG-5 of one group all members train, in a loop that takes them from epoch to epoch, or none.
 // Limits: kCollectiveGroupsMax groups of kCollectiveMembersMax members.
 #pragma once
 
@@ -53,9 +54,10 @@ struct CollectiveRecord {
   std::vector<Seat> seats;
   uint64_t joins = 0;  // The number of the last membership.
   uint64_t life = 0;   // Tells the group from all others of its name.
+  bool stays = false;  // It is there as long as the group of actors that has its name.
   template <class A>
   void Fields(A& a) {
-    a(spec, seats, joins, life);
+    a(spec, seats, joins, life, stays);
   }
 };
 
@@ -112,7 +114,10 @@ class CollectiveGroups {
   void End(Record& record, Record::Seat& seat, const std::string& reason);
   void Remove(Time now, const std::string& name, const std::string& reason);
   void Open(const Record& record);
+  void BeginAgain(Record& record);
   void TellOrder(const Record& record);
+  [[nodiscard]] Status Agree(Record& record, const actors::CollectiveRequest& request);
+  void BeginTraining(const Record& record);
   void Keep(const std::string& name);
   void Expel(const std::string& process, const std::string& group, const std::string& reason,
              bool for_good = false);

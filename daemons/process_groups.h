@@ -30,6 +30,12 @@ class ProcessGroups {
     uint32_t min_size = 1;
     int32_t rank = -1;  // -1: the one that is meant for this actor.
   };
+  // Of a group in which this actor trains.
+  struct Training {
+    std::shared_ptr<groups::GroupAgent> agent;
+    uint32_t max_size = 1;
+    bool running = false;  // Others were in it already.
+  };
 
   ProcessGroups(WorkerClient* worker, std::shared_ptr<actors::ActorSystem> system,
                 std::string actor, uint64_t incarnation);
@@ -38,6 +44,10 @@ class ProcessGroups {
   // The group of this name, of which this actor is a member from now on; complete or not.
   Result<std::shared_ptr<groups::CollectiveGroup>> Enter(const std::string& name,
                                                          const Wanted& wanted, Duration limit);
+  // The same for a training loop, which takes the member from epoch to epoch by itself. Ready joins
+  // again if the member is out of the group by then: put aside, or told to leave for a while.
+  // kInvalidArgument: this actor uses the group in the other way.
+  Result<Training> Train(const std::string& name, Duration limit);
   // Null if this actor is not in it.
   [[nodiscard]] std::shared_ptr<groups::CollectiveGroup> Find(const std::string& name) const;
   Status Leave(const std::string& name, Duration limit);
@@ -49,8 +59,11 @@ class ProcessGroups {
  private:
   struct Routes;  // Outlives this, for frames that come meanwhile.
 
+  [[nodiscard]] actors::CollectiveRequest About(const std::string& kind, const std::string& name,
+                                                const Wanted& wanted) const;
   Result<actors::CollectiveStatus> Ask(const std::string& kind, const std::string& name,
                                        const Wanted& wanted, Duration limit) const;
+  [[nodiscard]] Status CheckRoom() const;
   [[nodiscard]] std::string Missing(const std::string& name) const;
 
   WorkerClient* const worker_;

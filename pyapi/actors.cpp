@@ -16,6 +16,7 @@
 #include "pyapi/actor_groups.h"
 #include "pyapi/actor_instance.h"
 #include "pyapi/collectives.h"
+#include "pyapi/group.h"
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
@@ -262,27 +263,32 @@ class PyActors {
   void SetGroups(std::shared_ptr<daemons::ProcessGroups> groups) {
     groups_ = std::make_unique<OwnedHere<daemons::ProcessGroups>>(std::move(groups));
   }
+  [[nodiscard]] OwnedHere<daemons::ProcessGroups>& Groups() const {
+    if (!groups_) throw py::value_error("only actors are in collective groups: here is none");
+    return *groups_;
+  }
   py::object EnterCollective(const std::string& name, uint32_t size, bool elastic,
                              uint32_t min_size, int32_t rank, double limit_s) {
-    auto entered = [&]() -> Result<std::shared_ptr<groups::CollectiveGroup>> {
+    return MakeCollectiveGroup(Unwrap([&, &groups = Groups()] {
       py::gil_scoped_release release;
-      if (!groups_) {
-        return Error{ErrorCode::kInvalidArgument,
-                     "only actors are members of collective groups, and this process has none"};
-      }
-      return (*groups_)->Enter(name, {size, elastic, min_size, rank}, Seconds(limit_s));
-    }();
-    return MakeCollectiveGroup(Unwrap(std::move(entered)));
+      return groups->Enter(name, {size, elastic, min_size, rank}, Seconds(limit_s));
+    }()));
+  }
+  py::object EnterTraining(const std::string& name, double limit_s) {
+    auto t = Unwrap([&, &groups = Groups()] {
+      py::gil_scoped_release release;
+      return groups->Train(name, Seconds(limit_s));
+    }());
+    return MakeGroup(std::move(t.agent), t.max_size, t.running);
   }
   [[nodiscard]] bool InCollective(const std::string& name) const {
     return groups_ && (*groups_)->Find(name) != nullptr;
   }
   void LeaveCollective(const std::string& name, double limit_s) {
-    const Status left = [&] {
+    Check([&, &groups = Groups()] {
       py::gil_scoped_release release;
-      return groups_ ? (*groups_)->Leave(name, Seconds(limit_s)) : Status::Ok();
-    }();
-    Check(left);
+      return groups->Leave(name, Seconds(limit_s));
+    }());
   }
   py::dict Assigned() const {
     const auto blueprint = Unwrap(
@@ -521,6 +527,7 @@ void BindActors(py::module_& m) {
            py::arg("timeout_s"))
       .def("enter_collective", &PyActors::EnterCollective, py::arg("name"), py::arg("size"),
            py::arg("elastic"), py::arg("min_size"), py::arg("rank"), py::arg("timeout_s"))
+      .def("enter_training", &PyActors::EnterTraining, py::arg("name"), py::arg("timeout_s"))
       .def("in_collective", &PyActors::InCollective, py::arg("name"))
       .def("leave_collective", &PyActors::LeaveCollective, py::arg("name"), py::arg("timeout_s"))
       .def("refer", &PyActors::ReferTo, py::arg("address"))

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "pyapi/actor_calls.h"
+
 namespace troupe::pyapi {
 namespace {
 
@@ -40,9 +42,17 @@ py::object ViewDict(const groups::ActiveView& active, uint32_t max_workers) {
   return view;
 }
 
+// Where a group is known from.
+struct GroupSource {
+  std::function<groups::GroupAgent*()> agent;  // Null: there is none yet.
+  std::function<uint32_t()> max_size;
+  std::function<bool()> running;
+  std::function<void(uint64_t bytes)> state_sent;
+};
+
 class PyGroup {
  public:
-  explicit PyGroup(WorkerClient* client) : client_(client) {}
+  explicit PyGroup(GroupSource source) : source_(std::move(source)) {}
 
   void Ready(uint64_t version, bool has_state, bool founder) {
     py::gil_scoped_release release;
@@ -55,10 +65,10 @@ class PyGroup {
           return r.ok() || r.error().code != ErrorCode::kDeadlineExceeded || Agent().Running();
         });
     if (!result.ok() && result.error().code == ErrorCode::kDeadlineExceeded) return py::none();
-    return ViewDict(Unwrap(std::move(result)), client_->assignment().max_workers);
+    return ViewDict(Unwrap(std::move(result)), source_.max_size());
   }
-  py::object View() { return ViewDict(Agent().Current(), client_->assignment().max_workers); }
-  bool Running() { return Agent().Running() || client_->assignment().group_running; }
+  py::object View() { return ViewDict(Agent().Current(), source_.max_size()); }
+  bool Running() { return Agent().Running() || source_.running(); }
   bool Boundary() {
     auto result = [&] {
       py::gil_scoped_release release;
@@ -144,14 +154,14 @@ class PyGroup {
   }
   uint64_t FinishTransfer(uint64_t handle, double timeout_s) {
     const uint64_t sent = Wait(handle, timeout_s);
-    if (sent > 0) (void)client_->Note("state", sent, "");
+    if (sent > 0) source_.state_sent(sent);
     return sent;
   }
 
  private:
   groups::GroupAgent& Agent() {
     made_.Check();
-    groups::GroupAgent* agent = client_->group();
+    groups::GroupAgent* agent = source_.agent();
     if (agent == nullptr)
       throw std::runtime_error("this worker has no assignment yet, so it has no group");
     return *agent;
@@ -214,7 +224,7 @@ class PyGroup {
                             std::to_string(size) + ", got " + std::to_string(given));
     }
   }
-  WorkerClient* const client_;
+  const GroupSource source_;
   MadeHere made_;
 };
 
@@ -260,6 +270,18 @@ void BindGroup(py::module_& m) {
       .def("finish_transfer", &PyGroup::FinishTransfer, py::arg("handle"), py::arg("timeout_s"));
 }
 
-py::object MakeGroup(WorkerClient* client) { return py::cast(PyGroup(client)); }
+py::object MakeGroup(WorkerClient* client) {
+  return py::cast(PyGroup({[client] { return client->group(); },
+                           [client] { return client->assignment().max_workers; },
+                           [client] { return client->assignment().group_running; },
+                           [client](uint64_t bytes) { (void)client->Note("state", bytes, ""); }}));
+}
+
+py::object MakeGroup(std::shared_ptr<groups::GroupAgent> agent, uint32_t max_size, bool running) {
+  // In a forked child its threads are missing, and it is never destroyed.
+  const auto owned = std::make_shared<OwnedHere<groups::GroupAgent>>(std::move(agent));
+  return py::cast(PyGroup({[owned] { return owned->get().get(); }, [max_size] { return max_size; },
+                           [running] { return running; }, [](uint64_t) {}}));
+}
 
 }  // namespace troupe::pyapi

@@ -6,6 +6,7 @@ live in one process; the unit tests do.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any, Optional
 from troupe import _native
 from troupe.errors import DrainedError, HorovodInternalError, NotInWorkerError, TroupeError
 
+_log = logging.getLogger("troupe.worker")
 _WAIT_SLICE_S = 1.0
 _RETRY_S = 0.05
 # As torchrun names them. MASTER_ADDR is left out: the group is none of torch.distributed.
@@ -134,6 +136,25 @@ class WorkerRuntime:
         os.environ["HOROVOD_HOSTNAME"] = os.environ["TROUPE_HOSTNAME"] = str(self.worker.host)
         os.environ["HOROVOD_ELASTIC"] = "1"
         os.environ["TROUPE_EPOCH"] = str(view["epoch"])
+
+
+class TrainingActor:
+    """An actor as the worker of a group that it trains in; see :class:`WorkerRuntime`."""
+
+    def __init__(self, group: Any, name: str, actor: str, host: str) -> None:
+        self.group = group
+        self.name = name
+        self.id = actor
+        self.host = host
+
+    def should_exit(self) -> bool:
+        """An actor that is to leave hears it from its group."""
+        return False
+
+    def tell(self, kind: str, message: str) -> None:
+        """There is no run whose driver could be told."""
+        level = logging.WARNING if kind == "warning" else logging.INFO
+        _log.log(level, "group %s: %s: %s", self.name, kind, message)
 
 
 def usable_cores() -> int:

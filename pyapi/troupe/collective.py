@@ -25,12 +25,14 @@ Groups exist inside actors; a driver can make and destroy them.
 from __future__ import annotations
 
 import enum
+import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from troupe import _arrays, _session
+from troupe import _arrays, _context, _runtime, _session
 from troupe.errors import (
     ActorNotFoundError,
     CollectiveGroupChangedError,
@@ -52,6 +54,7 @@ __all__ = [
 
 _ASK_S = 30.0
 _TIMEOUT_S = 600.0
+_OWN_GROUP = "TROUPE_ACTOR_GROUP"  # Set in the members of groups of actors.
 
 
 class ReduceOp(enum.IntEnum):
@@ -398,6 +401,39 @@ def send(tensor: Any, dst_rank: int, group_name: str = "default") -> None:
 def recv(tensor: Any, src_rank: int, group_name: str = "default") -> None:
     """See :meth:`CollectiveGroup.recv`."""
     get_group_handle(group_name).recv(tensor, src_rank)
+
+
+def train_in(group_name: Optional[str]) -> Optional[_runtime.WorkerRuntime]:
+    """What a training loop of this actor needs to know of its group; for ``troupe.torch.init``.
+
+    Args:
+        group_name: of an elastic group that was made by ``create_collective_group``, or that of
+            a group of actors; None: the one that this actor is a member of.
+
+    Returns:
+        None if no name is given and this is no member of a group of actors.
+
+    Raises:
+        ValueError: the group is none to train in, or this actor uses it otherwise.
+        CollectiveGroupError: there is none of this name.
+        NotInWorkerError: a name is given, and this is no actor.
+    """
+    name = group_name if group_name is not None else os.environ.get(_OWN_GROUP)
+    if group_name is not None:
+        _check_actor()
+    if not name or not _session.in_worker():
+        return None
+    with _translated(name):
+        group = _actors().enter_training(name, timeout_s=_ASK_S)
+    actor = _context.current().actor_id
+    worker = _runtime.TrainingActor(group, name, str(actor), socket.gethostname())
+    return _runtime.WorkerRuntime(worker, {"name": name})
+
+
+def end_training(group_name: str) -> None:
+    """This actor is no member any more; for ``troupe.torch.shutdown``."""
+    with _translated(group_name):
+        _actors().leave_collective(group_name, _ASK_S)
 
 
 def _actors() -> Any:

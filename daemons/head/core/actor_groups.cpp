@@ -45,6 +45,7 @@ Status ActorGroups::Create(Time now, const ActorGroupSpec& asked, ActorGroupActi
   if (Status s = Check(asked); !s.ok()) return s;
   ActorGroupSpec spec = asked;
   if (spec.name.empty()) spec.name = spec.group;
+  spec.member.program.env[actors::kActorGroupVariable] = spec.name;
   if (names_.contains(spec.name)) {
     return Error{ErrorCode::kAlreadyExists, "there is a group named \"" + spec.name +
                                                 "\" already; end it first, or take "

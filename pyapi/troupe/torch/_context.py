@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 import torch
 
-from troupe import _native, _runtime
+from troupe import _native, _runtime, collective
 from troupe._runtime import usable_cores
 from troupe.errors import HorovodInternalError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
@@ -67,6 +67,7 @@ class Context:
     def __init__(self, runtime: _runtime.WorkerRuntime) -> None:
         self.runtime = runtime
         self.group = runtime.group
+        self.group_name: Optional[str] = None  # Of the group of actors that it is.
         self.view: Mapping[str, Any] = {}
         self.timeout_s = _timeout_from_env()
         self._reducers: list[weakref.ref[Any]] = []
@@ -402,19 +403,26 @@ def current_or_none() -> Optional[Context]:
     return context if context is not None else _process_context
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(comm: Any = None, process_sets: Any = None, *, group: Optional[str] = None) -> None:
     """Connects this worker to its group; harmless when already initialised.
 
     In a worker that joins a running group it returns at once, with a provisional rank and size;
-    collectives then work inside ``elastic.run`` only. Outside of any executor the group is this
-    process alone.
+    collectives then work inside ``elastic.run`` only. In a member of a group of actors the group is
+    that of all members, and stays bound from call to call until :func:`shutdown`. Elsewhere it is
+    this process alone.
 
     Args:
         comm: for compatibility; only None.
         process_sets: for compatibility; only None or an empty list.
+        group: name of the elastic collective group that this actor is to train in, made by
+            ``create_collective_group``, if not that of its own group of actors. Other groups can
+            be used beside it.
 
     Raises:
-        ValueError: ``comm`` or ``process_sets`` is given.
+        ValueError: ``comm`` or ``process_sets`` is given; the group is a fixed one, or one whose
+            members call collectives of :mod:`troupe.collective`; another one is bound.
+        CollectiveGroupError: there is no such group.
+        NotInWorkerError: ``group`` is given, and this is no actor.
     """
     global _process_context
     if comm is not None:
@@ -423,12 +431,21 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise ValueError(
             "init(process_sets=...) is not supported; call add_process_set() for each after init()"
         )
-    if current_or_none() is not None:
+    bound = current_or_none()
+    if bound is not None:
+        if group is not None and group != bound.group_name:
+            raise ValueError(
+                f"this actor trains in group {bound.group_name!r}; call shutdown() before "
+                f"init(group={group!r})")
         return
-    runtime = _runtime.current()
+    runtime = _runtime.current() if group is None else None
+    training = None if runtime is not None else collective.train_in(group)
+    if training is not None:
+        runtime = training
     if runtime is None:
         runtime = _runtime.WorkerRuntime(SoloWorker(), {}, own_process=False)
     context = Context(runtime)
+    context.group_name = None if training is None else training.worker.name
     context.enter()
     if runtime.own_process:
         _process_context = context
@@ -451,6 +468,8 @@ def shutdown() -> None:
         _thread.context = None
     else:
         _process_context = None
+    if context.group_name is not None:
+        collective.end_training(context.group_name)
 
 
 def is_initialized() -> bool:

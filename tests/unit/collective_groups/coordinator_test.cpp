@@ -54,6 +54,30 @@ TEST_F(CoordinatorTest, FormsWithTheMinimumAfterTheFormTimeout) {
   EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1"));
 }
 
+TEST_F(CoordinatorTest, WhoeverTrainsIsWaitedForBeforeTheFirstEpochAndAtTheEndOfItsStep) {
+  Start(1, 1);
+  Feed(TrainingBegins{3, seconds(30), seconds(60)});
+  Ready(0);
+  Ready(1);
+  EXPECT_THAT(All<PersistRecord>(), IsEmpty());
+  Ready(2);
+  EXPECT_EQ(All<PersistRecord>().size(), 1U);
+  EXPECT_EQ(Persisted().record.view.members.size(), 3U);
+}
+
+TEST_F(CoordinatorTest, ATrainingThatIsShortOfMembersFormsWithTheMinimumInTime) {
+  Start(1, 1);
+  PassHearing0(seconds(10));
+  Feed(TrainingBegins{3, seconds(30), seconds(60)});
+  Ready(0);
+  now_ = now_ + seconds(30) - milliseconds(1);
+  Ready(0);
+  EXPECT_THAT(All<PersistRecord>(), IsEmpty());
+  now_ = now_ + milliseconds(1);
+  Feed(Tick{});
+  EXPECT_EQ(Persisted().record.view.members.size(), 1U);
+}
+
 TEST_F(CoordinatorTest, InstallsOffersAndStatesOnlyWhenAllArePrepared) {
   Start(1, 2);
   Ready(0);

@@ -147,6 +147,7 @@ class GroupAgentTest : public ::testing::Test {
   std::mutex mu_;
   std::condition_variable told_;
   Report newest_;
+  Result<MemberId> rejoined_ = Error{ErrorCode::kUnavailable, "the head is away"};
   StillLoop loop_;
   BlockingCommunicator* const communicator_ = new BlockingCommunicator;  // Owned by the agent.
   GroupAgent agent_{{{"w", 1}, "h", ""},
@@ -156,8 +157,40 @@ class GroupAgentTest : public ::testing::Test {
                       std::lock_guard lock(mu_);
                       newest_ = report;
                       told_.notify_all();
-                    }};
+                    },
+                    [this] { return rejoined_; }};
 };
+
+TEST_F(GroupAgentTest, WhoeverIsOutOfTheGroupJoinsAgainAsAnotherMember) {
+  Enter(1);
+  Command expel;
+  expel.kind = CommandKind::kExpel;
+  expel.expel = ExpelKind::kFenced;
+  expel.reason = "it was silent";
+  agent_.OnCommand(expel);
+  const Result<ActiveView> aside = agent_.WaitActive(seconds(10));
+  ASSERT_FALSE(aside.ok());
+  EXPECT_EQ(aside.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(aside.error().message, HasSubstr("it was silent"));
+  for (const ErrorCode code : {ErrorCode::kUnavailable, ErrorCode::kDrained}) {
+    rejoined_ = Error{code, "not now"};
+    agent_.Ready(6, true);
+    EXPECT_EQ(agent_.WaitActive(seconds(10)).error().code, code);
+  }
+  rejoined_ = MemberId{"w", 2};
+  agent_.Ready(7, true);
+  EXPECT_EQ(Newest().id, (MemberId{"w", 2}));
+  EXPECT_EQ(Newest().state, MemberState::kReady);
+  EXPECT_EQ(Newest().version, 7U);
+  EXPECT_TRUE(Newest().has_state);
+  EXPECT_EQ(agent_.WaitActive(milliseconds(1)).error().code, ErrorCode::kDeadlineExceeded);
+  expel.expel = ExpelKind::kEnded;  // For a while: the next Ready asks.
+  agent_.OnCommand(expel);
+  EXPECT_EQ(agent_.WaitActive(seconds(10)).error().code, ErrorCode::kDrained);
+  rejoined_ = MemberId{"w", 3};
+  agent_.Ready(7, true);
+  EXPECT_EQ(Newest().id, (MemberId{"w", 3}));
+}
 
 TEST_F(GroupAgentTest, AVerdictFailsWhatRunsAndWhatWaitsWithItsReason) {  // GM-11
   Enter(1);
