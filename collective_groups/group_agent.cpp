@@ -246,6 +246,8 @@ void GroupAgent::Rejoin() {
   const Result<MemberId> id = rejoin_();
   std::lock_guard lock(mu_);
   rejoined_ = id.ok() ? Status::Ok() : Status(id.error());
+  if (!id.ok() && id.error().code == ErrorCode::kDeadlineExceeded)  // It was not answered.
+    rejoined_ = Error{ErrorCode::kUnavailable, id.error().message};
   if (!id.ok()) return;
   options_.id = *id;
   core_ = Member(options_, clock_.Now());

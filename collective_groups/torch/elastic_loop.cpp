@@ -1,7 +1,14 @@
 #include "collective_groups/torch/elastic_loop.h"
 
+#include <algorithm>
+#include <thread>
+
+#include "runtime/clock.h"
+
 namespace troupe::elastic {
 namespace {
+
+constexpr Duration kRetry = milliseconds(50);
 
 bool MembersChanged(ErrorCode code) {
   return code == ErrorCode::kEpochChanged || code == ErrorCode::kPeerGone ||
@@ -21,13 +28,27 @@ Status RunView(groups::GroupAgent& group, ElasticState& state, const groups::Act
   return together.ok() ? Status::Ok() : Status(together.error());
 }
 
+// Waits for a view; a member that was put aside and may join again does.
+Result<groups::ActiveView> NextView(groups::GroupAgent& group, const ElasticState& state,
+                                    Duration limit) {
+  const SteadyClock clock;
+  const Time deadline = clock.Now() + limit;
+  for (;;) {
+    group.Ready(state.version(), state.has_state());
+    const Duration left = std::max(deadline - clock.Now(), Duration::zero());
+    Result<groups::ActiveView> active = group.WaitActive(left);
+    const bool again = !active.ok() && active.error().code == ErrorCode::kUnavailable;
+    if (!again || clock.Now() >= deadline) return active;
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
 }  // namespace
 
 Result<Ending> RunElastic(groups::GroupAgent& group, ElasticState& state,
                           const std::function<Status()>& train, const LoopOptions& options) {
   for (;;) {
-    group.Ready(state.version(), state.has_state());
-    const Result<groups::ActiveView> active = group.WaitActive(options.view_limit);
+    const Result<groups::ActiveView> active = NextView(group, state, options.view_limit);
     if (!active.ok()) {
       if (active.error().code == ErrorCode::kDrained) return Ending::kDrained;
       return active.error();

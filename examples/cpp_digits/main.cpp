@@ -1,9 +1,9 @@
-// Handwritten digits in C++: three workers train a LibTorch module, one of them is killed with
-// SIGKILL in the middle, a replacement joins, and nothing is lost.
+// Handwritten digits in C++: a group of three actors trains a LibTorch module, one of them is
+// killed with SIGKILL in the middle and comes back, and nothing is lost.
 //
 //   troupe-example-digits [FILE]     FILE: what scripts/export_digits.py writes
 //
-// The same executable is driver and worker: the cluster starts it again for every worker.
+// The same executable is driver and actor: the cluster starts it again for every actor.
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,108 +11,102 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
-#include "daemons/driver_client.h"
-#include "daemons/worker_client.h"
+#include "daemons/training.h"
+#include "daemons/troupe.h"
 #include "examples/cpp_digits/trainer.h"
+
+using troupe::Duration;
+using troupe::Result;
+
+class Trainer {
+ public:
+  Result<std::string> Train(const cpp_digits::Plan& plan) {
+    return troupe::TrainIn("", [&](troupe::groups::GroupAgent& group) {
+      return cpp_digits::Train(group, plan, progress_);
+    });
+  }
+  // Both answer while it trains.
+  int Pid() const { return ::getpid(); }
+  // Data epochs done, members of the group; as this one sees it.
+  std::vector<int64_t> Seen() const { return {progress_.epochs, progress_.size}; }
+
+ private:
+  cpp_digits::Progress progress_;
+};
+TROUPE_ACTOR(Trainer, (), Train, Pid, Seen);
 
 namespace {
 
-using namespace troupe;
+constexpr uint32_t kMembers = 3;
+constexpr int kMinutes = 5;
 
-constexpr uint32_t kWorkers = 3;
-constexpr Duration kLimit = seconds(300);
-
-int Fail(const Error& error) {
+int Fail(const troupe::Error& error) {
   std::fprintf(stderr, "%s\n", error.ToString().c_str());
   return 1;
 }
 
-int Work() {
-  auto client = daemons::WorkerClient::FromEnvironment();
-  if (!client.ok()) return Fail(client.error());
-  daemons::WorkerClient& worker = **client;
-  std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {  // A spare waits here, its libraries loaded.
-    if (worker.released()) return 0;
-    assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
-  }
-  Result<std::string> summary = [&]() -> Result<std::string> {
-    Result<cpp_digits::Plan> plan = cpp_digits::Decode(assignment->payload);
-    if (!plan.ok()) return plan.error();
-    return cpp_digits::Train(worker, *plan);
-  }();
-  worker.Finish(summary.ok(), summary.ok() ? *summary : summary.error().ToString(), seconds(30));
-  return summary.ok() ? 0 : Fail(summary.error());
-}
-
-// The number after "key": from `at` on; 0 if there is none.
-int Number(const std::string& json, const std::string& key, size_t at = 0) {
-  at = json.find("\"" + key + "\":", at);
-  return at == std::string::npos ? 0 : std::atoi(json.c_str() + at + key.size() + 3);
-}
-
-// Follows the job to its end. When the third data epoch is done it kills rank 1, and when the group
-// is complete again it lets training end.
-int Follow(daemons::DriverClient& client, const std::string& job, const std::string& finish_file) {
-  const Time deadline = SteadyClock().Now() + kLimit;
-  int victim = 0;
-  bool killed = false;
-  while (SteadyClock().Now() < deadline) {
-    auto event = client.NextEvent(job, milliseconds(100));
-    if (!event.ok()) return Fail(event.error());
-    if (!event->has_value()) continue;
-    const std::string& json = (*event)->json;
-    if ((*event)->kind == "log") {
-      std::printf("%s\n", json.c_str());
-    } else if ((*event)->kind == "epoch") {
-      std::printf("%s\n", json.c_str());
-      const size_t rank_1 = json.find("\"rank\":1");
-      if (!killed) victim = Number(json, "pid", json.rfind('{', rank_1));
-      if (killed && Number(json, "size") == static_cast<int>(kWorkers))
-        std::ofstream(finish_file) << "training may end\n";
-    } else if ((*event)->kind == "report" && (*event)->payload == "epoch=2" && victim > 0) {
-      std::printf(">>> SIGKILL worker of process %d\n", victim);
-      killed = true;
-      ::kill(victim, SIGKILL);
-      victim = 0;
-    } else if ((*event)->kind == "result") {
-      std::printf("%s\n", (*event)->payload.c_str());
-    } else if ((*event)->kind == "done") {
-      std::printf("%s\n", json.c_str());
-      return json.find("\"state\":\"succeeded\"") == std::string::npos ? 1 : 0;
+// Waits until every member has seen this much; false if that takes too long.
+bool AllSee(const troupe::ActorGroup<Trainer>& group, int64_t epochs, int64_t size) {
+  const troupe::Time end = troupe::SteadyClock().Now() + troupe::seconds(kMinutes * 60);
+  while (troupe::SteadyClock().Now() < end) {
+    size_t those = 0;
+    const auto seen = group.Call(&Trainer::Seen);
+    for (size_t i = 0; seen.ok() && i < seen->size(); ++i) {
+      const Result<std::vector<int64_t>> one = (*seen)[i].Get(troupe::seconds(10));
+      those += one.ok() && (*one)[0] >= epochs && (*one)[1] == size ? 1 : 0;
     }
-    std::fflush(stdout);
+    if (those == static_cast<size_t>(size)) return true;
+    std::this_thread::sleep_for(troupe::milliseconds(20));
   }
-  return Fail({ErrorCode::kDeadlineExceeded, "the training has not ended in time"});
+  return false;
 }
 
-int Drive(const std::string& data) {
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
-  char folder[] = "/tmp/troupe-digits-XXXXXX";
-  if (::mkdtemp(folder) == nullptr) return Fail({ErrorCode::kUnavailable, "no folder in /tmp"});
-  daemons::DriverOptions options;
-  options.bin_dir = self.parent_path();
-  auto client = daemons::DriverClient::Connect(options);
-  if (!client.ok()) return Fail(client.error());
-  const std::string finish_file = std::string(folder) + "/finish";
-  JobSpec spec;
-  spec.name = "digits";
-  spec.workers = spec.max_workers = kWorkers;
-  spec.resources = {{"CPU", 0.25}};
-  spec.worker_argv = {self};
-  spec.payload = cpp_digits::Encode({std::filesystem::absolute(data), 20, finish_file});
-  Result<std::string> job = (*client)->Submit(spec);
-  const int rc = job.ok() ? Follow(**client, *job, finish_file) : Fail(job.error());
-  (*client)->Shutdown();
-  std::filesystem::remove_all(folder);
-  return rc;
+int Drive(const troupe::Runtime& runtime, const std::string& data, const std::string& folder) {
+  const std::string finish_file = folder + "/finish";
+  const auto group = runtime.SpawnGroup<Trainer>({.name = "digits",
+                                                  .min_size = 2,
+                                                  .size = kMembers,
+                                                  .resources = {{"CPU", 0.25}},
+                                                  .max_concurrency = 2});
+  if (!group.ok()) return Fail(group.error());
+  const auto watch = group->OnEvent([](const troupe::GroupEvent& event) {
+    std::printf("%s %d %s\n", troupe::GroupEventKindName(event.kind), event.member,
+                event.detail.c_str());
+    std::fflush(stdout);
+  });
+  if (!watch.ok()) return Fail(watch.error());
+  const cpp_digits::Plan plan{std::filesystem::absolute(data), 20, finish_file};
+  const auto run = group->Run(&Trainer::Train, plan);
+  const auto late = [] {
+    return Fail({troupe::ErrorCode::kDeadlineExceeded, "the training has not come so far in time"});
+  };
+  if (!AllSee(*group, 3, kMembers)) return late();
+  const auto pids = group->Call(&Trainer::Pid);
+  if (!pids.ok()) return Fail(pids.error());
+  const Result<int> victim = (*pids)[1].Get();
+  if (!victim.ok()) return Fail(victim.error());
+  std::printf(">>> SIGKILL member 1, process %d\n", *victim);
+  ::kill(*victim, SIGKILL);
+  if (!AllSee(*group, 4, kMembers)) return late();
+  std::ofstream(finish_file) << "training may end\n";
+  const Result<std::vector<std::string>> results = run.Get();
+  if (!results.ok()) return Fail(results.error());
+  for (const std::string& line : *results) std::printf("%s\n", line.c_str());
+  return results->size() == kMembers ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (std::getenv("TROUPE_WORKER_PROCESS") != nullptr) return Work();
-  return Drive(argc > 1 ? argv[1] : TROUPE_EXAMPLE_DATA "/digits.bin");
+  const auto runtime = troupe::Init();
+  if (!runtime.ok()) return Fail(runtime.error());
+  char folder[] = "/tmp/troupe-digits-XXXXXX";
+  if (::mkdtemp(folder) == nullptr)
+    return Fail({troupe::ErrorCode::kUnavailable, "no folder can be made in /tmp"});
+  const int rc = Drive(*runtime, argc > 1 ? argv[1] : TROUPE_EXAMPLE_DATA "/digits.bin", folder);
+  std::filesystem::remove_all(folder);
+  return rc;
 }

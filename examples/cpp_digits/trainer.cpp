@@ -14,7 +14,7 @@
 
 #include "collective_groups/torch/elastic_loop.h"
 #include "collective_groups/torch/gradient_reducer.h"
-#include "daemons/worker_client.h"
+#include "daemons/training.h"
 
 namespace cpp_digits {
 namespace {
@@ -69,9 +69,9 @@ struct Books : torch::nn::Module {
 
 class Trainer {
  public:
-  Trainer(troupe::daemons::WorkerClient& worker, const Plan& plan, Data data)
-      : worker_(worker),
-        group_(*worker.group()),
+  Trainer(GroupAgent& group, const Plan& plan, Progress& progress, Data data)
+      : group_(group),
+        progress_(progress),
         plan_(plan),
         data_(std::move(data)),
         model_(torch::nn::Linear(kPixels, 64), torch::nn::ReLU(), torch::nn::Linear(64, 32),
@@ -92,7 +92,8 @@ class Trainer {
     state_.SetSampler(&sampler_);
     const auto ending = elastic::RunElastic(group_, state_, [this] { return TrainOn(); });
     if (!ending.ok()) return ending.error();
-    return *ending == elastic::Ending::kDrained ? std::string() : Summary();
+    if (*ending == elastic::Ending::kDrained) return troupe::Left();
+    return Summary();
   }
 
  private:
@@ -105,13 +106,15 @@ class Trainer {
       const Result<bool> finished = Finished();
       if (!finished.ok()) return finished.error();
       if (*finished) return Status::Ok();
-      if (group_.Current().topology.rank == 0)
-        (void)worker_.Note("report", 0, "epoch=" + std::to_string(sampler_.data_epoch()));
       sampler_.BeginEpoch(sampler_.data_epoch() + 1);
+      progress_.epochs = static_cast<int64_t>(sampler_.data_epoch());
     }
   }
 
   Status Step() {
+    const troupe::groups::Topology topology = group_.Current().topology;
+    progress_.size = topology.size;
+    progress_.rank = topology.rank;
     const Result<elastic::Batch> batch = sampler_.Next();
     if (!batch.ok()) return batch.error();
     const at::Tensor indices = torch::tensor(batch->indices);
@@ -171,8 +174,8 @@ class Trainer {
     return line.str();
   }
 
-  troupe::daemons::WorkerClient& worker_;
   GroupAgent& group_;
+  Progress& progress_;
   const Plan plan_;
   const Data data_;
   torch::nn::Sequential model_;
@@ -185,26 +188,11 @@ class Trainer {
 
 }  // namespace
 
-std::string Encode(const Plan& plan) {
-  return std::to_string(plan.epochs) + "\n" + plan.finish_file + "\n" + plan.data;
-}
-
-Result<Plan> Decode(const std::string& payload) {
-  std::istringstream lines(payload);
-  Plan plan;
-  lines >> plan.epochs >> std::ws;
-  std::getline(lines, plan.finish_file);
-  std::getline(lines, plan.data);
-  if (!lines || plan.epochs < 1)
-    return Error{ErrorCode::kInvalidArgument, "the job's payload is no plan: " + payload};
-  return plan;
-}
-
-Result<std::string> Train(troupe::daemons::WorkerClient& worker, const Plan& plan) {
-  at::set_num_threads(1);  // Several workers share the machine.
+Result<std::string> Train(GroupAgent& group, const Plan& plan, Progress& progress) {
+  at::set_num_threads(1);  // Several members share the machine.
   Result<Data> data = Load(plan.data);
   if (!data.ok()) return data.error();
-  return Trainer(worker, plan, std::move(*data)).Run();
+  return Trainer(group, plan, progress, std::move(*data)).Run();
 }
 
 }  // namespace cpp_digits

@@ -104,35 +104,14 @@ def test_a_plugin_and_a_driver_in_c_build_outside_the_tree_and_run(
     assert run(str(sell), plugin, TROUPE_BIN_DIR=str(prefix / "bin")).splitlines()[0] == sold
 
 
-TORCH = """
-cmake_minimum_required(VERSION 3.22)
-project(trains LANGUAGES CXX)
-find_package(Troupe REQUIRED COMPONENTS torch)
-add_executable(trains trains.cpp)
-target_link_libraries(trains PRIVATE Troupe::troupe_torch)
-"""
-SAMPLES = """
-#include <iostream>
-
-#include "collective_groups/torch/elastic_sampler.h"
-#include "collective_groups/torch/elastic_state.h"
-
-int main() {
-  troupe::elastic::ElasticSampler sampler(10, 2, 0);
-  sampler.BeginEpoch(0);
-  std::cout << sampler.remaining() << std::endl;
-}
-"""
-
-
-def test_elastic_training_of_libtorch_builds_outside_the_tree(tmp_path: Path, prefix: Path) -> None:
+def test_a_group_of_actors_trains_outside_the_tree(tmp_path: Path, prefix: Path) -> None:
     if not (prefix / "lib" / "cmake" / "Troupe" / "TroupeTorchTargets.cmake").exists():
         pytest.skip("this build has no LibTorch")
     source = tmp_path / "source"
-    source.mkdir()
-    (source / "CMakeLists.txt").write_text(TORCH)
-    (source / "trains.cpp").write_text(SAMPLES)
-    assert run(str(built(source, prefix, tmp_path / "build") / "trains")).strip() == "10"
+    shutil.copytree(ROOT / "examples" / "train", source)
+    lines = run(str(built(source, prefix, tmp_path / "build") / "train")).splitlines()
+    assert len(lines) == 3 and len(set(lines)) == 1
+    assert 0 < float(lines[0].removeprefix("loss ")) < 1
 
 
 OVERLOADED = """
