@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 
+#include "actors/actor_group_protocol.h"
 #include "actors/cluster_protocol.h"
 #include "daemons/actor_lease.h"
 #include "daemons/log_tail.h"
@@ -314,6 +315,8 @@ void NodeService::OnStart(const StartWorker& start) {
     spawn.argv.front() = *host;
   }
   spawn.env = start.env;
+  // Of a cluster that a member of a group has started: its actors are none of that group.
+  spawn.env.try_emplace(actors::kActorGroupVariable, "");
   if (start.hide_devices && !spawn.env.contains(kVisibleDevices))
     spawn.env[kVisibleDevices] = VisibleDevices(start.room.devices, Env(kVisibleDevices));
   spawn.env["TROUPE_WORKER_PROCESS"] = start.process;

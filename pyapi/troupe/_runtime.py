@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from troupe import _native
@@ -98,6 +98,8 @@ class WorkerRuntime:
             if self.worker.should_exit():
                 raise DrainedError("this worker was asked to end while it waited for a view")
             if time.monotonic() > deadline:
+                missing = getattr(self.worker, "missing", None)
+                problem = (missing() if missing is not None else "") or problem
                 raise TroupeError(
                     f"no group view within {self.elastic_timeout_s:g} s (elastic_timeout): "
                     f"{problem}; see the run's events and `troupe doctor`"
@@ -141,11 +143,14 @@ class WorkerRuntime:
 class TrainingActor:
     """An actor as the worker of a group that it trains in; see :class:`WorkerRuntime`."""
 
-    def __init__(self, group: Any, name: str, actor: str, host: str) -> None:
+    def __init__(
+        self, group: Any, name: str, actor: str, host: str, missing: Callable[[], str]
+    ) -> None:
         self.group = group
         self.name = name
         self.id = actor
         self.host = host
+        self.missing = missing  # Who is not there, as a sentence.
 
     def should_exit(self) -> bool:
         """An actor that is to leave hears it from its group."""

@@ -25,6 +25,7 @@ Groups exist inside actors; a driver can make and destroy them.
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import socket
 import threading
@@ -403,10 +404,13 @@ def recv(tensor: Any, src_rank: int, group_name: str = "default") -> None:
     get_group_handle(group_name).recv(tensor, src_rank)
 
 
-def train_in(group_name: Optional[str]) -> Optional[_runtime.WorkerRuntime]:
+def train_in(
+    group_name: Optional[str], elastic_timeout_s: Optional[float] = None
+) -> Optional[_runtime.WorkerRuntime]:
     """What a training loop of this actor needs to know of its group; for ``troupe.torch.init``.
 
     Args:
+        elastic_timeout_s: of each wait for a view.
         group_name: of an elastic group that was made by ``create_collective_group``, or that of
             a group of actors; None: the one that this actor is a member of.
 
@@ -426,8 +430,20 @@ def train_in(group_name: Optional[str]) -> Optional[_runtime.WorkerRuntime]:
     with _translated(name):
         group = _actors().enter_training(name, timeout_s=_ASK_S)
     actor = _context.current().actor_id
-    worker = _runtime.TrainingActor(group, name, str(actor), socket.gethostname())
-    return _runtime.WorkerRuntime(worker, {"name": name})
+    worker = _runtime.TrainingActor(
+        group, name, str(actor), socket.gethostname(), functools.partial(_missing, name))
+    return _runtime.WorkerRuntime(
+        worker, {"name": name}, _TIMEOUT_S if elastic_timeout_s is None else elastic_timeout_s)
+
+
+def _missing(name: str) -> str:
+    """Which actors of a group are not in it now."""
+    try:
+        members = dict(_actors().collective("status", {"name": name}, _ASK_S))["members"]
+    except RuntimeError as error:
+        return str(error)
+    return "; ".join(f"actor {m['actor']} is {m['state']}"
+                     for m in members if m["state"] != "member")
 
 
 def end_training(group_name: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
 from typing import Any, Optional
 
@@ -97,11 +99,13 @@ class Learner:
     def train(self, data_epochs: int, **options: Any) -> dict[str, Any]:
         return train(data_epochs, **options)
 
-    def bind(self, group: Optional[str] = None) -> tuple[int, int]:
+    def bind(
+        self, group: Optional[str] = None, elastic_timeout: Optional[float] = None
+    ) -> tuple[int, int]:
         """Rank and size."""
         import troupe.torch as hvd
 
-        hvd.init(group=group)
+        hvd.init(group=group, elastic_timeout=elastic_timeout)
         return hvd.rank(), hvd.size()
 
     def sum(self, value: float) -> float:
@@ -111,6 +115,16 @@ class Learner:
         import troupe.torch as hvd
 
         return float(hvd.allreduce(torch.tensor([value]), op=hvd.Sum))
+
+    def below(self) -> str:
+        """What an actor says of a cluster that this actor starts."""
+        program = "\n".join((
+            "import troupe", "@troupe.remote", "class Other:", "    def size(self):",
+            "        import troupe.torch as hvd", "        hvd.init()", "        return hvd.size()",
+            "troupe.init(num_cpus=1)",
+            "print('size', troupe.get(Other.remote().size.remote(), timeout=60))"))
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                              timeout=90, check=True).stdout
 
     def unbind(self) -> None:
         import troupe.torch as hvd

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from actor_groups_cases import Trainer
+from learner_cases import Learner
 
 import troupe
 from troupe._cluster import find_bin_dir
@@ -68,6 +69,30 @@ def test_a_training_outlives_heads(cluster: LocalCluster) -> None:
     assert [r["step"] for r in troupe.get(run, timeout=SOON_S)] == [200] * 4
     group.end()
     until(lambda: [a for a in state()["actors"] if a["state"] == "alive"], [])
+
+
+def test_no_sample_is_lost_when_heads_and_a_node_are_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    group = Learner.options(num_cpus=1, scheduling_strategy="SPREAD").group(
+        3, min_size=1, name="learn").remote()
+    assert group.wait(timeout=SOON_S)
+    pids = troupe.get(group.pid.remote(), timeout=SOON_S)
+    run = group.train.run(4, pause_s=0.02, until_there=str(tmp_path / "last"))
+    cluster.kill("head")
+    cluster.revive()
+    os.kill(pids[2], signal.SIGKILL)
+    cluster.kill("head")  # The death is its successor's business.
+    cluster.revive()
+    assert group.wait(3, timeout=SOON_S)
+    cluster.kill("node1")
+    assert group.wait(3, timeout=SOON_S)
+    (tmp_path / "last").touch()
+    results = troupe.get(run, timeout=SOON_S)
+    assert len(results) == 3
+    assert [r["seen"] for r in results] == [[4]] * 3
+    assert len({(r["hash"], r["step"]) for r in results}) == 1
+    group.end()
 
 
 def test_what_a_head_was_told_just_before_it_died_is_done_by_the_next(

@@ -19,7 +19,7 @@ from processes import until
 
 SOON_S = 90.0
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,7 +185,23 @@ def test_actors_of_no_group_train_in_one_made_of_them(name: str) -> None:
     check(troupe.get([a.train.remote(1, group=name) for a in actors], timeout=SOON_S), 1)
 
 
+def test_actors_of_a_cluster_below_are_no_members(name: str) -> None:
+    group = made(name, 1)
+    assert "size 1" in troupe.get(group.members()[0].handle.below.remote(), timeout=SOON_S)
+    group.end()
+
+
 class TestWrongUse:
+    def test_who_is_not_there_is_named(self, name: str) -> None:
+        group = made(name, 2)
+        first, second = (m.handle for m in group.members())
+        with pytest.raises(troupe.TroupeError, match=second._native.id) as caught:
+            troupe.get(first.bind.remote(elastic_timeout=1.0), timeout=SOON_S)
+        assert "elastic_timeout" in str(caught.value)
+        both = [first.bind.remote(), second.bind.remote()]
+        assert sorted(troupe.get(both, timeout=SOON_S)) == [(0, 2), (1, 2)]
+        group.end()
+
     def test_of_groups(self, name: str) -> None:
         group = made(name, 2)
         with pytest.raises(troupe.CollectiveGroupError, match="no collective group"):

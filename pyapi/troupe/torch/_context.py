@@ -403,7 +403,10 @@ def current_or_none() -> Optional[Context]:
     return context if context is not None else _process_context
 
 
-def init(comm: Any = None, process_sets: Any = None, *, group: Optional[str] = None) -> None:
+def init(
+    comm: Any = None, process_sets: Any = None, *, group: Optional[str] = None,
+    elastic_timeout: Optional[float] = None,
+) -> None:
     """Connects this worker to its group; harmless when already initialised.
 
     In a worker that joins a running group it returns at once, with a provisional rank and size;
@@ -417,6 +420,8 @@ def init(comm: Any = None, process_sets: Any = None, *, group: Optional[str] = N
         group: name of the elastic collective group that this actor is to train in, made by
             ``create_collective_group``, if not that of its own group of actors. Other groups can
             be used beside it.
+        elastic_timeout: seconds that this actor waits for a view of its group, now and after each
+            change, before it gives up; 600 if not given. Workers of a run have that of the run.
 
     Raises:
         ValueError: ``comm`` or ``process_sets`` is given; the group is a fixed one, or one whose
@@ -439,7 +444,7 @@ def init(comm: Any = None, process_sets: Any = None, *, group: Optional[str] = N
                 f"init(group={group!r})")
         return
     runtime = _runtime.current() if group is None else None
-    training = None if runtime is not None else collective.train_in(group)
+    training = None if runtime is not None else collective.train_in(group, elastic_timeout)
     if training is not None:
         runtime = training
     if runtime is None:
