@@ -19,7 +19,7 @@ SAMPLES, BATCH = 240, 4
 
 def train(
     data_epochs: int, pause_s: float = 0.0, durable: Optional[str] = None, served: str = "",
-    until_there: str = "", group: Optional[str] = None,
+    until_there: str = "", group: Optional[str] = None, late_s: float = 0.0,
 ) -> dict[str, Any]:
     """Trains; the state counts for each sample how often the model has seen it.
 
@@ -30,7 +30,10 @@ def train(
         served: group of actors that get the weights after each step.
         until_there: a file that the last step waits for.
         group: to train in; None: that of the group of actors.
+        late_s: slept before it joins, in a life after the first.
     """
+    if troupe.current().was_restarted:
+        time.sleep(late_s)
     import torch
 
     import troupe.torch as hvd

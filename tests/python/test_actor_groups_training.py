@@ -153,6 +153,26 @@ def test_commits_on_disk_outlive_all_members(name: str, tmp_path: Path) -> None:
     group.end()
 
 
+def test_who_joins_when_the_others_are_done_begins_nothing_of_its_own(
+    name: str, tmp_path: Path
+) -> None:
+    group = made(name, 2, min_size=1)
+    pids = troupe.get(group.pid.remote(), timeout=SOON_S)
+    last = tmp_path / "last"
+    run = group.train.run(2, pause_s=0.01, until_there=str(last), late_s=3.0)
+    begun(name, 2)
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: [m.state for m in group.members()], ["alive", "alive"])
+    last.touch()
+    results = troupe.get(run, timeout=SOON_S)
+    assert len(results) == 1
+    check(results, 2)
+    again = troupe.get(group.train.run(1), timeout=SOON_S)
+    assert len(again) == 2
+    check(again, 1)
+    group.end()
+
+
 def test_it_stays_bound_from_call_to_call(name: str) -> None:
     group = made(name, 3)
     bound = troupe.get(group.bind.remote(), timeout=SOON_S)
