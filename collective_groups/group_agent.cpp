@@ -264,7 +264,8 @@ Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
   });
   if (!rejoined_.ok()) return rejoined_.error();
   if (expelled_ == ExpelKind::kFenced && rejoin_)
-    return Error{ErrorCode::kUnavailable, "it was put aside, and joins again: " + expel_reason_};
+    return Error{ErrorCode::kUnavailable,
+                 "it was taken for dead, and joins again: " + expel_reason_};
   if (expelled_ != ExpelKind::kNone) return ExpelError(expelled_, expel_reason_);
   if (stopped_) return Error{ErrorCode::kCancelled, "the group agent stopped"};
   if (too_late_)

@@ -52,7 +52,7 @@ class GroupAgent {
   void Ready(uint64_t version, bool has_state, bool founder = false);
   // kDeadlineExceeded, also for a founder that came too late (Running is true then); kDrained or
   // kFenced when this member must end; kCancelled after Stop. With `rejoin`: kUnavailable if it was
-  // put aside and Ready is to follow, or the error that `rejoin` gave.
+  // taken for dead and Ready is to follow, or the error that `rejoin` gave.
   Result<ActiveView> WaitActive(Duration limit);
   // True: leave the epoch here (planned change or broken): unwind, Ready, WaitActive.
   Result<bool> Boundary();

@@ -45,7 +45,7 @@ class ProcessGroups {
   Result<std::shared_ptr<groups::CollectiveGroup>> Enter(const std::string& name,
                                                          const Wanted& wanted, Duration limit);
   // The same for a training loop, which takes the member from epoch to epoch by itself. Ready joins
-  // again if the member is out of the group by then: put aside, or told to leave for a while.
+  // again if the member is out of the group by then: taken for dead, or told to leave for a while.
   // kInvalidArgument: this actor uses the group in the other way.
   Result<Training> Train(const std::string& name, Duration limit);
   // Null if this actor is not in it.

@@ -28,7 +28,7 @@ Status RunView(groups::GroupAgent& group, ElasticState& state, const groups::Act
   return together.ok() ? Status::Ok() : Status(together.error());
 }
 
-// Waits for a view; a member that was put aside and may join again does.
+// Waits for a view; a member that was taken for dead joins again if it may.
 Result<groups::ActiveView> NextView(groups::GroupAgent& group, const ElasticState& state,
                                     Duration limit) {
   const SteadyClock clock;
