@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <exception>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "actors/actor_group_protocol.h"
@@ -34,6 +36,28 @@ Result<Found> Find(const std::string& group) {
                "this actor is no member of a group of actors; name the group to train in"};
 }
 
+// One call at a time takes a member from epoch to epoch.
+class Turn {
+ public:
+  explicit Turn(std::string name) : name_(std::move(name)) {
+    std::lock_guard lock(mu_);
+    mine_ = taken_.insert(name_).second;
+  }
+  ~Turn() {
+    std::lock_guard lock(mu_);
+    if (mine_) taken_.erase(name_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  [[nodiscard]] bool mine() const { return mine_; }
+
+ private:
+  static inline std::mutex mu_;
+  static inline std::set<std::string> taken_;  // Names of groups.
+  const std::string name_;
+  bool mine_ = false;
+};
+
 }  // namespace
 
 namespace internal {
@@ -43,6 +67,11 @@ Status OnTrainingThread(const std::string& group,
                         const std::function<void(groups::GroupAgent&)>& body) {
   const Result<Found> found = Find(group);
   if (!found.ok()) return found.error();
+  const Turn turn(found->name);
+  if (!turn.mine()) {
+    return Error{ErrorCode::kAlreadyExists, "another call of this actor trains in group \"" +
+                                                found->name + "\"; wait for its end"};
+  }
   Status entered;
   std::exception_ptr thrown;
   FiberEvent done;

@@ -36,8 +36,8 @@ namespace internal {
 
 // Calls `body`, which returns a Status or a Result, with the agent of the group (empty: that of the
 // actor's group of actors), and returns what it returns. Errors of its own: kInvalidArgument (this
-// is no actor, no member of a group of actors, or the group is none to train in), kNotFound, those
-// of the head.
+// is no actor, no member of a group of actors, or the group is none to train in), kNotFound,
+// kAlreadyExists (another call of this actor trains in it), those of the head.
 template <class F>
 auto TrainIn(const std::string& group, F&& body) {
   using R = std::invoke_result_t<F, groups::GroupAgent&>;
