@@ -96,7 +96,12 @@ class PyDriver {
   }
 
   ~PyDriver() {
-    if (!made_.here()) (void)client_.release();  // Its threads are those of the parent.
+    if (!made_.here()) {
+      (void)client_.release();  // Its threads are those of the parent.
+      return;
+    }
+    py::gil_scoped_release release;  // It may wait for the head, and for the cluster it started.
+    client_.reset();
   }
   PyDriver(const PyDriver&) = delete;
   PyDriver& operator=(const PyDriver&) = delete;

@@ -421,6 +421,7 @@ class ZmqTransport final : public Transport, private EventLoop {
       }
       if (options_.shared_loop) turns_.EndKeep();
     }
+    loop_id_.store({});  // A later thread may be given the id of this one.
   }
 
   void TryTurnOnce(Time until) {

@@ -231,9 +231,28 @@ TEST_P(ZmqTransportTest, OpeningAndClosingLeavesNothingBehind) {
   EXPECT_EQ(tests::Threads(), threads);
 }
 
-// ---- who is let in over tcp ----
+// The C library gives the id of a thread that has ended to one of the next.
+TEST(StoppedLoopTest, IsNotTheLoopOfALaterThreadOfTheSameId) {
+  ZmqTransportOptions options;
+  options.name = "stopped";
+  std::unique_ptr<Transport> transport = MakeZmqTransport(options).value();
+  std::promise<std::thread::id> told;
+  transport->loop().Post([&] { told.set_value(std::this_thread::get_id()); });
+  const std::thread::id ended = told.get_future().get();
+  transport->Stop();
+  bool had_the_id = false;
+  for (int tries = 0; !had_the_id && tries < 1000; ++tries) {
+    std::thread([&] {
+      had_the_id = std::this_thread::get_id() == ended;
+      if (!had_the_id) return;
+      EXPECT_FALSE(transport->InLoop());
+      EXPECT_EQ(transport->Send("nobody", "frame").error().code, ErrorCode::kCancelled);
+      transport.reset();  // Waits for the loop, which a thread of the loop must not do.
+    }).join();
+  }
+  EXPECT_TRUE(had_the_id);
+}
 
-using ZmqCurveTest = ZmqTransportTest;
 // A thread whose fiber has just become ready sleeps only if it has not heard of it.
 TEST(SharedLoopTest, AWakeThatSomebodyElseHasTakenIsNotLost) {
   ZmqTransportOptions options;
@@ -247,6 +266,9 @@ TEST(SharedLoopTest, AWakeThatSomebodyElseHasTakenIsNotLost) {
   EXPECT_LT(SteadyClock().Now() - begun, milliseconds(900));  // One that is lost costs a second.
 }
 
+// ---- who is let in over tcp ----
+
+using ZmqCurveTest = ZmqTransportTest;
 INSTANTIATE_TEST_SUITE_P(Networks, ZmqCurveTest, ::testing::Values(true),
                          [](const auto&) { return "Tcp"; });
 
