@@ -45,7 +45,8 @@ else
   # Most tests wait for processes most of the time, so that two at once take two thirds of the time.
   jobs=${TEST_JOBS:-2}
   pytest=(-m pytest -p no:cacheprovider --durations=15)
-  [ "$jobs" -gt 1 ] && pytest+=(-n "$jobs" --dist loadfile)
+  # A process of tests that crashes is a failure at once: with another in its place the runner waits for ever.
+  [ "$jobs" -gt 1 ] && pytest+=(-n "$jobs" --dist loadfile --max-worker-restart=0)
   run_part "Python venv" "$VENV/bin/python" "${pytest[@]}" --basetemp "$scratch/v" "${python_tests[@]}"
   # What needs packages that Debian lacks is marked venv_only, and `once` what its torch cannot change; everything else
   # must pass on that as well.
