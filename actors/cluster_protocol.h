@@ -60,9 +60,10 @@ inline constexpr const char* kPluginFlag = "--plugin";
 struct Program {
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
+  std::vector<std::string> spare_argv = {};  // See StartWorker.
   template <class A>
   void Fields(A& a) {
-    a(argv, env);
+    a(argv, env, spare_argv);
   }
 };
 

@@ -132,7 +132,7 @@ class Directory {
   bool restored_ = false;  // Since the last Tick.
   std::map<Program, std::weak_ptr<const Program>, bool (*)(const Program&, const Program&)>
       programs_{[](const Program& a, const Program& b) {
-        return std::tie(a.argv, a.env) < std::tie(b.argv, b.env);
+        return std::tie(a.argv, a.env, a.spare_argv) < std::tie(b.argv, b.env, b.spare_argv);
       }};
 };
 

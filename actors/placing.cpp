@@ -36,9 +36,11 @@ ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
   spec.program = system.options().program;
   if (!options.plugin.empty()) {
     spec.program.argv = system.options().plugin_host;
+    spec.program.spare_argv.clear();
     spec.program.argv.push_back(options.plugin);
   }
   if (!options.program.empty()) spec.program = {options.program, {}};
+  if (!options.env.empty()) spec.program.spare_argv.clear();  // Few others will have the same.
   for (const auto& [key, value] : options.env) spec.program.env[key] = value;
   spec.max_restarts = options.max_restarts;
   spec.backoff_ms = static_cast<uint64_t>(std::max<int64_t>(0, options.backoff / milliseconds(1)));

@@ -129,6 +129,12 @@ def actor_rows() -> list[Row]:
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
         Row("100 MB put and passed", {"bench": "actor_array_put"},
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
+        Row("a Python actor, made and called; reference: no process ahead",
+            {"bench": "actor_created", "way": "warm"}, {"bench": "actor_created", "way": "cold"},
+            "<= 10 ms", 10.0),
+        Row("a group of 4 Python actors, until its first all-reduce; reference: the same",
+            {"bench": "actor_group_first_allreduce", "way": "warm"},
+            {"bench": "actor_group_first_allreduce", "way": "cold"}, "<= 100 ms", 100.0),
         Row("embedded cluster, start", {"bench": "runtime_start"}, None, "<= 500 ms", 500.0),
         Row("head, memory at rest", {"bench": "head_rss"}, None, "<= 50 MB", 50.0),
         Row("node, memory at rest", {"bench": "node_rss"}, None, "<= 30 MB", 30.0),
@@ -325,6 +331,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(program("actor-calls"))
     commands.append(program("actor-life"))
     commands.append(script("actor_arrays"))
+    commands.append(script("actor_creation"))
     commands.append(program("placement"))
     commands.append(program("reductions"))
     return commands

@@ -1,9 +1,11 @@
-// troupe-guard PROGRAM ARG...: between a node and one worker. When the worker ends, or the node,
-// however that comes, it ends whatever the worker has started, then itself like the worker.
+// troupe-guard [--spare] PROGRAM ARG...: between a node and one worker. When the worker ends, or
+// the node, however that comes, it ends whatever the worker has started, then itself like the
+// worker.
 //
 // It is a child subreaper: forks, sessions and double forks of the worker do not escape it. Its
 // stdin is a socket of the node (see GuardedProcess): it tells the worker's pid there, takes
-// signals for the worker, and reads the node's end from its close.
+// signals for the worker, and reads the node's end from its close. What comes there for a spare is
+// written to the spare's stdin, once.
 // It includes nothing but libc and runtime/descendants.cpp: there is one per worker.
 #include <fcntl.h>
 #include <poll.h>
@@ -29,6 +31,8 @@ namespace {
 constexpr troupe::Duration kEndLimit = troupe::seconds(5);
 constexpr int kNode = 0;
 constexpr int kNoProgram = 127;
+constexpr const char* kSpareFlag = "--spare";
+constexpr size_t kWorkBytesMax = 1 << 15;  // A pipe takes them at once.
 // Where memory runs out the kernel ends workers, not the daemons beside them.
 constexpr int kWorkerOomScore = 500;
 
@@ -43,7 +47,7 @@ void OfferToOomKiller() {
   ::close(fd);
 }
 
-[[noreturn]] void RunWorker(char** argv, int guard) {
+[[noreturn]] void RunWorker(char** argv, int guard, int input) {
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != guard) ::_exit(kNoProgram);
   (void)::setpgid(0, 0);
@@ -51,9 +55,8 @@ void OfferToOomKiller() {
   sigemptyset(&none);
   (void)::sigprocmask(SIG_SETMASK, &none, nullptr);
   OfferToOomKiller();
-  const int null = ::open("/dev/null", O_RDONLY);
-  if (null < 0 || ::dup2(null, 0) != 0) ::_exit(kNoProgram);
-  if (null > 2) ::close(null);
+  if (input < 0) input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (input < 0 || ::dup2(input, 0) != 0) ::_exit(kNoProgram);
   ::execvp(argv[0], argv);
   std::fprintf(stderr, "cannot start %s: %s\n", argv[0], std::strerror(errno));
   std::fflush(stderr);
@@ -82,8 +85,17 @@ void Reap(int worker) {
   }
 }
 
+// One byte is a signal, more are what a spare waits for at the other end of `input`.
+void Pass(int worker, int& input, const char* bytes, size_t count) {
+  if (count == 1) return Signal(worker, static_cast<unsigned char>(bytes[0]));
+  if (input < 0) return;
+  (void)!::write(input, bytes, count);
+  ::close(input);
+  input = -1;
+}
+
 // Until the worker has ended, or the node.
-void Watch(int worker, int signals) {
+void Watch(int worker, int signals, int input) {
   while (!HasEnded(worker)) {
     Reap(worker);
     pollfd items[2] = {{signals, POLLIN, 0}, {kNode, POLLIN, 0}};
@@ -94,9 +106,9 @@ void Watch(int worker, int signals) {
         Signal(worker, static_cast<int>(info.ssi_signo));
     }
     if (items[1].revents == 0) continue;
-    unsigned char signal = 0;
-    const ssize_t got = ::recv(kNode, &signal, 1, MSG_DONTWAIT);
-    if (got == 1) Signal(worker, signal);
+    static char bytes[kWorkBytesMax];
+    const ssize_t got = ::recv(kNode, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got > 0) Pass(worker, input, bytes, static_cast<size_t>(got));
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
   }
 }
@@ -119,7 +131,9 @@ int EndLike(int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  const bool spare = argc > 1 && std::strcmp(argv[1], kSpareFlag) == 0;
+  char** const program = argv + (spare ? 2 : 1);
+  if (argc < (spare ? 3 : 2)) {
     std::fputs("troupe-guard is started by troupe-node\n", stderr);
     return 2;
   }
@@ -130,18 +144,21 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
   (void)::sigprocmask(SIG_BLOCK, &set, nullptr);
   const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  int input[2] = {-1, -1};
+  const bool ready = signals >= 0 && (!spare || ::pipe2(input, O_CLOEXEC) == 0);
   const int self = ::getpid();
-  const int worker = ::fork();
+  const int worker = ready ? ::fork() : -1;
   if (worker == 0) {
     std::signal(SIGPIPE, SIG_DFL);
-    RunWorker(argv + 1, self);
+    RunWorker(program, self, input[0]);
   }
-  if (worker < 0 || signals < 0) {
-    std::fprintf(stderr, "cannot start %s: %s\n", argv[1], std::strerror(errno));
+  if (worker < 0) {
+    std::fprintf(stderr, "cannot start %s: %s\n", program[0], std::strerror(errno));
     return kNoProgram;
   }
+  if (spare) ::close(input[0]);
   (void)::send(kNode, &worker, sizeof worker, MSG_NOSIGNAL);
-  Watch(worker, signals);
+  Watch(worker, signals, input[1]);
   int status = SIGKILL;  // As wait(2) gives it, if the node is gone.
   if (HasEnded(worker)) {
     Signal(worker, SIGKILL);  // Its group, before the number is free.

@@ -1,5 +1,6 @@
 #include "daemons/guarded_process.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +17,15 @@ constexpr Duration kKillLimit = seconds(7);  // More than a guard needs for a wo
 }  // namespace
 
 Result<GuardedProcess> GuardedProcess::Start(const std::string& guard, SpawnOptions command) {
+  return Launch({guard}, std::move(command));
+}
+
+Result<GuardedProcess> GuardedProcess::StartSpare(const std::string& guard, SpawnOptions command) {
+  return Launch({guard, "--spare"}, std::move(command));
+}
+
+Result<GuardedProcess> GuardedProcess::Launch(std::vector<std::string> guard,
+                                              SpawnOptions command) {
   if (command.argv.empty())
     return Error{ErrorCode::kInvalidArgument, "nothing to start: argv is empty"};
   const auto path = command.env.find("PATH");
@@ -29,7 +39,7 @@ Result<GuardedProcess> GuardedProcess::Start(const std::string& guard, SpawnOpti
   }
   GuardedProcess process;
   process.socket_ = ends[0];
-  command.argv.insert(command.argv.begin(), guard);
+  command.argv.insert(command.argv.begin(), guard.begin(), guard.end());
   command.stdin_fd = ends[1];
   command.parent_death_signal = 0;  // The socket tells it.
   Result<ChildProcess> child = Spawn(command);
@@ -61,6 +71,13 @@ int GuardedProcess::pid() {
   int told = 0;
   if (pid_ == 0 && ::recv(socket_, &told, sizeof told, MSG_DONTWAIT) == sizeof told) pid_ = told;
   return pid_;
+}
+
+bool GuardedProcess::GiveWork(const std::string& work) {
+  pollfd ended{pidfd(), POLLIN, 0};
+  if (work.size() < 2 || work.size() > kWorkBytesMax || ::poll(&ended, 1, 0) != 0) return false;
+  return ::send(socket_, work.data(), work.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(work.size());
 }
 
 void GuardedProcess::Kill(int signal) {

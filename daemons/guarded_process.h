@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/process.h"
 
@@ -20,6 +21,11 @@ class GuardedProcess {
   // `guard` is the path of troupe-guard. The command's program is looked for here, so that one that
   // is missing is an error and not an exit.
   static Result<GuardedProcess> Start(const std::string& guard, SpawnOptions command);
+  // A process that waits on its stdin until it is given its work, or the end of it.
+  static Result<GuardedProcess> StartSpare(const std::string& guard, SpawnOptions command);
+  // Once, at most kWorkBytesMax. False if it has ended, as far as is known here.
+  [[nodiscard]] bool GiveWork(const std::string& work);
+  static constexpr size_t kWorkBytesMax = 1 << 15;
   GuardedProcess() = default;
   ~GuardedProcess();
   GuardedProcess(GuardedProcess&& other) noexcept;
@@ -40,6 +46,7 @@ class GuardedProcess {
   ExitInfo Terminate(Duration grace);
 
  private:
+  static Result<GuardedProcess> Launch(std::vector<std::string> guard, SpawnOptions command);
   void Close();
   ChildProcess guard_;
   int socket_ = -1;

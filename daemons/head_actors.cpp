@@ -225,7 +225,8 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   process.incarnation = incarnation;
   process.node = granted.node;
   process.booked = true;
-  StartWorker start{name, granted.lease, actor->program->argv, actor->program->env, {}, true};
+  const actors::Program& program = *actor->program;
+  StartWorker start{name, granted.lease, program.argv, program.env, {}, true, program.spare_argv};
   process.room.devices = IndicesOf(granted.devices);
   process.room.bundle = granted.bundle;
   start.room = process.room;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <thread>
@@ -15,6 +16,12 @@
 #include "runtime/metrics.h"
 #include "runtime/private_folder.h"
 #include "runtime/trace.h"
+
+namespace {
+// However few CPUs the host has, and however many.
+constexpr double kFewSpares = 4;
+constexpr double kManySpares = 16;
+}  // namespace
 
 // Long because it is a list of options.
 // NOLINTNEXTLINE(readability-function-size)
@@ -56,6 +63,10 @@ int main(int argc, char** argv) {
   app.add_option("--fence-s", fence_s,
                  "End the actors when the head was not heard for so long (default 600; 0: never)")
       ->check(CLI::Range(0.0, 1e9));
+  int64_t spares = -1;
+  app.add_option("--spares", spares,
+                 "Python processes started ahead of their actors; default: one per CPU, up to 16")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
@@ -82,7 +93,12 @@ int main(int argc, char** argv) {
     const size_t mark = text.find('=');
     return std::pair(text.substr(0, mark), mark == std::string::npos ? "" : text.substr(mark + 1));
   };
-  options.resources["CPU"] = cpus > 0 ? cpus : std::max(1U, std::thread::hardware_concurrency());
+  const unsigned int own_cpus = std::max(1U, std::thread::hardware_concurrency());
+  options.resources["CPU"] = cpus > 0 ? cpus : own_cpus;
+  const double sensible =
+      std::min(options.resources["CPU"], std::max<double>(own_cpus, kFewSpares));
+  options.spares = spares >= 0 ? static_cast<size_t>(spares)
+                               : static_cast<size_t>(std::clamp<double>(sensible, 1, kManySpares));
   if (gpus > 0) options.resources["GPU"] = gpus;
   options.resources["memory"] = memory > 0 ? memory
                                            : static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *

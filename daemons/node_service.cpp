@@ -7,23 +7,17 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 #include <mutex>
-#include <set>
 
-#include "actors/actor_group_protocol.h"
-#include "actors/cluster_protocol.h"
 #include "daemons/actor_lease.h"
 #include "daemons/log_tail.h"
 #include "runtime/curve_key_files.h"
-#include "runtime/descendants.h"
 #include "runtime/link_probe.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
-#include "scheduler/devices.h"
 
 namespace troupe::daemons {
 namespace {
@@ -31,8 +25,6 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
 constexpr Duration kFirstLinkTime = seconds(5);
-constexpr Duration kEndedKept = seconds(60);
-constexpr size_t kEndedMax = 1024;
 constexpr Duration kExplainAfter = seconds(5);
 constexpr Duration kProbeLimit = seconds(2);
 constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
@@ -45,35 +37,14 @@ uint64_t FirstIncarnation() {
   return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
 }
 
-// How many processes the kernel has ended for want of memory: of this container, or of the host.
-uint64_t OomKills() {
-  uint64_t kills = 0;
-  for (const char* path : {"/sys/fs/cgroup/memory.events", "/proc/vmstat"}) {
-    std::ifstream file(path);
-    uint64_t count = 0;
-    for (std::string name; file >> name >> count;) {
-      if (name == "oom_kill") kills += count;
-    }
-  }
-  return kills;
-}
-
-// For people: "signal SIGSEGV (Segmentation fault)", "exit code 3".
-std::string Cause(const ExitInfo& info, bool oom) {
-  if (oom) return "out of memory: the kernel ended it (signal SIGKILL)";
-  if (info.signal == 0) return "exit code " + std::to_string(info.code);
-  const char* name = ::sigabbrev_np(info.signal);
-  return "signal " + (name != nullptr ? "SIG" + std::string(name) : std::to_string(info.signal)) +
-         " (" + ::strsignal(info.signal) + ")";
-}
-
 }  // namespace
 
 NodeService::NodeService(Transport* transport, NodeOptions options)
     : transport_(transport),
       options_(std::move(options)),
       incarnation_(FirstIncarnation()),
-      head_(options_.fence) {}
+      head_(options_.fence),
+      spares_(&transport_->loop(), options_.bin_dir, {.limit = options_.spares}) {}
 
 NodeService::~NodeService() { *alive_ = false; }
 
@@ -125,6 +96,7 @@ void NodeService::Hello() {
   ReadNotice();
   EndLeftBehind();
   FenceIfAlone();
+  if (!leaving_) spares_.Tick();
   ExplainSilence();
   relay_.Tell(transport_->loop().Now());
   SendOutput();
@@ -287,146 +259,6 @@ void NodeService::StartOver(uint64_t newest, const std::string& reason) {
   join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
-uint32_t NodeService::FreeSlot() const {
-  std::vector<bool> used(kDeathWatchSlots, false);
-  for (const auto& [name, worker] : workers_) used[worker.slot] = true;
-  return static_cast<uint32_t>(std::find(used.begin(), used.end(), false) - used.begin());
-}
-
-void NodeService::OnStart(const StartWorker& start) {
-  if (workers_.contains(start.process) || leaving_) return;
-  const trace::Span span("start worker");
-  const uint32_t slot = FreeSlot();
-  const auto refuse = [&](const std::string& why) {
-    NoteEnd(start.process);
-    WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
-    Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
-  };
-  if (slot >= kDeathWatchSlots)
-    return refuse("this node already runs " + std::to_string(kDeathWatchSlots) + " workers");
-  watch_->Reset(slot);
-  SpawnOptions spawn;
-  spawn.argv = start.argv;
-  if (!start.argv.empty() && start.argv.front() == actors::kPluginHost) {
-    const Result<std::string> host = FindProgram(actors::kPluginHost, options_.bin_dir);
-    if (!host.ok())
-      return refuse(host.error().message + " nor in " + options_.bin_dir +
-                    "; plugins need it: install the programs of this release of Troupe together");
-    spawn.argv.front() = *host;
-  }
-  spawn.env = start.env;
-  // Of a cluster that a member of a group has started: its actors are none of that group.
-  spawn.env.try_emplace(actors::kActorGroupVariable, "");
-  if (start.hide_devices && !spawn.env.contains(kVisibleDevices))
-    spawn.env[kVisibleDevices] = VisibleDevices(start.room.devices, Env(kVisibleDevices));
-  spawn.env["TROUPE_WORKER_PROCESS"] = start.process;
-  spawn.env["TROUPE_WORKER_NODE"] = options_.node;
-  spawn.env["TROUPE_WORKER_HEAD"] = options_.head.endpoint;
-  spawn.env["TROUPE_WORKER_HEAD_KEY"] = options_.head.public_key;
-  spawn.env["TROUPE_WORKER_KEY_FILE"] = options_.key_file;
-  spawn.env["TROUPE_WORKER_LIVES"] = options_.run_dir + "/lives-" + options_.node;
-  spawn.env["TROUPE_WORKER_SLOT"] = std::to_string(slot);
-  spawn.env["TROUPE_WORKER_DATA_ADDRESS"] = options_.data_address;
-  spawn.env["TROUPE_WORKER_RUN_DIR"] = options_.run_dir;
-  spawn.env["PYTHONUNBUFFERED"] = "1";
-  spawn.capture_output = true;
-  const Result<std::string> guard = FindProgram("troupe-guard", options_.bin_dir);
-  if (!guard.ok())
-    return refuse(guard.error().message + " nor in " + options_.bin_dir +
-                  "; install the programs of this release of Troupe together");
-  Result<GuardedProcess> child = GuardedProcess::Start(*guard, std::move(spawn));
-  if (!child.ok()) return refuse(child.error().message);
-  Worker& worker = workers_[start.process];
-  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
-  worker.child = std::move(*child);
-  worker.job = start.job;
-  worker.room = start.room;
-  worker.incarnation = incarnation_;
-  worker.slot = slot;
-  worker.out = {worker.child.stdout_fd(), false, false};
-  worker.err = {worker.child.stderr_fd(), true, false};
-  if (!options_.log_dir.empty()) {
-    worker.log.emplace(&files_, options_.log_dir + "/worker-" + start.process + ".log",
-                       options_.logs.worker_bytes);
-    (void)files_.Post(
-        0, [dir = options_.log_dir, limits = options_.logs] { ExpireWorkerLogs(dir, limits); });
-  }
-  relay_.Begin(start.process, worker.log ? worker.log->path() : "");
-  EventLoop& loop = transport_->loop();
-  const std::string name = start.process;
-  watch_->Watch(slot, [this, name, alive = alive_] {
-    transport_->loop().Post([this, name, alive] {
-      if (*alive) OnLifeLost(name);
-    });
-  });
-  loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
-  WatchOutput(name, worker.out);
-  WatchOutput(name, worker.err);
-}
-
-void NodeService::OnLifeLost(const std::string& process) {
-  const auto it = workers_.find(process);
-  if (it == workers_.end() || it->second.death_reported) return;
-  it->second.death_reported = true;
-  if (trace::On()) trace::Instant("life lost", {{"process", process}});
-  WorkerExited exited{process, false, "its process ended", 0, {}};
-  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
-}
-
-void NodeService::OnExit(const std::string& process) {
-  const auto it = workers_.find(process);
-  if (it == workers_.end()) return;
-  Worker& worker = it->second;
-  const std::optional<ExitInfo> info = worker.child.TryReap();
-  if (!info) return;
-  if (trace::On()) trace::Instant("reaped", {{"process", process}, {"how", info->ToString()}});
-  EventLoop& loop = transport_->loop();
-  loop.UnwatchFd(worker.child.pidfd());
-  ReadRest(process, worker.out);
-  ReadRest(process, worker.err);
-  watch_->Unwatch(worker.slot);
-  auto [output, last_lines] = relay_.End(loop.Now(), process);
-  for (const WorkerOutput& one : output)
-    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, one));
-  const uint64_t oom_kills = OomKills();
-  const bool oom = oom_kills > std::exchange(oom_kills_, oom_kills) && info->signal == SIGKILL &&
-                   !worker.child.killed();
-  WorkerExited exited{process, true, Cause(*info, oom), info->code, std::move(last_lines)};
-  workers_.erase(it);
-  NoteEnd(process);
-  if (info->signal == SIGKILL) left_behind_ = true;
-  EndLeftBehind();
-  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
-  metrics::Add(metrics::Id::kNodeWorkerExits, 1,
-               info->signal != 0 ? "signal"
-               : info->code == 0 ? "ok"
-                                 : "error");
-  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
-}
-
-void NodeService::NoteEnd(const std::string& process) {
-  ended_.emplace_back(transport_->loop().Now(), process);
-  if (ended_.size() <= kEndedMax) return;
-  ended_.pop_front();
-  all_ended_ = false;
-}
-
-// Once a head has known for long what has ended. One that was restarted has not.
-void NodeService::ForgetEnds() {
-  const Time now = transport_->loop().Now();
-  if (heard_since_ + kEndedKept > now) return;
-  while (!ended_.empty() && ended_.front().first + kEndedKept < now) ended_.pop_front();
-  if (ended_.empty()) all_ended_ = true;
-}
-
-// A guard that was killed itself has left us what its worker started.
-void NodeService::EndLeftBehind() {
-  if (!left_behind_) return;
-  std::set<int> guards;
-  for (const auto& [name, worker] : workers_) guards.insert(worker.child.guard_pid());
-  left_behind_ = !EndStrays(guards);
-}
-
 void NodeService::WatchOutput(const std::string& process, Stream& stream) {
   transport_->loop().WatchFd(
       stream.fd, [this, process, is_stderr = stream.is_stderr] { ReadOutput(process, is_stderr); });
@@ -509,6 +341,7 @@ void NodeService::Stop(Duration grace) {
   bool stopped = false;
   transport_->loop().Post([&] {
     leaving_ = true;
+    spares_.EndAll();
     for (auto& [name, worker] : workers_) {
       EventLoop& loop = transport_->loop();
       loop.UnwatchFd(worker.child.pidfd());

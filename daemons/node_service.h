@@ -19,21 +19,17 @@
 #include <string_view>
 #include <utility>
 
-#include "daemons/guarded_process.h"
 #include "daemons/log_expiry.h"
+#include "daemons/node/node_worker.h"
+#include "daemons/node/spares.h"
 #include "daemons/output_relay.h"
 #include "daemons/watchdog.h"
 #include "runtime/death_watch.h"
 #include "runtime/file_lane.h"
-#include "runtime/process.h"
-#include "runtime/token_bucket.h"
 #include "runtime/transport.h"
 #include "scheduler/protocol.h"
 
 namespace troupe::daemons {
-
-inline constexpr size_t kReadBytesPerSecond = size_t{16} << 20;  // Of one worker's output,
-inline constexpr size_t kReadBurstBytes = size_t{64} << 20;      // after it has been silent.
 
 struct NodeOptions {
   std::string node;
@@ -46,13 +42,14 @@ struct NodeOptions {
   std::string bin_dir;   // Of troupe-guard and the program that loads plugins; or on PATH.
   std::string log_dir;   // If set, per-worker output files are written here too.
   LogLimits logs;        // Of these files.
-  std::string
-      notice_file;  // If this file appears, the node is being preempted; its first line is the
-                    // reason, its second the seconds left (default: `notice`).
+  // If this file appears, the node is being preempted; its first line is the reason, its second the
+  // seconds left (default: `notice`).
+  std::string notice_file;
   Duration notice = seconds(120);
   // A node that has not heard the head for so long ends its actors: the head may have placed them
   // elsewhere, and one life of an actor is enough. Zero: never.
   Duration fence = seconds(600);
+  size_t spares = 0;  // Processes started ahead of the actors that they will be given.
 };
 
 class NodeService {
@@ -70,26 +67,15 @@ class NodeService {
   void Notice(const std::string& reason, Duration left);
 
  private:
-  struct Stream {
-    int fd = -1;
-    bool is_stderr = false;
-    bool paused = false;
-  };
-  struct Worker {
-    GuardedProcess child;
-    std::string job;
-    WorkerRoom room;
-    uint64_t incarnation = 0;  // The node's that started it.
-    uint32_t slot = 0;
-    Stream out;
-    Stream err;
-    bool death_reported = false;
-    TokenBucket reading{static_cast<double>(kReadBytesPerSecond), kReadBurstBytes};
-    std::optional<LogFile> log;
-  };
+  using Stream = NodeWorker::Stream;
+  using Worker = NodeWorker;
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  [[nodiscard]] std::map<std::string, std::string> OwnVariables(const StartWorker& start,
+                                                                uint32_t slot) const;
+  // And whether it was started ahead.
+  Result<std::pair<GuardedProcess, bool>> StartProcess(const StartWorker& start, uint32_t slot);
   void OnReadLog(const ReadLog& read);
   void StartOver(uint64_t newest, const std::string& reason);
   void FenceIfAlone();
@@ -113,6 +99,8 @@ class NodeService {
   void EndLeftBehind();
   void Tell(uint8_t type, const std::string& frame);
   uint32_t FreeSlot() const;
+  // How many processes the kernel has ended for want of memory: of this container, or of the host.
+  [[nodiscard]] static uint64_t OomKills();
 
   Transport* const transport_;
   const NodeOptions options_;
@@ -127,6 +115,7 @@ class NodeService {
   OutputRelay relay_;
   uint64_t dropped_lines_ = 0;  // Counted so far.
   std::map<std::string, Worker> workers_;
+  Spares spares_;
   std::deque<std::pair<Time, std::string>> ended_;  // Workers; at most kEndedMax.
   bool all_ended_ = true;                           // None was left out there.
   Time heard_since_{};                              // This head.

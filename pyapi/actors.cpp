@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "actors/placing.h"
@@ -15,6 +14,7 @@
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_groups.h"
 #include "pyapi/actor_instance.h"
+#include "pyapi/actor_program.h"
 #include "pyapi/collectives.h"
 #include "pyapi/group.h"
 #include "pyapi/placement_groups.h"
@@ -36,11 +36,6 @@ constexpr uint32_t kObjectReaders = 10'000;
 // Calls that lie ready for a thread of Python, in order, so that it need not wait for a fiber
 // between two of them.
 constexpr uint32_t kReadAhead = 32;
-
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 template <class T>
 T Get(const py::dict& dict, const char* key, T fallback) {
@@ -439,8 +434,7 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   ActorSystem::Options system_options;
   system_options.node = "driver";
   system_options.actors_run_loop = false;
-  system_options.program.argv = options.worker_argv;
-  if (!options.python_path.empty()) system_options.program.env["PYTHONPATH"] = options.python_path;
+  system_options.program = ActorProgram(options.worker_argv, options.preload, options.python_path);
   system_options.supervisor = link;
   auto system = ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + client->socket_dir() + "/" + client->id() + ".sock";
@@ -465,15 +459,13 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   return std::make_shared<PyActors>(system, completions, cleanup);
 }
 
-Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker) {
+Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker,
+                                                const std::string& python) {
   Result<actors::ActorAssignment> actor =
       wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, worker->assignment().payload);
   if (!actor.ok()) return actor.error();
   daemons::ActorProcessOptions options;
-  options.program.argv = {Env("TROUPE_WORKER_PYTHON"), "-m", "troupe.worker"};
-  for (const char* name : {"PYTHONPATH"}) {
-    if (const std::string value = Env(name); !value.empty()) options.program.env[name] = value;
-  }
+  options.program = ProgramOfWorker(python);
   Result<std::shared_ptr<ActorSystem>> system =
       daemons::JoinCluster(*worker, "actor/" + actor->actor, std::move(options));
   if (!system.ok()) return system.error();
@@ -501,12 +493,10 @@ py::object MakeDriverActors(daemons::DriverClient* client, const DriverActorOpti
 }
 
 py::object MakeWorkerActors(daemons::WorkerClient* client) {
-  // The workers of its own actors run the same interpreter.
   const auto python = py::module_::import("sys").attr("executable").cast<std::string>();
-  ::setenv("TROUPE_WORKER_PYTHON", python.c_str(), 1);
   Result<std::shared_ptr<PyActors>> made = [&] {
     py::gil_scoped_release release;
-    return StartInWorker(client);
+    return StartInWorker(client, python);
   }();
   return py::cast(Unwrap(std::move(made)));
 }

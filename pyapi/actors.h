@@ -13,6 +13,7 @@ namespace py = pybind11;
 
 struct DriverActorOptions {
   std::vector<std::string> worker_argv;
+  std::vector<std::string> preload;  // Modules for processes that are started ahead.
   std::string python_path;
   std::string key_file;
   std::string data_address;

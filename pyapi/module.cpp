@@ -175,9 +175,9 @@ class PyDriver {
   void TakeDown() {
     CallStatus([&] { return client().TakeDown(); });
   }
-  py::object Actors(const std::string& data_address) {
+  py::object Actors(const std::string& data_address, const std::vector<std::string>& preload) {
     return pyapi::MakeDriverActors(&client(),
-                                   {worker_argv_, python_path_, key_file_, data_address});
+                                   {worker_argv_, preload, python_path_, key_file_, data_address});
   }
   std::string RunDir() const { return client().run_dir(); }
   void Shutdown() {
@@ -331,7 +331,8 @@ void BindDriver(py::module_& m) {
       .def("state", &PyDriver::State)
       .def("log", &PyDriver::Log, py::arg("what"), py::arg("node"), py::arg("lines"))
       .def("take_down", &PyDriver::TakeDown)
-      .def("actors", &PyDriver::Actors, py::keep_alive<0, 1>(), py::arg("data_address") = "")
+      .def("actors", &PyDriver::Actors, py::keep_alive<0, 1>(), py::arg("data_address") = "",
+           py::arg("preload") = std::vector<std::string>())
       .def_property_readonly("run_dir", &PyDriver::RunDir)
       .def("shutdown", &PyDriver::Shutdown);
 }

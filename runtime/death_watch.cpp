@@ -169,6 +169,8 @@ void DeathWatch::Reset(uint32_t slot) {
   InitMutex(&reset.mutex);
 }
 
+bool DeathWatch::WasHeld(uint32_t slot) const { return impl_->page->slots[slot].held.load() != 0; }
+
 void DeathWatch::Watch(uint32_t slot, std::function<void()> on_death) {
   Unwatch(slot);
   auto watcher = std::make_unique<Impl::Watcher>();

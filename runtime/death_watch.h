@@ -35,6 +35,8 @@ class DeathWatch {
 
   // Node side: resets a slot for a new worker. REQUIRES: nobody holds or watches it.
   void Reset(uint32_t slot);
+  // Node side: somebody has taken it since.
+  [[nodiscard]] bool WasHeld(uint32_t slot) const;
   // Node side: calls `on_death` once, from a thread of this object, when the holder of the slot is
   // gone, killed or in good order. A worker that has not taken its slot yet is waited for; Unwatch
   // ends the watch without a call. REQUIRES: `on_death` does not call Unwatch.

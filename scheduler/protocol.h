@@ -113,9 +113,12 @@ struct StartWorker {
   std::map<std::string, std::string> env;
   WorkerRoom room;
   bool hide_devices = false;  // It is to see no GPU but those of its room.
+  // The same program, started ahead of its work: it waits on its stdin for the variables that only
+  // this process has. Empty: there is no such.
+  std::vector<std::string> spare_argv = {};
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env, room, hide_devices);
+    a(process, job, argv, env, room, hide_devices, spare_argv);
   }
 };
 

@@ -24,8 +24,9 @@ from troupe.errors import TroupeError
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _JOIN_S = 5.0
+_PRELOAD = ["numpy"]
 _INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
-                  "cluster_resources", "python", "bin_dir", "redis_server", "log_dir",
+                  "cluster_resources", "preload", "python", "bin_dir", "redis_server", "log_dir",
                   "start_timeout", "lease_ms", "driver_silence_s")
 
 
@@ -158,8 +159,9 @@ def init(
         log_to_driver: print here what actors print, behind ``(Type pid=... node=...)``.
         log_dir: keep the daemons' and the actors' output here.
         ignore_reinit_error: do nothing if this was called before.
-        settings: ``python``, ``bin_dir``, ``redis_server``, ``start_timeout``, ``lease_ms``,
-            ``driver_silence_s`` as for
+        settings: ``preload``: modules that processes import which are started ahead of their
+            actors, by default NumPy if it is installed there. And ``python``, ``bin_dir``,
+            ``redis_server``, ``start_timeout``, ``lease_ms``, ``driver_silence_s`` as for
             :class:`troupe.Executor`.
 
     Raises:
@@ -183,7 +185,8 @@ def init(
         cluster = _cluster.acquire(built)
         try:
             with _native.driver_errors("joining the cluster"):
-                actors = cluster.driver.actors(data_address)
+                modules = _PRELOAD if built.preload is None else built.preload
+                actors = cluster.driver.actors(data_address, modules)
             _start(Session(actors, cluster, log_to_driver, object_store_memory))
         except BaseException:
             _cluster.release(cluster)

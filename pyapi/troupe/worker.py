@@ -1,10 +1,13 @@
 """The worker process: ``python -m troupe.worker``, started by the node daemon.
 
-One process runs one assignment. A spare starts early, imports what the run will need, and waits.
+One process runs one assignment. A spare of a run starts early, imports what the run will need, and
+waits for an assignment. One of actors, ``python -m troupe.worker --spare MODULE...``, does not know
+yet who it will be: it waits on its standard input for the variables that say so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -12,7 +15,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from troupe import _forks, _native, _payload, _runtime
@@ -29,6 +32,10 @@ _TORCH_LATE_MODULES = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch.
 def main() -> int:
     """Serves one assignment; returns the exit status of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    if sys.argv[1:2] == ["--spare"]:
+        if not await_variables(sys.argv[2:]):
+            return 0
+        del sys.argv[1:]  # For the actor's code it is a worker like others.
     worker = _native.core().Worker()
     assignment = _await_assignment(worker)
     if assignment is None:
@@ -64,6 +71,21 @@ def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
             return assignment
         late = late_modules()
     return None
+
+
+def await_variables(modules: Sequence[str]) -> bool:
+    """Prepares for an actor, and waits for the variables of its process; False if none comes."""
+    _native.core()
+    for name in ("troupe._actor_host", *modules):
+        with contextlib.suppress(Exception):  # Whoever needs it is told then.
+            importlib.import_module(name)
+    given = sys.stdin.buffer.read()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    pairs = (entry.partition(b"=") for entry in given.split(b"\0") if entry)
+    os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs})
+    return bool(given)
 
 
 def _share_threads() -> None:

@@ -1,0 +1,82 @@
+#include "daemons/node/spare_policy.h"
+
+#include <algorithm>
+
+namespace troupe::daemons {
+
+std::optional<SparePolicy::Id> SparePolicy::Take(Time now, const SpareKind& kind) {
+  Use& use = uses_[kind];
+  use.last = now;
+  use.turn = ++turns_;
+  last_take_ = now;
+  due_ = std::min(due_, now + limits_.settle);
+  if (use.spares.empty()) return std::nullopt;
+  const Id spare = use.spares.front();
+  use.spares.erase(use.spares.begin());
+  return spare;
+}
+
+void SparePolicy::Failed(Time now, Id spare) {
+  for (auto& [kind, use] : uses_) {
+    if (std::erase(use.spares, spare) > 0) use.not_before = now + limits_.after_failure;
+  }
+}
+
+size_t SparePolicy::size() const {
+  size_t count = 0;
+  for (const auto& [kind, use] : uses_) count += use.spares.size();
+  return count;
+}
+
+std::vector<std::pair<SparePolicy::Uses::iterator, size_t>> SparePolicy::Wanted() {
+  std::vector<std::pair<Uses::iterator, size_t>> wanted;
+  for (auto it = uses_.begin(); it != uses_.end(); ++it) wanted.emplace_back(it, 0);
+  std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
+    return a.first->second.turn > b.first->second.turn;
+  });
+  // One of each, and what is left of the newest.
+  size_t left = limits_.limit;
+  for (auto& [it, count] : wanted) {
+    if (left == 0) break;
+    count = 1;
+    --left;
+  }
+  if (!wanted.empty()) wanted.front().second += left;
+  return wanted;
+}
+
+SparePolicy::Step SparePolicy::Next(Time now) {
+  Step step;
+  std::erase_if(uses_, [&](const auto& entry) {
+    const Use& use = entry.second;
+    if (now < use.last + limits_.kept || now < use.not_before) return false;
+    step.end.insert(step.end.end(), use.spares.begin(), use.spares.end());
+    return true;
+  });
+  due_ = Time::Never();
+  const Time start_at = std::max(last_take_ + limits_.settle, last_start_ + limits_.pace);
+  const auto wanted = Wanted();
+  for (const auto& [it, count] : wanted) {  // First, so that there is room.
+    std::vector<Id>& spares = it->second.spares;
+    while (spares.size() > count) {
+      step.end.push_back(spares.front());
+      spares.erase(spares.begin());
+    }
+  }
+  for (const auto& [it, count] : wanted) {
+    Use& use = it->second;
+    if (use.spares.size() >= count) continue;
+    const Time at = std::max(start_at, use.not_before);
+    if (now < at || step.start) {
+      due_ = std::min(due_, step.start ? now + limits_.pace : at);
+      continue;
+    }
+    use.spares.push_back(next_id_);
+    step.start = {next_id_++, it->first};
+    last_start_ = now;
+    if (use.spares.size() < count) due_ = now + limits_.pace;
+  }
+  return step;
+}
+
+}  // namespace troupe::daemons

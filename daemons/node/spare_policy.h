@@ -1,0 +1,78 @@
+// SparePolicy: which processes a node starts ahead of the actors that will live in them, and when
+// it ends them.
+//
+// Whoever has made an actor is likely to make more of its kind: the program and its environment.
+// So a node keeps as many spares as it has CPUs, most of them of the kind that was used last, and
+// none of a kind that has not been used for long.
+// Pure: never blocks, reads no clock.
+// Invariants: SP-1 there are never more spares than `limit`. SP-2 a spare is taken once. SP-3 no
+// spare is started while one that was just taken begins its work (`settle`), nor within `pace` of
+// another. SP-4 a kind whose spare has ended by itself has none until `after_failure` has passed.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/clock.h"
+
+namespace troupe::daemons {
+
+struct SpareKind {
+  std::vector<std::string> argv;  // Of a process that waits for its work.
+  std::map<std::string, std::string> env;
+  auto operator<=>(const SpareKind&) const = default;
+};
+
+struct SpareLimits {
+  size_t limit = 1;
+  Duration settle = milliseconds(100);
+  Duration pace = milliseconds(200);
+  Duration kept = seconds(300);  // Since the last use of the kind.
+  Duration after_failure = seconds(60);
+};
+
+class SparePolicy {
+ public:
+  using Id = uint64_t;
+  struct Step {
+    std::vector<Id> end;
+    std::optional<std::pair<Id, SpareKind>> start;
+  };
+
+  explicit SparePolicy(SpareLimits limits) : limits_(limits) {}
+  // A process of the kind is needed now: its oldest spare, which is ours no more.
+  [[nodiscard]] std::optional<Id> Take(Time now, const SpareKind& kind);
+  // It could not be started, or has ended by itself.
+  void Failed(Time now, Id spare);
+  // What is to be done now. What is to be started counts as started.
+  [[nodiscard]] Step Next(Time now);
+  // When Next has something to do, unless something happens before. Never: not known.
+  [[nodiscard]] Time due() const { return due_; }
+  [[nodiscard]] size_t size() const;
+
+ private:
+  struct Use {
+    Time last{};
+    uint64_t turn = 0;  // Of that use, among those of all kinds.
+    Time not_before{};
+    std::vector<Id> spares;  // Oldest first.
+  };
+  using Uses = std::map<SpareKind, Use>;
+  // How many of each kind there should be, the kind that was used last first.
+  [[nodiscard]] std::vector<std::pair<Uses::iterator, size_t>> Wanted();
+
+  const SpareLimits limits_;
+  Uses uses_;
+  Id next_id_ = 1;
+  uint64_t turns_ = 0;
+  Time last_take_{};
+  Time last_start_{};
+  Time due_ = Time::Never();
+};
+
+}  // namespace troupe::daemons

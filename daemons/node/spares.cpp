@@ -1,0 +1,116 @@
+#include "daemons/node/spares.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <utility>
+
+#include "runtime/log.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr size_t kTailBytes = 4096;
+
+// What it has printed last, without waiting for more.
+std::string TailOf(GuardedProcess& process) {
+  std::string text(kTailBytes, '\0');
+  const ssize_t got = ::read(process.stderr_fd(), text.data(), text.size());
+  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+}  // namespace
+
+Spares::Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits)
+    : loop_(loop), bin_dir_(std::move(bin_dir)), policy_(limits) {}
+
+Spares::~Spares() { *alive_ = false; }
+
+std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
+                                           const std::map<std::string, std::string>& variables) {
+  std::string work;
+  for (const auto& [name, value] : variables) work += name + "=" + value + '\0';
+  const Time now = loop_->Now();
+  std::optional<GuardedProcess> taken;
+  while (const std::optional<SparePolicy::Id> id = policy_.Take(now, kind)) {
+    const auto it = spares_.find(*id);
+    if (it->second.GiveWork(work)) {
+      loop_->UnwatchFd(it->second.pidfd());
+      taken = std::move(it->second);
+      spares_.erase(it);
+      break;
+    }
+    ending_.insert(*id);  // It has just ended, or cannot take that much: nobody's any more.
+    it->second.Kill(SIGKILL);
+  }
+  TickAt(policy_.due());
+  return taken;
+}
+
+void Spares::Tick() {
+  if (ended_) return;
+  SparePolicy::Step step = policy_.Next(loop_->Now());
+  for (const SparePolicy::Id id : step.end) {
+    ending_.insert(id);
+    spares_.at(id).Kill(SIGKILL);
+  }
+  if (step.start) Start(step.start->first, step.start->second);
+  TickAt(policy_.due());
+}
+
+void Spares::TickAt(Time when) {
+  if (when >= next_tick_) return;
+  next_tick_ = when;
+  loop_->CallAt(when, [this, alive = alive_, when] {
+    if (!*alive) return;
+    if (next_tick_ == when) next_tick_ = Time::Never();
+    Tick();
+  });
+}
+
+void Spares::Start(SparePolicy::Id id, const SpareKind& kind) {
+  SpawnOptions spawn;
+  spawn.argv = kind.argv;
+  spawn.env = kind.env;
+  spawn.capture_output = true;
+  const Result<std::string> guard = FindProgram("troupe-guard", bin_dir_);
+  Result<GuardedProcess> started =
+      guard.ok() ? GuardedProcess::StartSpare(*guard, std::move(spawn)) : guard.error();
+  if (!started.ok()) {
+    LogWarning("no process can be started ahead of its actor: ", started.error().message);
+    return policy_.Failed(loop_->Now(), id);
+  }
+  GuardedProcess& process = spares_[id] = std::move(*started);
+  loop_->WatchFd(process.pidfd(), [this, id] { OnExit(id); });
+}
+
+void Spares::OnExit(SparePolicy::Id id) {
+  GuardedProcess& process = spares_.at(id);
+  const std::optional<ExitInfo> info = process.TryReap();
+  if (!info) return;
+  loop_->UnwatchFd(process.pidfd());
+  if (ending_.erase(id) == 0) {
+    LogWarning("a process that was started ahead of its actor has ended (", info->ToString(),
+               "); the next ones of its kind start when they are needed: ", TailOf(process));
+    policy_.Failed(loop_->Now(), id);
+  }
+  spares_.erase(id);
+}
+
+std::set<int> Spares::guard_pids() const {
+  std::set<int> pids;
+  for (const auto& [id, process] : spares_) pids.insert(process.guard_pid());
+  return pids;
+}
+
+void Spares::EndAll() {
+  ended_ = true;
+  for (auto& [id, process] : spares_) {
+    loop_->UnwatchFd(process.pidfd());
+    process.Kill(SIGKILL);
+  }
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,53 @@
+// Spares: processes that a node has started ahead of their work, which then only lack what is their
+// own: a name, a slot, devices. SparePolicy says which and when.
+//
+// Thread: the transport's loop, but for the constructor and EndAll.
+// Owns: the processes that nobody has taken; the destructor ends them.
+// Limits: those of SparePolicy.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "daemons/guarded_process.h"
+#include "daemons/node/spare_policy.h"
+#include "runtime/event_loop.h"
+
+namespace troupe::daemons {
+
+class Spares {
+ public:
+  // `guard` is the path of troupe-guard, looked for by the first use.
+  Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits);
+  ~Spares();
+  Spares(const Spares&) = delete;
+  Spares& operator=(const Spares&) = delete;
+
+  // A spare of the kind, which goes to work with these variables; nothing if there is none.
+  [[nodiscard]] std::optional<GuardedProcess> Take(
+      const SpareKind& kind, const std::map<std::string, std::string>& variables);
+  // Begins and ends some; again and again.
+  void Tick();
+  [[nodiscard]] std::set<int> guard_pids() const;
+  // No more are started. After the loop has heard of it, from any thread.
+  void EndAll();
+
+ private:
+  void Start(SparePolicy::Id id, const SpareKind& kind);
+  void OnExit(SparePolicy::Id id);
+  void TickAt(Time when);
+
+  EventLoop* const loop_;
+  const std::string bin_dir_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  SparePolicy policy_;
+  std::map<SparePolicy::Id, GuardedProcess> spares_;  // Those that end among them.
+  std::set<SparePolicy::Id> ending_;
+  Time next_tick_ = Time::Never();
+  bool ended_ = false;
+};
+
+}  // namespace troupe::daemons

@@ -1,0 +1,177 @@
+"""Processes that are started ahead of their actors: who gets them, what they know, their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import troupe
+from troupe import collective
+
+from processes import MARK, assert_nothing_left, marked, until, wait_gone
+
+pytestmark = [pytest.mark.integration, pytest.mark.once]
+
+
+@troupe.remote(num_cpus=0.1)
+class Probe:
+    """Tells what its process is like."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def modules(self) -> set[str]:
+        return set(sys.modules)
+
+    def look(self) -> dict[str, Any]:
+        return {"argv": sys.argv, "stdin": os.readlink("/proc/self/fd/0"), "read": sys.stdin.read(),
+                "process": os.environ["TROUPE_WORKER_PROCESS"],
+                "devices": os.environ["CUDA_VISIBLE_DEVICES"],
+                "group": os.environ["TROUPE_ACTOR_GROUP"], "mine": os.environ.get("MINE")}
+
+    def sum_of_ones(self) -> float:
+        data = np.ones(4)
+        collective.get_group_handle("ahead").allreduce(data)
+        return float(data[0])
+
+
+@pytest.fixture
+def mark(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    value = f"{os.getpid()}-{request.node.name}"
+    monkeypatch.setenv(MARK, value)
+    yield value
+    troupe.shutdown()
+    assert_nothing_left(value)
+
+
+def spares(mark: str) -> set[int]:
+    """The processes that wait for an actor."""
+    found = set()
+    for pid in marked(mark):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            waits = b"TROUPE_WORKER_PROCESS" not in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if b"--spare" in words and words[0].endswith(b"python") and waits:
+            found.add(pid)
+    return found
+
+
+def await_spares(mark: str, count: int, besides: Collection[int] = ()) -> set[int]:
+    until(lambda: len(spares(mark).difference(besides)), count)
+    return spares(mark).difference(besides)
+
+
+def test_the_next_actors_get_processes_that_were_started_ahead(mark: str) -> None:
+    troupe.init(num_cpus=2)
+    first = Probe.remote()
+    mine = troupe.get(first.look.remote())
+    waiting = await_spares(mark, 2)
+    actors = [Probe.remote() for _ in range(3)]
+    pids = troupe.get([actor.pid.remote() for actor in actors])
+    assert len(set(pids)) == 3 and waiting < set(pids)
+    looks = troupe.get([actor.look.remote() for actor in actors])
+    assert len({look["process"] for look in looks} | {mine["process"]}) == 4
+    for look in looks:  # Nothing in them tells that they have waited.
+        assert {**look, "process": mine["process"]} == mine
+        assert len(look["argv"]) == 1 and look["read"] == "" and look["stdin"] == "/dev/null"
+    await_spares(mark, 2, besides=set(pids))
+    troupe.kill(actors[0])
+    with pytest.raises(troupe.ActorDiedError):
+        troupe.get(actors[0].pid.remote())
+
+
+def test_they_have_imported_what_init_was_told(mark: str) -> None:
+    troupe.init(num_cpus=1, preload=["wave", "there_is_no_such_module"])
+    troupe.get(Probe.remote().pid.remote())
+    (spare,) = await_spares(mark, 1)
+    actor = Probe.remote()
+    assert troupe.get(actor.pid.remote()) == spare
+    assert "wave" in troupe.get(actor.modules.remote())
+
+
+def test_an_actor_with_an_environment_of_its_own_has_a_process_of_its_own(mark: str) -> None:
+    troupe.init(num_cpus=2)
+    troupe.get(Probe.remote().pid.remote())
+    waiting = await_spares(mark, 2)
+    actor = Probe.options(runtime_env={"env_vars": {"MINE": "yes"}}).remote()
+    assert troupe.get(actor.pid.remote()) not in waiting
+    assert troupe.get(actor.look.remote())["mine"] == "yes"
+    assert troupe.get(Probe.remote().look.remote())["mine"] is None
+
+
+def test_they_see_the_devices_that_their_actors_were_given(mark: str) -> None:
+    troupe.init(num_cpus=4, num_gpus=2)
+    troupe.get(Probe.remote().pid.remote())
+    waiting = await_spares(mark, 4)
+    actors = [Probe.options(num_gpus=1).remote() for _ in range(2)] + [Probe.remote()]
+    assert set(troupe.get([actor.pid.remote() for actor in actors])) < waiting
+    looks = troupe.get([actor.look.remote() for actor in actors])
+    assert sorted(look["devices"] for look in looks) == ["", "0", "1"]
+
+
+def test_a_group_is_made_of_them(mark: str) -> None:
+    troupe.init(num_cpus=4)
+    troupe.get(Probe.remote().pid.remote())
+    waiting = await_spares(mark, 4)
+    group = Probe.group(4, name="ahead").remote()
+    assert set(troupe.get(group.pid.remote(), timeout=60)) == waiting
+    assert {look["group"] for look in troupe.get(group.look.remote())} == {"ahead"}
+    assert troupe.get(group.sum_of_ones.remote(), timeout=60) == [4.0] * 4
+
+
+def test_the_death_of_one_is_no_actors_death(mark: str) -> None:
+    troupe.init(num_cpus=2)
+    troupe.get(Probe.remote().pid.remote())
+    waiting = await_spares(mark, 2)
+    for pid in waiting:
+        os.kill(pid, signal.SIGKILL)
+    actors = [Probe.options(max_restarts=0).remote() for _ in range(3)]  # As the node hears of it.
+    pids = troupe.get([actor.pid.remote() for actor in actors], timeout=60)
+    assert len(set(pids)) == 3 and not waiting & set(pids)
+    assert wait_gone(list(waiting), 10) == []
+
+
+def test_one_that_cannot_start_is_said_once_and_costs_nothing(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_it.py").write_text("import os, sys\n"
+                                         "print('no licence', file=sys.stderr, flush=True)\n"
+                                         "os._exit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    logs = tmp_path / "logs"
+    troupe.init(num_cpus=2, preload=["ends_it"], log_dir=str(logs))
+    said = "started ahead of its actor has ended"
+    for _ in range(3):
+        troupe.get(Probe.remote().pid.remote(), timeout=60)
+        until(lambda: said in text_of(logs), True)
+    assert text_of(logs).count(said) == 1 and "no licence" in text_of(logs)
+
+
+def text_of(folder: Path) -> str:
+    """All that the daemons have logged."""
+    return "".join(path.read_text() for path in folder.glob("*.log"))
+
+
+def test_they_end_with_a_node_that_is_killed(mark: str) -> None:
+    troupe.init(num_cpus=2)
+    troupe.get(Probe.remote().pid.remote())
+    waiting = await_spares(mark, 2)
+    (node,) = [pid for pid in marked(mark) if name_of(pid) == "troupe-node"]
+    os.kill(node, signal.SIGKILL)
+    assert wait_gone(list(waiting), 10) == []
+
+
+def name_of(pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""

@@ -1,0 +1,152 @@
+// Which processes a node starts ahead: by the rules one at a time, then through random lives.
+#include "daemons/node/spare_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace troupe::daemons {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr SpareLimits kLimits{.limit = 3};
+const SpareKind kPython{{"python", "--spare"}, {}};
+const SpareKind kOther{{"python", "--spare"}, {{"PYTHONPATH", "/other"}}};
+
+class SparePolicyTest : public ::testing::Test {
+ protected:
+  // All that is started until `span` has passed.
+  std::vector<SpareKind> StartedIn(Duration span) {
+    std::vector<SpareKind> started;
+    for (const Time end = now_ + span; now_ < end; now_ = now_ + milliseconds(10)) {
+      SparePolicy::Step step = policy_.Next(now_);
+      ended_.insert(ended_.end(), step.end.begin(), step.end.end());
+      if (!step.start) continue;
+      started.push_back(step.start->second);
+      last_ = step.start->first;
+    }
+    return started;
+  }
+
+  Time now_{nanoseconds(seconds(1000)).count()};
+  SparePolicy policy_{kLimits};
+  SparePolicy::Id last_ = 0;
+  std::vector<SparePolicy::Id> ended_;
+};
+
+TEST_F(SparePolicyTest, WithoutAUseThereIsNone) {
+  EXPECT_THAT(StartedIn(seconds(10)), IsEmpty());
+  EXPECT_EQ(policy_.due(), Time::Never());
+}
+
+TEST_F(SparePolicyTest, TheFirstUseFillsUpOneAfterTheOther) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  EXPECT_EQ(policy_.due(), now_ + kLimits.settle);
+  EXPECT_THAT(StartedIn(kLimits.settle), IsEmpty());
+  EXPECT_THAT(StartedIn(milliseconds(10)), ElementsAre(kPython));
+  EXPECT_THAT(StartedIn(kLimits.pace - milliseconds(10)), IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(10)), ElementsAre(kPython, kPython));
+  EXPECT_EQ(policy_.due(), Time::Never());
+}
+
+TEST_F(SparePolicyTest, TheOldestIsTakenAndReplaced) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  (void)StartedIn(seconds(5));
+  EXPECT_EQ(policy_.Take(now_, kPython), 1U);
+  EXPECT_EQ(policy_.Take(now_, kPython), 2U);
+  EXPECT_EQ(policy_.Take(now_, kOther), std::nullopt);
+  EXPECT_THAT(StartedIn(seconds(5)), ElementsAre(kOther, kOther));
+  EXPECT_EQ(policy_.Take(now_, kPython), 3U);
+}
+
+TEST_F(SparePolicyTest, AnotherKindMakesRoomButLeavesOne) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  (void)StartedIn(seconds(5));
+  EXPECT_EQ(policy_.Take(now_, kOther), std::nullopt);
+  (void)StartedIn(seconds(5));
+  EXPECT_THAT(ended_, ElementsAre(1U, 2U));
+  EXPECT_EQ(policy_.size(), 3U);
+  EXPECT_EQ(policy_.Take(now_, kPython), 3U);
+}
+
+TEST_F(SparePolicyTest, AKindThatNobodyUsesAnyMoreGoes) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  (void)StartedIn(kLimits.kept - seconds(1));
+  EXPECT_THAT(ended_, IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(2)), IsEmpty());
+  EXPECT_THAT(ended_, ElementsAre(1U, 2U, 3U));
+  EXPECT_EQ(policy_.size(), 0U);
+}
+
+TEST_F(SparePolicyTest, OneThatEndsByItselfIsNotReplacedAtOnce) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  EXPECT_THAT(StartedIn(milliseconds(200)), ElementsAre(kPython));
+  policy_.Failed(now_, last_);
+  EXPECT_EQ(policy_.size(), 0U);
+  EXPECT_THAT(StartedIn(kLimits.after_failure - milliseconds(10)), IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(5)), ElementsAre(kPython, kPython, kPython));
+}
+
+TEST_F(SparePolicyTest, NoneAreAllowed) {
+  SparePolicy none({.limit = 0});
+  EXPECT_EQ(none.Take(now_, kPython), std::nullopt);
+  EXPECT_EQ(none.Next(now_ + seconds(1)).start, std::nullopt);
+  EXPECT_EQ(none.due(), Time::Never());
+}
+
+// SP-1 to SP-4, and that `due` is when something is to be done: never later than that.
+TEST(SparePolicyWalk, KeepsItsInvariants) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const SpareLimits limits{.limit = random() % 5};
+    SparePolicy policy(limits);
+    std::map<SparePolicy::Id, SpareKind> alive;
+    std::map<SpareKind, Time> failed;
+    std::set<SparePolicy::Id> seen;
+    Time now{nanoseconds(seconds(1000)).count()};
+    Time last_take{};
+    Time last_start{};
+    for (int turn = 0; turn < 300; ++turn) {
+      now = now + milliseconds(random() % (random() % 20 == 0 ? 200'000 : 150));
+      SpareKind kind = kPython;
+      kind.env["KIND"] = std::to_string(random() % 4);
+      if (random() % 4 == 0) {
+        if (const auto taken = policy.Take(now, kind)) {
+          ASSERT_EQ(alive.at(*taken), kind);
+          alive.erase(*taken);  // SP-2
+        }
+        last_take = now;
+      } else if (!alive.empty() && random() % 10 == 0) {
+        const auto victim = std::next(alive.begin(), random() % alive.size());
+        failed[victim->second] = now;
+        policy.Failed(now, victim->first);
+        alive.erase(victim);
+      } else {
+        const SparePolicy::Step step = policy.Next(now);
+        for (const SparePolicy::Id id : step.end) ASSERT_EQ(alive.erase(id), 1U);
+        if (step.start) {
+          ASSERT_TRUE(seen.insert(step.start->first).second);
+          ASSERT_GE(now, last_take + limits.settle);  // SP-3
+          ASSERT_GE(now, last_start + limits.pace);
+          if (const auto since = failed.find(step.start->second); since != failed.end()) {
+            ASSERT_GE(now, since->second + limits.after_failure);  // SP-4
+          }
+          alive.insert(*step.start);
+          last_start = now;
+        }
+        ASSERT_LE(alive.size(), limits.limit) << "seed " << seed;  // SP-1
+        ASSERT_EQ(policy.Next(now).start, std::nullopt);
+        if (policy.due() == Time::Never()) continue;
+        ASSERT_GT(policy.due(), now);
+      }
+      ASSERT_EQ(policy.size(), alive.size());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe::daemons
