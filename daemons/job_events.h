@@ -13,8 +13,8 @@
 #include "collective_groups/view.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
-#include "scheduler/placement.h"
 #include "scheduler/protocol.h"
+#include "scheduler/resources.h"
 
 namespace troupe::daemons {
 

@@ -102,15 +102,6 @@ void ResourceSet::Subtract(const ResourceSet& other) {
   }
 }
 
-double ResourceSet::ShareOf(const ResourceSet& total) const {
-  double share = 0;
-  for (const auto& [name, units] : units_) {
-    const double whole = total.Get(name);
-    share = std::max(share, whole > 0 ? Get(name) / whole : 1.0);
-  }
-  return share;
-}
-
 std::string ResourceSet::ToString() const {
   if (units_.empty()) return "nothing";
   std::string text;

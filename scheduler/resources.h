@@ -46,9 +46,6 @@ class ResourceSet {
   void Add(const ResourceSet& other);
   // Requires Covers(other).
   void Subtract(const ResourceSet& other);
-  // The greatest share that any amount of this set has of the same amount of `total`; 1 where total
-  // has none.
-  [[nodiscard]] double ShareOf(const ResourceSet& total) const;
   // "CPU 2, GPU 0.5, memory 4GiB"; "nothing" when empty.
   [[nodiscard]] std::string ToString() const;
 

@@ -13,7 +13,7 @@
 #include "runtime/clock.h"
 #include "scheduler/devices.h"
 #include "scheduler/labels.h"
-#include "scheduler/placement.h"
+#include "scheduler/placement_strategy.h"
 
 namespace troupe {
 namespace sched {

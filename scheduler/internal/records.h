@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "scheduler/internal/cluster.h"
-#include "scheduler/placement.h"
+#include "scheduler/placement_strategy.h"
 #include "scheduler/scheduler_status.h"
 
 namespace troupe::sched::internal {
