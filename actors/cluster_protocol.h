@@ -97,16 +97,27 @@ struct CreateActor {
   }
 };
 
+enum class ActorVerb : uint8_t {
+  kKill,
+  kRestart,
+  kExited,     // It has ended itself.
+  kFailed,     // Its process cannot go on with it.
+  kLookup,     // By name.
+  kOwnerGone,  // What the owner has is to go.
+  kLink,
+  kUnlink,
+};
+constexpr ActorVerb LastValue(ActorVerb) { return ActorVerb::kUnlink; }
+
 struct ActorRequest {
   uint64_t request = 0;
-  // "kill", "restart", "exited", "failed", "lookup", "owner_gone", "link", "unlink".
-  std::string kind;
-  std::string actor;         // Its id; "lookup": its name; "owner_gone": the owner.
-  uint64_t incarnation = 0;  // "exited", "failed".
-  std::string reason;        // "link", "unlink": the other actor.
+  ActorVerb verb = ActorVerb::kLookup;
+  std::string actor;         // Its id; kLookup: its name; kOwnerGone: the owner.
+  uint64_t incarnation = 0;  // kExited, kFailed.
+  std::string reason;        // kLink, kUnlink: the other actor.
   template <class A>
   void Fields(A& a) {
-    a(request, kind, actor, incarnation, reason);
+    a(request, verb, actor, incarnation, reason);
   }
 };
 

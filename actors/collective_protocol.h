@@ -36,19 +36,27 @@ struct CollectiveSpec {
   }
 };
 
+enum class CollectiveVerb : uint8_t {
+  kCreate,  // `spec` whole.
+  // `actor`, in its life `incarnation`, takes `rank` (-1: the one that is meant for it) in the group
+  // spec.name, which is made if spec.size says how.
+  kJoin,
+  kLeave,  // `actor` does.
+  kDestroy,
+  kStatus,
+};
+constexpr CollectiveVerb LastValue(CollectiveVerb) { return CollectiveVerb::kStatus; }
+
 struct CollectiveRequest {
   uint64_t request = 0;
-  // "create": `spec` whole. "join": `actor`, in its life `incarnation`, takes `rank` (-1: the one
-  // that is meant for it) in the group spec.name, which is made if spec.size says how. "leave":
-  // `actor` does. "destroy"; "status".
-  std::string kind;
+  CollectiveVerb verb = CollectiveVerb::kStatus;
   CollectiveSpec spec;
   std::string actor;
   uint64_t incarnation = 0;
   int32_t rank = -1;
   template <class A>
   void Fields(A& a) {
-    a(request, kind, spec, actor, incarnation, rank);
+    a(request, verb, spec, actor, incarnation, rank);
   }
 };
 
@@ -65,7 +73,7 @@ struct CollectiveStatus {
   };
   CollectiveSpec spec;
   std::vector<Seat> seats;  // By rank if the group is fixed.
-  uint64_t number = 0;      // "join": of this membership.
+  uint64_t number = 0;      // kJoin: of this membership.
   uint64_t life = 0;        // Another group of the same name has another one.
   uint64_t epoch = 0;       // The last that all were in; 0: none yet.
   std::string phase;        // "forming", "active", "parked", ...

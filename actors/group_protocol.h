@@ -1,7 +1,7 @@
 // Messages about placement groups, between the head and processes that create or resize them.
 //
 // Requests are answered and repeated as those of actors (cluster_protocol.h); asking twice is
-// asking once. "await" is answered when all bundles have a place, or when that cannot be any more.
+// asking once. kAwait is answered when all bundles have a place, or when that cannot be any more.
 // Thread: plain values.
 #pragma once
 
@@ -65,15 +65,25 @@ struct GroupSpec {
   }
 };
 
+enum class PlacementGroupVerb : uint8_t {
+  kCreate,  // `spec` whole.
+  kResize,
+  kRemove,
+  kAwait,
+  kStatus,
+  kFind,  // By spec.name.
+};
+constexpr PlacementGroupVerb LastValue(PlacementGroupVerb) { return PlacementGroupVerb::kFind; }
+
 struct GroupRequest {
   uint64_t request = 0;
-  std::string kind;  // "create", "resize", "remove", "await", "status"; "find": by spec.name.
-  GroupSpec spec;    // But for "create" only the id or the name counts.
+  PlacementGroupVerb verb = PlacementGroupVerb::kStatus;
+  GroupSpec spec;  // But for kCreate only the id or the name counts.
   std::vector<PlacementBundle> add;
   std::vector<uint32_t> remove;
   template <class A>
   void Fields(A& a) {
-    a(request, kind, spec, add, remove);
+    a(request, verb, spec, add, remove);
   }
 };
 

@@ -8,9 +8,9 @@ namespace {
 
 constexpr Duration kRequestLimit = seconds(30);
 
-actors::GroupRequest About(const std::string& kind, const std::string& id) {
+actors::GroupRequest About(actors::PlacementGroupVerb verb, const std::string& id) {
   actors::GroupRequest request;
-  request.kind = kind;
+  request.verb = verb;
   request.spec.group = id;
   return request;
 }
@@ -25,7 +25,7 @@ Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& s
     return Future<PlacementGroupStatus>::Failed(Error{
         ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
   }
-  if (request.kind == "create") request.spec.group = kGroupId + RandomId();
+  if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
   Future<PlacementGroupStatus> answer;
   system->supervisor()->Group(std::move(request), limit,
                               [answer](auto status) { answer.Complete(std::move(status)); });
@@ -39,7 +39,7 @@ Result<PlacementGroupStatus> AskGroup(const std::shared_ptr<ActorSystem>& system
 
 Result<PlacementGroupStatus> CreateGroup(const std::shared_ptr<ActorSystem>& system,
                                          const PlacementGroupOptions& options) {
-  GroupRequest request = About("create", "");
+  GroupRequest request = About(actors::PlacementGroupVerb::kCreate, "");
   request.spec.name = options.name;
   request.spec.detached = options.detached;
   request.spec.strategy = options.strategy;
@@ -50,7 +50,7 @@ Result<PlacementGroupStatus> CreateGroup(const std::shared_ptr<ActorSystem>& sys
 
 Result<PlacementGroupStatus> FindGroup(const std::shared_ptr<ActorSystem>& system,
                                        const std::string& name) {
-  GroupRequest request = About("find", "");
+  GroupRequest request = About(actors::PlacementGroupVerb::kFind, "");
   request.spec.name = name;
   return AskGroup(system, std::move(request), kRequestLimit);
 }
@@ -58,7 +58,8 @@ Result<PlacementGroupStatus> FindGroup(const std::shared_ptr<ActorSystem>& syste
 }  // namespace actors
 
 Status PlacementGroup::Wait(Duration limit) const {
-  const Result<PlacementGroupStatus> placed = actors::AskGroup(system_, About("await", id_), limit);
+  const Result<PlacementGroupStatus> placed =
+      actors::AskGroup(system_, About(actors::PlacementGroupVerb::kAwait, id_), limit);
   if (placed.ok()) return Status::Ok();
   if (placed.error().code != ErrorCode::kDeadlineExceeded) return placed.error();
   const Result<PlacementGroupStatus> now = Look(seconds(1));
@@ -69,12 +70,12 @@ Status PlacementGroup::Wait(Duration limit) const {
 }
 
 Result<PlacementGroupStatus> PlacementGroup::Look(Duration limit) const {
-  return actors::AskGroup(system_, About("status", id_), limit);
+  return actors::AskGroup(system_, About(actors::PlacementGroupVerb::kStatus, id_), limit);
 }
 
 Status PlacementGroup::Resize(const std::vector<PlacementBundle>& add,
                               const std::vector<uint32_t>& remove) const {
-  actors::GroupRequest request = About("resize", id_);
+  actors::GroupRequest request = About(actors::PlacementGroupVerb::kResize, id_);
   request.add = add;
   request.remove = remove;
   const auto answer = actors::AskGroup(system_, std::move(request), kRequestLimit);
@@ -82,7 +83,8 @@ Status PlacementGroup::Resize(const std::vector<PlacementBundle>& add,
 }
 
 Status PlacementGroup::Remove() const {
-  const auto answer = actors::AskGroup(system_, About("remove", id_), kRequestLimit);
+  const auto answer =
+      actors::AskGroup(system_, About(actors::PlacementGroupVerb::kRemove, id_), kRequestLimit);
   return answer.ok() ? Status::Ok() : Status(answer.error());
 }
 

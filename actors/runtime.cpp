@@ -110,7 +110,7 @@ Result<PlacementGroup> Runtime::CreatePlacementGroup(const PlacementGroupOptions
 Status Runtime::CreateCollectiveGroup(const CollectiveGroupOptions& options,
                                       std::vector<std::string> actors) const {
   actors::CollectiveRequest request;
-  request.kind = "create";
+  request.verb = actors::CollectiveVerb::kCreate;
   request.spec.name = options.name;
   request.spec.size = static_cast<uint32_t>(actors.size());
   request.spec.elastic = options.elastic;
@@ -122,7 +122,7 @@ Status Runtime::CreateCollectiveGroup(const CollectiveGroupOptions& options,
 
 Status Runtime::DestroyCollectiveGroup(const std::string& name) const {
   actors::CollectiveRequest request;
-  request.kind = "destroy";
+  request.verb = actors::CollectiveVerb::kDestroy;
   request.spec.name = name;
   const auto gone = actors::AskCollective(system_, std::move(request), kCollectiveLimit);
   return gone.ok() ? Status::Ok() : Status(gone.error());

@@ -175,13 +175,13 @@ double GroupRate(const troupe::Runtime& runtime) {
   std::vector<troupe::Future<troupe::PlacementGroupStatus>> removed;
   for (int i = 0; i < kGroups; ++i) {
     troupe::actors::GroupRequest create;
-    create.kind = "create";
+    create.verb = troupe::actors::PlacementGroupVerb::kCreate;
     create.add.assign(4, {{{"CPU", 0.001}}, {}});
     made.push_back(AskGroupLater(runtime.system(), std::move(create), troupe::seconds(60)));
   }
   for (const auto& one : made) {
     troupe::actors::GroupRequest remove;
-    remove.kind = "remove";
+    remove.verb = troupe::actors::PlacementGroupVerb::kRemove;
     remove.spec.group = Or(one.Get()).id;
     removed.push_back(AskGroupLater(runtime.system(), std::move(remove), troupe::seconds(60)));
   }

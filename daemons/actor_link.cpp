@@ -82,7 +82,8 @@ void ActorLink::Stop() {
     output_ = nullptr;
   }
   if (!owner_.empty()) {
-    const actors::ActorRequest gone{0, "owner_gone", owner_, 0, "its owner has ended"};
+    const actors::ActorRequest gone{0, actors::ActorVerb::kOwnerGone, owner_, 0,
+                                    "its owner has ended"};
     (void)send_(wire::Encode(actors::kFrameActorRequest, gone));
   }
   const Error why{ErrorCode::kCancelled, "this runtime was shut down"};
@@ -122,7 +123,7 @@ void ActorLink::Create(actors::ActorSpec spec, OnAddress done) {
 
 void ActorLink::Lookup(const std::string& name, Duration limit, OnAddress done) {
   const uint64_t request = NextRequest();
-  const actors::ActorRequest lookup{request, "lookup", name, 0, ""};
+  const actors::ActorRequest lookup{request, actors::ActorVerb::kLookup, name, 0, ""};
   Ask(request, wire::Encode(actors::kFrameActorRequest, lookup), limit,
       WithAddress(std::move(done)));
 }
@@ -136,7 +137,7 @@ void ActorLink::Group(actors::GroupRequest request, Duration limit, OnGroup done
 
 void ActorLink::Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) {
   request.request = NextRequest();
-  if (request.kind == "create") request.spec.owner = owner_;
+  if (request.verb == actors::CollectiveVerb::kCreate) request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameCollectiveRequest, request);
   Ask(request.request, frame, limit, Part(&actors::ActorAnswer::collective, std::move(done)));
 }
@@ -151,7 +152,8 @@ void ActorLink::Actors(actors::ActorGroupRequest request, Duration limit, OnActo
 void ActorLink::Kill(const std::string& actor, bool restart, const std::string& reason,
                      actors::CallDone done) {
   const uint64_t request = NextRequest();
-  const actors::ActorRequest kill{request, restart ? "restart" : "kill", actor, 0, reason};
+  const actors::ActorRequest kill{
+      request, restart ? actors::ActorVerb::kRestart : actors::ActorVerb::kKill, actor, 0, reason};
   Ask(request, wire::Encode(actors::kFrameActorRequest, kill), kLinkRequestLimit,
       WithoutValue(std::move(done)));
 }
@@ -159,23 +161,24 @@ void ActorLink::Kill(const std::string& actor, bool restart, const std::string& 
 void ActorLink::Link(const std::string& one, const std::string& other, bool on, Duration limit,
                      actors::CallDone done) {
   const uint64_t request = NextRequest();
-  const actors::ActorRequest link{request, on ? "link" : "unlink", one, 0, other};
+  const actors::ActorRequest link{
+      request, on ? actors::ActorVerb::kLink : actors::ActorVerb::kUnlink, one, 0, other};
   Ask(request, wire::Encode(actors::kFrameActorRequest, link), limit,
       WithoutValue(std::move(done)));
 }
 
 void ActorLink::Failed(const std::string& actor, uint64_t incarnation, const Error& reason) {
-  AskLast("failed", actor, incarnation, reason);
+  AskLast(actors::ActorVerb::kFailed, actor, incarnation, reason);
 }
 
 void ActorLink::Exited(const std::string& actor, uint64_t incarnation, const Error& reason) {
-  AskLast("exited", actor, incarnation, reason);
+  AskLast(actors::ActorVerb::kExited, actor, incarnation, reason);
 }
 
-void ActorLink::AskLast(const std::string& kind, const std::string& actor, uint64_t incarnation,
+void ActorLink::AskLast(actors::ActorVerb verb, const std::string& actor, uint64_t incarnation,
                         const Error& reason) {
   const uint64_t request = NextRequest();
-  const actors::ActorRequest last{request, kind, actor, incarnation, reason.message};
+  const actors::ActorRequest last{request, verb, actor, incarnation, reason.message};
   Ask(request, wire::Encode(actors::kFrameActorRequest, last), kLinkRequestLimit,
       [](const Result<actors::ActorAnswer>&) {});
 }

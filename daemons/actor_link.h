@@ -81,7 +81,7 @@ class ActorLink final : public actors::Supervisor {
 
   [[nodiscard]] uint64_t NextRequest();
   void Ask(uint64_t request, std::string frame, Duration limit, const OnAnswered& done);
-  void AskLast(const std::string& kind, const std::string& actor, uint64_t incarnation,
+  void AskLast(actors::ActorVerb verb, const std::string& actor, uint64_t incarnation,
                const Error& reason);
   void OnAnswer(const actors::ActorAnswer& answer);
   void OnStates(const actors::ActorStates& states);

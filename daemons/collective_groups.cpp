@@ -13,6 +13,7 @@ namespace troupe::daemons {
 using actors::CollectiveRequest;
 using actors::CollectiveSpec;
 using actors::CollectiveStatus;
+using actors::CollectiveVerb;
 
 namespace {
 
@@ -59,24 +60,22 @@ void CollectiveGroups::OnRequest(Time now, const std::string& from,
   Status status;
   const std::string& name = request.spec.name;
   uint64_t number = 0;
-  if (request.kind == "create") {
+  if (request.verb == CollectiveVerb::kCreate) {
     status = Create(request.spec);
-  } else if (request.kind == "join") {
+  } else if (request.verb == CollectiveVerb::kJoin) {
     const Result<uint64_t> joined = Join(from, request);
     if (joined.ok()) number = *joined;
     if (!joined.ok()) status = joined.error();
-  } else if (request.kind == "leave") {
+  } else if (request.verb == CollectiveVerb::kLeave) {
     Leave(now, request);
-  } else if (request.kind == "destroy") {
+  } else if (request.verb == CollectiveVerb::kDestroy) {
     Remove(now, name, "it was destroyed");
-  } else if (request.kind != "status") {
-    status = Invalid("unknown request " + request.kind);
   }
   const auto it = groups_.find(name);
   if (it != groups_.end()) {
     answer.collective = StatusOf(it->second);
     answer.collective.number = number;
-  } else if (request.kind == "status") {
+  } else if (request.verb == CollectiveVerb::kStatus) {
     status = NoGroup(name);
   }
   if (!status.ok()) answer.error = actors::ToChain(status.error());

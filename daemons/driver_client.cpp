@@ -169,7 +169,7 @@ void DriverClient::Leave() {
   (void)Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, id_, "leave", 0, "", 0});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, id_, JobVerb::kLeave, 0, "", 0});
       },
       kLeaveLimit);
 }
@@ -291,7 +291,7 @@ Status DriverClient::Resize(const std::string& job, uint32_t workers) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "resize", workers, "", 0});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kResize, workers, "", 0});
       },
       kRequestLimit));
 }
@@ -302,7 +302,7 @@ Status DriverClient::Drain(const std::string& job, const std::string& member, Du
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "drain", 0, member, ms});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kDrain, 0, member, ms});
       },
       kRequestLimit));
 }
@@ -312,7 +312,7 @@ Status DriverClient::DrainNode(const std::string& node, Duration limit) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, "", "drain_node", 0, node, ms});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, "", JobVerb::kDrainNode, 0, node, ms});
       },
       kRequestLimit));
 }
@@ -321,7 +321,7 @@ Status DriverClient::Cancel(const std::string& job) {
   return ToStatus(Request(
       kFrameJobCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, "cancel", 0, "", 0});
+        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kCancel, 0, "", 0});
       },
       kRequestLimit));
 }
@@ -330,7 +330,7 @@ Result<std::string> DriverClient::JobJson(const std::string& job) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "job", job, "", 0});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kJob, job, "", 0});
       },
       kRequestLimit);
 }
@@ -339,7 +339,7 @@ Result<std::string> DriverClient::StateJson(Duration limit) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "state", "", "", 0});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kState, "", "", 0});
       },
       limit);
 }
@@ -349,7 +349,7 @@ Result<std::string> DriverClient::LogJson(const std::string& what, const std::st
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "log", what, node, lines});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kLog, what, node, lines});
       },
       limit);
 }
@@ -358,7 +358,7 @@ Status DriverClient::TakeDown() {
   return ToStatus(Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "down", "", "", 0});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kDown, "", "", 0});
       },
       kRequestLimit));
 }
@@ -367,7 +367,7 @@ Result<std::string> DriverClient::ClusterJson(Duration limit) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, "cluster", "", "", 0});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kCluster, "", "", 0});
       },
       limit);
 }

@@ -83,7 +83,7 @@ Status DriverClient::AwaitHead(const CurveKeys& keys, const PeerAddress& head) {
       pong = Request(
           kFrameQuery,
           [](uint64_t request) {
-            return wire::Encode(kFrameQuery, Query{request, "ping", "", "", 0});
+            return wire::Encode(kFrameQuery, Query{request, QueryVerb::kPing, "", "", 0});
           },
           until - SteadyClock().Now(), kRepeatPing);
     }

@@ -13,6 +13,7 @@
 namespace troupe::daemons {
 
 using actors::ActorState;
+using actors::ActorVerb;
 using sched::LeaseRequest;
 
 namespace {
@@ -445,26 +446,26 @@ void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& 
   actors::ActorAnswer answer{request.request, {}, {}, {}, {}, {}};
   actors::DirectoryActions actions;
   Status status = Status::Ok();
-  if (request.kind == "kill" || request.kind == "restart") {
-    status = directory_.Kill(Now(), request.actor, request.kind == "restart", request.reason,
-                             from + "#" + std::to_string(request.request), actions);
-  } else if (request.kind == "link") {
+  if (request.verb == ActorVerb::kKill || request.verb == ActorVerb::kRestart) {
+    status = directory_.Kill(Now(), request.actor, request.verb == ActorVerb::kRestart,
+                             request.reason, from + "#" + std::to_string(request.request), actions);
+  } else if (request.verb == ActorVerb::kLink) {
     status = directory_.Link(request.actor, request.reason, actions);
-  } else if (request.kind == "unlink") {
+  } else if (request.verb == ActorVerb::kUnlink) {
     status = directory_.Unlink(request.actor, request.reason, actions);
-  } else if (request.kind == "exited") {
+  } else if (request.verb == ActorVerb::kExited) {
     directory_.Exited(Now(), request.actor, request.incarnation,
                       Error{ErrorCode::kPeerGone, request.reason}, actions);
-  } else if (request.kind == "failed") {
+  } else if (request.verb == ActorVerb::kFailed) {
     const actors::PlacedActor* actor = directory_.Find(request.actor);
     if (actor != nullptr && actor->life.incarnation == request.incarnation)
       End(actor->life.process, request.reason);
     directory_.Died(Now(), request.actor, request.incarnation,
                     Error{ErrorCode::kPeerGone, request.reason}, false, actions);
-  } else if (request.kind == "owner_gone") {
+  } else if (request.verb == ActorVerb::kOwnerGone) {
     OwnerGone(request.actor, request.reason);
     TellProcess(from);
-  } else if (request.kind == "lookup") {
+  } else if (request.verb == ActorVerb::kLookup) {
     const actors::PlacedActor* named = directory_.Named(request.actor);
     if (named == nullptr) {
       status = Error{ErrorCode::kNotFound, "no living actor has the name \"" + request.actor +
@@ -473,8 +474,6 @@ void HeadActors::OnRequest(const std::string& from, const actors::ActorRequest& 
       answer.address = {named->spec.actor, named->life.incarnation, named->spec.type,
                         named->life.address, true};
     }
-  } else {
-    status = Error{ErrorCode::kInvalidArgument, "unknown request " + request.kind};
   }
   Do(actions);
   if (!status.ok()) answer.error = actors::ToChain(status.error());

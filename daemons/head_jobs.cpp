@@ -64,21 +64,21 @@ void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
 }
 
 void HeadService::OnJobCommand(const std::string& from, const JobCommand& command) {
-  if (command.kind == "leave") return OnLeave(from, command);
-  if (command.kind == "drain_node") return OnDrainNode(from, command);
+  if (command.verb == JobVerb::kLeave) return OnLeave(from, command);
+  if (command.verb == JobVerb::kDrainNode) return OnDrainNode(from, command);
   const auto it = jobs_.find(command.job);
   if (it == jobs_.end()) {
     return Reply(from, command.request, NoRun(command.job));
   }
   Job& job = it->second;
-  if (command.kind == "cancel") {
+  if (command.verb == JobVerb::kCancel) {
     if (!job.done()) End(job, "cancelled", "cancelled by the driver");
     return ReplyWhenKept(from, command.request);
   }
   if (job.done())
     return Reply(from, command.request,
                  Error{ErrorCode::kNotFound, "the job has ended: " + job.reason});
-  if (command.kind == "resize") {
+  if (command.verb == JobVerb::kResize) {
     if (command.workers < job.spec.min_workers || command.workers > job.spec.max_workers) {
       return Reply(from, command.request,
                    Error{ErrorCode::kInvalidArgument,
@@ -92,27 +92,24 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
     Save(job);
     return ReplyWhenKept(from, command.request);
   }
-  if (command.kind == "drain") {
-    JobWorker* worker = FindWorker(job, command.member);
-    if (worker == nullptr || !worker->alive()) {
-      return Reply(from, command.request,
-                   Error{ErrorCode::kNotFound, "no live worker " + command.member});
-    }
-    const bool repeated = worker->status() == WorkerState::kDraining;
-    if (!repeated && job.record.target <= job.spec.min_workers) {
-      return Reply(from, command.request,
-                   Error{ErrorCode::kInvalidArgument, "draining " + command.member +
-                                                          " would leave fewer than min_workers = " +
-                                                          std::to_string(job.spec.min_workers)});
-    }
-    if (!repeated) --job.record.target;
-    DrainWorker(job, *worker, "asked by the driver",
-                milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
-    Save(job);
-    return ReplyWhenKept(from, command.request);
+  // kDrain
+  JobWorker* worker = FindWorker(job, command.member);
+  if (worker == nullptr || !worker->alive()) {
+    return Reply(from, command.request,
+                 Error{ErrorCode::kNotFound, "no live worker " + command.member});
   }
-  Reply(from, command.request,
-        Error{ErrorCode::kInvalidArgument, "unknown command " + command.kind});
+  const bool repeated = worker->status() == WorkerState::kDraining;
+  if (!repeated && job.record.target <= job.spec.min_workers) {
+    return Reply(from, command.request,
+                 Error{ErrorCode::kInvalidArgument, "draining " + command.member +
+                                                        " would leave fewer than min_workers = " +
+                                                        std::to_string(job.spec.min_workers)});
+  }
+  if (!repeated) --job.record.target;
+  DrainWorker(job, *worker, "asked by the driver",
+              milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
+  Save(job);
+  return ReplyWhenKept(from, command.request);
 }
 
 void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscribe) {

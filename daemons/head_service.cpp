@@ -46,7 +46,8 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
   switch (*type) {
     case actors::kFrameGroupRequest:
       return On<actors::GroupRequest>(*type, frame, [&](const auto& m) {
-        if (m.kind == "create" && !m.spec.detached) actors_.Own(m.spec.owner);
+        if (m.verb == actors::PlacementGroupVerb::kCreate && !m.spec.detached)
+          actors_.Own(m.spec.owner);
         placement_groups_.OnRequest(Now(), from, m);
       });
     case actors::kFrameActorGroupRequest:
@@ -56,7 +57,7 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       });
     case actors::kFrameCollectiveRequest:
       return On<actors::CollectiveRequest>(*type, frame, [&](const auto& m) {
-        if (m.kind == "create") actors_.Own(m.spec.owner);
+        if (m.verb == actors::CollectiveVerb::kCreate) actors_.Own(m.spec.owner);
         collective_groups_.OnRequest(Now(), from, m);
       });
     case kFrameGroupReport:

@@ -94,27 +94,23 @@ Json ActorGroupJson(const ActorGroupStatus& group) {
 }  // namespace
 
 void HeadService::OnQuery(const std::string& from, const Query& query) {
-  if (query.kind == "job") {
+  if (query.verb == QueryVerb::kJob) {
     const auto it = jobs_.find(query.job);
     if (it == jobs_.end()) return Reply(from, query.request, NoRun(query.job));
     return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
   }
-  if (query.kind == "ping") {
+  if (query.verb == QueryVerb::kPing) {
     if (offered_.empty() && options_.embedded) {
       return Reply(from, query.request,
                    Error{ErrorCode::kUnavailable, "the node has not joined yet"});
     }
     return Reply(from, query.request, Status::Ok());
   }
-  if (query.kind == "state") return Reply(from, query.request, Status::Ok(), StateJson());
-  if (query.kind == "log") return OnLogQuery(from, query);
-  if (query.kind == "down") {
+  if (query.verb == QueryVerb::kState) return Reply(from, query.request, Status::Ok(), StateJson());
+  if (query.verb == QueryVerb::kLog) return OnLogQuery(from, query);
+  if (query.verb == QueryVerb::kDown) {
     Reply(from, query.request, Status::Ok());
     return TakeDown();
-  }
-  if (query.kind != "cluster") {
-    return Reply(from, query.request,
-                 Error{ErrorCode::kInvalidArgument, "unknown query " + query.kind});
   }
   std::map<std::string, ResourceSet> used;
   for (const sched::NodeStatus& node : scheduler_.Nodes()) used[node.id] = node.used;

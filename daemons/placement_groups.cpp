@@ -13,6 +13,7 @@
 namespace troupe::daemons {
 
 using actors::GroupRequest;
+using actors::PlacementGroupVerb;
 using sched::BundleSpec;
 
 namespace {
@@ -232,19 +233,20 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
   const std::string key = from + "#" + std::to_string(request.request);
   std::string id = request.spec.group;
   Status status = Status::Ok();
-  if (request.kind == "create" || request.kind == "resize") {
-    status = request.kind == "create" ? Create(key, request) : Resize(key, request);
+  if (request.verb == PlacementGroupVerb::kCreate || request.verb == PlacementGroupVerb::kResize) {
+    status =
+        request.verb == PlacementGroupVerb::kCreate ? Create(key, request) : Resize(key, request);
     if (status.ok()) {
       Keep(id);
       return seams_.when_kept(key, [this, from, number = request.request, id] {
         Answer(from, number, id, groups_.contains(id) ? Status::Ok() : Status(NoGroup(id)));
       });
     }
-  } else if (request.kind == "remove") {
+  } else if (request.verb == PlacementGroupVerb::kRemove) {
     Remove(id);
     return seams_.when_kept(
         key, [this, from, number = request.request] { Answer(from, number, "", Status::Ok()); });
-  } else if (request.kind == "find") {
+  } else if (request.verb == PlacementGroupVerb::kFind) {
     const auto it = names_.find(request.spec.name);
     if (it == names_.end()) {
       status = Error{ErrorCode::kNotFound, "there is no placement group of the name \"" +
@@ -252,7 +254,7 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
     } else {
       id = it->second;
     }
-  } else if (request.kind == "await" && groups_.contains(id)) {
+  } else if (request.verb == PlacementGroupVerb::kAwait && groups_.contains(id)) {
     if (!Placed(id)) {
       std::map<Waiter, Time>& waiters = waiters_[id];
       if (waiting_ < kGroupWaitersMax &&
@@ -260,8 +262,6 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
         ++waiting_;
       return;
     }
-  } else if (request.kind != "status" && request.kind != "await") {
-    status = Error{ErrorCode::kInvalidArgument, "unknown request " + request.kind};
   } else if (!groups_.contains(id)) {
     status = NoGroup(id);
   }

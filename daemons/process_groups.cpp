@@ -100,10 +100,10 @@ std::shared_ptr<CollectiveGroup> ProcessGroups::Find(const std::string& name) co
   return routes_->Find(name);
 }
 
-actors::CollectiveRequest ProcessGroups::About(const std::string& kind, const std::string& name,
+actors::CollectiveRequest ProcessGroups::About(actors::CollectiveVerb verb, const std::string& name,
                                                const Wanted& wanted) const {
   actors::CollectiveRequest request;
-  request.kind = kind;
+  request.verb = verb;
   request.spec.name = name;
   request.spec.size = wanted.size;
   request.spec.elastic = wanted.elastic;
@@ -114,10 +114,10 @@ actors::CollectiveRequest ProcessGroups::About(const std::string& kind, const st
   return request;
 }
 
-Result<actors::CollectiveStatus> ProcessGroups::Ask(const std::string& kind,
+Result<actors::CollectiveStatus> ProcessGroups::Ask(actors::CollectiveVerb verb,
                                                     const std::string& name, const Wanted& wanted,
                                                     Duration limit) const {
-  return actors::AskCollective(system_, About(kind, name, wanted), limit);
+  return actors::AskCollective(system_, About(verb, name, wanted), limit);
 }
 
 Status ProcessGroups::CheckRoom() const {
@@ -144,7 +144,8 @@ Result<std::shared_ptr<CollectiveGroup>> ProcessGroups::Enter(const std::string&
     routes_->groups.erase(name);
   }
   if (Status s = CheckRoom(); !s.ok()) return s.error();
-  const Result<actors::CollectiveStatus> joined = Ask("join", name, wanted, limit);
+  const Result<actors::CollectiveStatus> joined =
+      Ask(actors::CollectiveVerb::kJoin, name, wanted, limit);
   if (!joined.ok()) return joined.error();
   Result<std::unique_ptr<groups::Communicator>> communicator = worker_->MakeCommunicator();
   if (!communicator.ok()) return communicator.error();
@@ -174,7 +175,7 @@ Result<ProcessGroups::Training> ProcessGroups::Train(const std::string& name, Du
                      "\" one by one; leave it before training in it, or train in another"};
   }
   if (Status s = CheckRoom(); !s.ok()) return s.error();
-  actors::CollectiveRequest join = About("join", name, {});
+  actors::CollectiveRequest join = About(actors::CollectiveVerb::kJoin, name, {});
   join.spec.elastic = join.spec.trains = true;
   const Result<actors::CollectiveStatus> joined = actors::AskCollective(system_, join, limit);
   if (!joined.ok()) return joined.error();
@@ -218,13 +219,15 @@ Status ProcessGroups::Leave(const std::string& name, Duration limit) {
   if (!group && !training.agent) return Status::Ok();
   if (group) group->Close();
   if (training.agent) training.agent->Stop();
-  const Result<actors::CollectiveStatus> left = Ask("leave", name, {}, limit);
+  const Result<actors::CollectiveStatus> left =
+      Ask(actors::CollectiveVerb::kLeave, name, {}, limit);
   return left.ok() ? Status::Ok() : Status(left.error());
 }
 
 // For an error: whom the group waits for.
 std::string ProcessGroups::Missing(const std::string& name) const {
-  const Result<actors::CollectiveStatus> status = Ask("status", name, {}, kExplainLimit);
+  const Result<actors::CollectiveStatus> status =
+      Ask(actors::CollectiveVerb::kStatus, name, {}, kExplainLimit);
   if (!status.ok()) return status.error().message;
   std::string missing;
   for (size_t i = 0; i < status->seats.size(); ++i) {

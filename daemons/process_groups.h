@@ -59,9 +59,10 @@ class ProcessGroups {
  private:
   struct Routes;  // Outlives this, for frames that come meanwhile.
 
-  [[nodiscard]] actors::CollectiveRequest About(const std::string& kind, const std::string& name,
+  [[nodiscard]] actors::CollectiveRequest About(actors::CollectiveVerb verb,
+                                                const std::string& name,
                                                 const Wanted& wanted) const;
-  Result<actors::CollectiveStatus> Ask(const std::string& kind, const std::string& name,
+  Result<actors::CollectiveStatus> Ask(actors::CollectiveVerb verb, const std::string& name,
                                        const Wanted& wanted, Duration limit) const;
   [[nodiscard]] Status CheckRoom() const;
   [[nodiscard]] std::string Missing(const std::string& name) const;

@@ -145,9 +145,21 @@ class PyCollectiveGroup {
 
 }  // namespace
 
-actors::CollectiveRequest CollectiveRequestOf(const std::string& kind, const py::dict& options) {
+namespace {
+
+actors::CollectiveVerb VerbOf(const std::string& word) {
+  static const std::map<std::string, actors::CollectiveVerb> kVerbs = {
+      {"create", actors::CollectiveVerb::kCreate},
+      {"destroy", actors::CollectiveVerb::kDestroy},
+      {"status", actors::CollectiveVerb::kStatus}};
+  return kVerbs.at(word);
+}
+
+}  // namespace
+
+actors::CollectiveRequest CollectiveRequestOf(const std::string& verb, const py::dict& options) {
   actors::CollectiveRequest request;
-  request.kind = kind;
+  request.verb = VerbOf(verb);
   request.spec.name = Given<std::string>(options, "name", "");
   request.spec.size = Given(options, "size", request.spec.size);
   request.spec.elastic = Given(options, "elastic", false);

@@ -18,7 +18,7 @@ namespace py = pybind11;
 void BindCollectives(py::module_& m);
 [[nodiscard]] py::object MakeCollectiveGroup(std::shared_ptr<groups::CollectiveGroup> group);
 // Of keyword arguments: name, size, elastic, min_size, actors.
-[[nodiscard]] actors::CollectiveRequest CollectiveRequestOf(const std::string& kind,
+[[nodiscard]] actors::CollectiveRequest CollectiveRequestOf(const std::string& verb,
                                                             const py::dict& options);
 [[nodiscard]] py::dict CollectiveDict(const actors::CollectiveStatus& status);
 

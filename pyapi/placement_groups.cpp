@@ -13,11 +13,22 @@ T Given(const py::dict& dict, const char* key, T fallback) {
   return dict.contains(key) ? dict[key].cast<T>() : fallback;
 }
 
+actors::PlacementGroupVerb VerbOf(const std::string& word) {
+  static const std::map<std::string, actors::PlacementGroupVerb> kVerbs = {
+      {"create", actors::PlacementGroupVerb::kCreate},
+      {"resize", actors::PlacementGroupVerb::kResize},
+      {"remove", actors::PlacementGroupVerb::kRemove},
+      {"await", actors::PlacementGroupVerb::kAwait},
+      {"status", actors::PlacementGroupVerb::kStatus},
+      {"find", actors::PlacementGroupVerb::kFind}};
+  return kVerbs.at(word);
+}
+
 }  // namespace
 
-actors::GroupRequest GroupRequestOf(const std::string& kind, const py::dict& options) {
+actors::GroupRequest GroupRequestOf(const std::string& verb, const py::dict& options) {
   actors::GroupRequest request;
-  request.kind = kind;
+  request.verb = VerbOf(verb);
   request.spec.group = Given<std::string>(options, "group", "");
   request.spec.name = Given<std::string>(options, "name", "");
   request.spec.detached = Given(options, "detached", false);

@@ -12,7 +12,7 @@ namespace troupe::pyapi {
 
 // Of {"group", "name", "detached", "strategy", "priority", "add": [bundle], "remove": [number]};
 // a bundle is {"resources": {name: amount}, "labels": [term]}.
-[[nodiscard]] actors::GroupRequest GroupRequestOf(const std::string& kind,
+[[nodiscard]] actors::GroupRequest GroupRequestOf(const std::string& verb,
                                                   const pybind11::dict& options);
 // {"id", "name", "state", "reason", "bundles": [{"number", "node", "devices", "resources",
 // "labels"}]}.

@@ -367,28 +367,34 @@ struct DriverHello {  // Its heartbeat, whatever it has.
   }
 };
 
+enum class JobVerb : uint8_t { kResize, kDrain, kCancel, kDrainNode, kLeave };
+constexpr JobVerb LastValue(JobVerb) { return JobVerb::kLeave; }
+
 struct JobCommand {
   uint64_t request = 0;
-  std::string job;   // "leave": the driver that ends.
-  std::string kind;  // "resize", "drain", "cancel", "drain_node", "leave".
+  std::string job;  // kLeave: the driver that ends.
+  JobVerb verb = JobVerb::kResize;
   uint32_t workers = 0;
-  std::string member;        // "drain_node": the node.
-  uint64_t deadline_ms = 0;  // "drain": then the worker is ended; 0: never.
+  std::string member;        // kDrainNode: the node.
+  uint64_t deadline_ms = 0;  // kDrain: then the worker is ended; 0: never.
   template <class A>
   void Fields(A& a) {
-    a(request, job, kind, workers, member, deadline_ms);
+    a(request, job, verb, workers, member, deadline_ms);
   }
 };
 
+enum class QueryVerb : uint8_t { kJob, kCluster, kState, kPing, kDown, kLog };
+constexpr QueryVerb LastValue(QueryVerb) { return QueryVerb::kLog; }
+
 struct Query {
   uint64_t request = 0;
-  std::string kind;    // "job", "cluster", "state", "ping", "down", "log".
-  std::string job;     // "log": whose, an actor's id or name, or a daemon as in ReadLog.
-  std::string node;    // "log": of a daemon.
-  uint32_t lines = 0;  // "log".
+  QueryVerb verb = QueryVerb::kPing;
+  std::string job;     // kLog: whose, an actor's id or name, or a daemon as in ReadLog.
+  std::string node;    // kLog: of a daemon.
+  uint32_t lines = 0;  // kLog.
   template <class A>
   void Fields(A& a) {
-    a(request, kind, job, node, lines);
+    a(request, verb, job, node, lines);
   }
 };
 

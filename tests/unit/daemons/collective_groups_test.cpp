@@ -8,6 +8,7 @@
 namespace troupe::daemons::testing {
 namespace {
 
+using actors::CollectiveVerb;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -36,7 +37,7 @@ class CollectiveGroupsTest : public HeadActorsTest {
   static actors::CollectiveRequest Join(const std::string& actor, int rank, uint32_t size,
                                         uint64_t incarnation = 1) {
     actors::CollectiveRequest request;
-    request.kind = "join";
+    request.verb = CollectiveVerb::kJoin;
     request.spec.name = "g";
     request.spec.size = size;
     request.actor = actor;
@@ -44,10 +45,10 @@ class CollectiveGroupsTest : public HeadActorsTest {
     request.rank = rank;
     return request;
   }
-  actors::ActorAnswer Do(const std::string& kind, const std::string& from = "driver",
+  actors::ActorAnswer Do(CollectiveVerb verb, const std::string& from = "driver",
                          const std::string& actor = "") {
     actors::CollectiveRequest request;
-    request.kind = kind;
+    request.verb = verb;
     request.spec.name = "g";
     request.actor = actor;
     request.incarnation = 1;
@@ -122,7 +123,6 @@ TEST_F(CollectiveGroupsTest, WhatContradictsIsRefused) {
   EXPECT_THAT(ErrorOf(Ask(b, Join("b", 1, 2, 5))), HasSubstr("is over"));
   EXPECT_THAT(ErrorOf(Ask(b, Join("nobody", 1, 2))), HasSubstr("is over"));
   EXPECT_THAT(ErrorOf(Ask(a, Join("a", 1, 2))), HasSubstr("is rank 0"));
-  EXPECT_THAT(ErrorOf(Do("dance")), HasSubstr("unknown request"));
 }
 
 TEST_F(CollectiveGroupsTest, AFixedGroupWaitsForOneThatComesBackAndEndsWithOneThatDoesNot) {
@@ -132,7 +132,7 @@ TEST_F(CollectiveGroupsTest, AFixedGroupWaitsForOneThatComesBackAndEndsWithOneTh
   const uint64_t before = Ask(b, Join("b", 1, 2)).collective.number;
   Exit(b);
   Pass(milliseconds(300));
-  EXPECT_EQ(Do("status").collective.seats.at(1).number, 0U);
+  EXPECT_EQ(Do(CollectiveVerb::kStatus).collective.seats.at(1).number, 0U);
   EXPECT_EQ(Last(a, groups::CommandKind::kExpel), nullptr);
   const std::string again = started_.back();
   ASSERT_NE(again, b);
@@ -144,7 +144,7 @@ TEST_F(CollectiveGroupsTest, AFixedGroupWaitsForOneThatComesBackAndEndsWithOneTh
   ASSERT_NE(expel, nullptr);
   EXPECT_EQ(expel->expel, groups::ExpelKind::kEnded);
   EXPECT_THAT(expel->reason, HasSubstr("rank 1 (T b) is dead"));
-  EXPECT_THAT(ErrorOf(Do("status")), HasSubstr("rank 1 (T b) is dead"));
+  EXPECT_THAT(ErrorOf(Do(CollectiveVerb::kStatus)), HasSubstr("rank 1 (T b) is dead"));
 }
 
 TEST_F(CollectiveGroupsTest, AMembershipThatIsOverIsToldSoAndAnotherHeadKnowsThemAll) {
@@ -170,7 +170,7 @@ TEST_F(CollectiveGroupsTest, AGroupOfHandlesEndsWithItsOwner) {
   const std::string a = Alive(Spec("a"));
   const std::string b = Alive(Spec("b"));
   actors::CollectiveRequest create;
-  create.kind = "create";
+  create.verb = CollectiveVerb::kCreate;
   create.spec = {"g", "driver/d", 2, false, 1, {"b", "a"}};
   EXPECT_EQ(ErrorOf(Ask("driver", create)), "");
   create.request = 0;
@@ -183,19 +183,19 @@ TEST_F(CollectiveGroupsTest, AGroupOfHandlesEndsWithItsOwner) {
   create.spec.actors = {"a", "a"};
   EXPECT_THAT(ErrorOf(Ask("driver", create)), HasSubstr("twice"));
   const uint64_t number = Ask(a, Join("a", -1, 0)).collective.number;
-  EXPECT_EQ(Do("status").collective.seats.at(1).actor, "a");
-  EXPECT_EQ(Do("status").collective.seats.at(1).number, number);
+  EXPECT_EQ(Do(CollectiveVerb::kStatus).collective.seats.at(1).actor, "a");
+  EXPECT_EQ(Do(CollectiveVerb::kStatus).collective.seats.at(1).number, number);
   Say(actors::kFrameActorRequest, "driver",
-      actors::ActorRequest{999, "owner_gone", "driver/d", 0, "over"});
+      actors::ActorRequest{999, actors::ActorVerb::kOwnerGone, "driver/d", 0, "over"});
   Pass(milliseconds(300));
-  EXPECT_THAT(ErrorOf(Do("status")), HasSubstr("has ended"));
+  EXPECT_THAT(ErrorOf(Do(CollectiveVerb::kStatus)), HasSubstr("has ended"));
   EXPECT_THAT(store_.List("collective/").value(), IsEmpty());
 }
 
 TEST_F(CollectiveGroupsTest, AMemberOfAnEarlierGroupOfTheSameNameIsNoMember) {
   const std::string a = Alive(Spec("a"));
   const uint64_t earlier = Ask(a, Join("a", 0, 1)).collective.number;
-  EXPECT_EQ(ErrorOf(Do("destroy")), "");
+  EXPECT_EQ(ErrorOf(Do(CollectiveVerb::kDestroy)), "");
   EXPECT_NE(Ask(a, Join("a", 0, 1)).collective.number, earlier);
   commands_.clear();
   Report(a, "a", earlier, groups::MemberState::kActive);
@@ -208,7 +208,7 @@ TEST_F(CollectiveGroupsTest, WhatHasEndedWhileThereWasNoHeadEndsItAtTheNext) {
   ASSERT_TRUE(store_.DeletePrefix("actor/a/").ok());  // Its death was noted, and no more.
   Restart();
   NodeSays();
-  EXPECT_THAT(ErrorOf(Do("status")), HasSubstr("is dead"));
+  EXPECT_THAT(ErrorOf(Do(CollectiveVerb::kStatus)), HasSubstr("is dead"));
   EXPECT_THAT(store_.List("collective/").value(), IsEmpty());
 }
 
@@ -217,10 +217,10 @@ TEST_F(CollectiveGroupsTest, ItEndsWithItsLastMember) {
   const std::string b = Alive(Spec("b"));
   Ask(a, Join("a", 0, 2));
   Ask(b, Join("b", 1, 2));
-  EXPECT_EQ(ErrorOf(Do("leave", a, "a")), "");
-  EXPECT_EQ(Do("status").collective.seats.at(0).actor, "") << "its rank is free";
-  EXPECT_EQ(ErrorOf(Do("leave", b, "b")), "");
-  EXPECT_THAT(ErrorOf(Do("status")), HasSubstr("all of its members have left"));
+  EXPECT_EQ(ErrorOf(Do(CollectiveVerb::kLeave, a, "a")), "");
+  EXPECT_EQ(Do(CollectiveVerb::kStatus).collective.seats.at(0).actor, "") << "its rank is free";
+  EXPECT_EQ(ErrorOf(Do(CollectiveVerb::kLeave, b, "b")), "");
+  EXPECT_THAT(ErrorOf(Do(CollectiveVerb::kStatus)), HasSubstr("all of its members have left"));
 }
 
 }  // namespace

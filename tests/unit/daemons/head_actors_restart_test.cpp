@@ -176,7 +176,8 @@ TEST_F(HeadActorsTest, ARestartOfTheHeadLeavesItsGpusToWhoHasThem) {
 
 TEST_F(HeadActorsTest, ActorsLiveInBundlesAlsoOverARestart) {
   NodeSays();
-  actors::GroupRequest create{1, "create", {}, {{{{"CPU", 2}}, {}}, {{{"CPU", 2}}, {}}}, {}};
+  actors::GroupRequest create{
+      1, actors::PlacementGroupVerb::kCreate, {}, {{{{"CPU", 2}}, {}}, {{{"CPU", 2}}, {}}}, {}};
   create.spec.group = "pg-1";
   create.spec.owner = "driver/d";
   Say(actors::kFrameGroupRequest, "driver", create);
@@ -198,7 +199,7 @@ TEST_F(HeadActorsTest, ActorsLiveInBundlesAlsoOverARestart) {
   EXPECT_THAT(killed_, IsEmpty());
   Create(spec, 2);  // A repeat, which the driver follows to the new head.
   // It goes with all that is in it.
-  actors::GroupRequest remove{3, "remove", create.spec, {}, {}};
+  actors::GroupRequest remove{3, actors::PlacementGroupVerb::kRemove, create.spec, {}, {}};
   Say(actors::kFrameGroupRequest, "driver", remove);
   Pass(seconds(1));
   EXPECT_THAT(killed_, Contains(process));
@@ -210,7 +211,7 @@ TEST_F(HeadActorsTest, ActorsLiveInBundlesAlsoOverARestart) {
 TEST_F(HeadActorsTest, AGroupGoesWithTheActorThatMadeIt) {
   NodeSays();
   (void)Alive(Spec("a"));
-  actors::GroupRequest create{1, "create", {}, {{{{"CPU", 7}}, {}}}, {}};
+  actors::GroupRequest create{1, actors::PlacementGroupVerb::kCreate, {}, {{{{"CPU", 7}}, {}}}, {}};
   create.spec.group = "pg-1";
   create.spec.owner = "actor/a";
   Say(actors::kFrameGroupRequest, "driver", create);
@@ -219,7 +220,7 @@ TEST_F(HeadActorsTest, AGroupGoesWithTheActorThatMadeIt) {
   Create(large, 2);
   Pass(milliseconds(300));
   EXPECT_EQ(State("b"), ActorState::kPending);
-  Ask("kill", "a", 3);
+  Ask(actors::ActorVerb::kKill, "a", 3);
   Pass(seconds(1));
   EXPECT_EQ(State("b"), ActorState::kStarting) << "the room of the group is free";
 }
@@ -228,22 +229,24 @@ TEST_F(HeadActorsTest, AGroupGoesWithTheActorThatMadeIt) {
 
 TEST_F(HeadActorsTest, LinkedActorsEndTogetherAlsoAfterARestart) {
   NodeSays();
-  const auto link = [this](const std::string& kind, const std::string& one,
+  const auto link = [this](actors::ActorVerb verb, const std::string& one,
                            const std::string& other) {
     Answers();
-    Say(actors::kFrameActorRequest, "driver", actors::ActorRequest{9, kind, one, 0, other});
+    Say(actors::kFrameActorRequest, "driver", actors::ActorRequest{9, verb, one, 0, other});
     return Answers().at(0).error;
   };
   for (const char* id : {"a", "b", "c", "d"}) (void)Alive(Spec(id));
-  EXPECT_TRUE(link("link", "a", "b").empty());
-  EXPECT_TRUE(link("link", "b", "c").empty());
-  EXPECT_TRUE(link("link", "c", "d").empty());
-  EXPECT_TRUE(link("unlink", "d", "c").empty());
-  EXPECT_EQ(actors::FromChain(link("link", "a", "a")).code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(actors::FromChain(link("link", "a", "nobody")).code, ErrorCode::kPeerGone);
+  EXPECT_TRUE(link(actors::ActorVerb::kLink, "a", "b").empty());
+  EXPECT_TRUE(link(actors::ActorVerb::kLink, "b", "c").empty());
+  EXPECT_TRUE(link(actors::ActorVerb::kLink, "c", "d").empty());
+  EXPECT_TRUE(link(actors::ActorVerb::kUnlink, "d", "c").empty());
+  EXPECT_EQ(actors::FromChain(link(actors::ActorVerb::kLink, "a", "a")).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(actors::FromChain(link(actors::ActorVerb::kLink, "a", "nobody")).code,
+            ErrorCode::kPeerGone);
   Restart();
   Pass(seconds(1));
-  Ask("kill", "c", 10);
+  Ask(actors::ActorVerb::kKill, "c", 10);
   Pass(milliseconds(200));
   EXPECT_EQ(State("a"), ActorState::kDead);
   EXPECT_EQ(State("b"), ActorState::kDead);

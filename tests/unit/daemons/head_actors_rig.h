@@ -85,10 +85,10 @@ class HeadActorsTest : public ::testing::Test {
         actors::FollowActors{"driver/d", log_, revision_, version_, true, {spec.actor}, {}});
     Say(actors::kFrameCreateActor, "driver", actors::CreateActor{request, spec});
   }
-  void Ask(const std::string& kind, const std::string& actor, uint64_t request,
+  void Ask(actors::ActorVerb verb, const std::string& actor, uint64_t request,
            uint64_t incarnation = 0) {
     Say(actors::kFrameActorRequest, "driver",
-        actors::ActorRequest{request, kind, actor, incarnation, "asked for"});
+        actors::ActorRequest{request, verb, actor, incarnation, "asked for"});
   }
   // The process has its actor and can be called.
   void Start(const std::string& process) {

@@ -33,7 +33,7 @@ TEST_F(HeadActorsTest, AnActorIsPlacedMadeAndCanBeCalled) {
 
 TEST_F(HeadActorsTest, TheLogOfAnActorIsAskedOfItsNode) {
   const auto ask = [this](const std::string& whose, const std::string& node = "") {
-    Say(kFrameQuery, "driver", Query{replies_.size() + 1, "log", whose, node, 10});
+    Say(kFrameQuery, "driver", Query{replies_.size() + 1, QueryVerb::kLog, whose, node, 10});
   };
   actors::ActorSpec spec = Spec("a");
   spec.name = "named";
@@ -123,27 +123,25 @@ TEST_F(HeadActorsTest, EachRequestTwiceIsOnce) {
   EXPECT_THAT(Answers(), SizeIs(2)) << "both are answered";
   ASSERT_THAT(started_, SizeIs(1));
   Start(started_[0]);
-  Ask("restart", "a", 2);
+  Ask(actors::ActorVerb::kRestart, "a", 2);
   Pass(seconds(1));
   ASSERT_THAT(started_, SizeIs(2));
   Start(started_[1]);
-  Ask("restart", "a", 2);
+  Ask(actors::ActorVerb::kRestart, "a", 2);
   Pass(seconds(1));
   EXPECT_THAT(started_, SizeIs(2));
-  Ask("failed", "a", 3, 2);
+  Ask(actors::ActorVerb::kFailed, "a", 3, 2);
   Pass(seconds(1));
   ASSERT_THAT(started_, SizeIs(3));
   Start(started_[2]);
-  Ask("failed", "a", 3, 2);
-  Ask("exited", "a", 4, 2);
+  Ask(actors::ActorVerb::kFailed, "a", 3, 2);
+  Ask(actors::ActorVerb::kExited, "a", 4, 2);
   Pass(seconds(1));
   EXPECT_EQ(State("a"), ActorState::kAlive) << "they are of another incarnation";
-  for (int i = 0; i < 2; ++i) Ask("kill", "a", 5);
-  for (int i = 0; i < 2; ++i) Ask("owner_gone", "driver/d", 6);
+  for (int i = 0; i < 2; ++i) Ask(actors::ActorVerb::kKill, "a", 5);
+  for (int i = 0; i < 2; ++i) Ask(actors::ActorVerb::kOwnerGone, "driver/d", 6);
   EXPECT_EQ(State("a"), ActorState::kDead);
   for (const actors::ActorAnswer& answer : Answers()) EXPECT_THAT(answer.error, IsEmpty());
-  Ask("nonsense", "a", 7);
-  EXPECT_THAT(Answers().at(0).error, SizeIs(1));
 }
 
 TEST_F(HeadActorsTest, WhatCannotBeIsRefusedAtOnce) {
@@ -188,7 +186,7 @@ TEST_F(HeadActorsTest, AnOwnerThatWaitsForRoomIsNotSilent) {
   cpus_ = 2;
   Pass(seconds(40));
   EXPECT_EQ(State("b"), ActorState::kAlive);
-  Ask("kill", "a", 9);
+  Ask(actors::ActorVerb::kKill, "a", 9);
   EXPECT_EQ(State("b"), ActorState::kDead);
 }
 
@@ -244,7 +242,7 @@ TEST_F(HeadActorsTest, AProcessThatDoesNotEndIsKilledAgain) {
   NodeSays();
   const std::string process = Alive(Spec("a"));
   kills_work_ = false;
-  Ask("kill", "a", 2);
+  Ask(actors::ActorVerb::kKill, "a", 2);
   Pass(seconds(6));
   EXPECT_GE(killed_.size(), 3u);
   EXPECT_THAT(killed_, ::testing::Each(process));

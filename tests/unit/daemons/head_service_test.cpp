@@ -94,7 +94,7 @@ class HeadDrain : public ::testing::Test {
   void Drain(size_t worker, Duration limit) {
     const auto ms = std::chrono::duration_cast<milliseconds>(limit).count();
     rig_.Say(kFrameJobCommand, "d",
-             JobCommand{2, "j", "drain", 0, "w" + std::to_string(worker) + "#1",
+             JobCommand{2, "j", JobVerb::kDrain, 0, "w" + std::to_string(worker) + "#1",
                         static_cast<uint64_t>(ms)});
     EXPECT_EQ(rig_.reply_code(), 0);
   }
@@ -166,7 +166,7 @@ TEST_F(HeadDrain, WhoHasLeftMaySettleInPeace) {
   left.payload.clear();
   rig_.Say(kFrameWorkerResult, rig_.process(1), left);
   ASSERT_EQ(rig_.told().back(), "w1#1 drained");
-  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", "resize", 2, "", 0});
+  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", JobVerb::kResize, 2, "", 0});
   rig_.Pass(milliseconds(200));
   ASSERT_EQ(rig_.started(), 3U);
   rig_.Greet(1);
@@ -194,7 +194,7 @@ class HeadRunning : public ::testing::Test {
     JobCommand resize;
     resize.request = 2;
     resize.job = "j";
-    resize.kind = "resize";
+    resize.verb = JobVerb::kResize;
     resize.workers = 1;
     rig_.Say(kFrameJobCommand, "d", resize);
     EXPECT_EQ(rig_.reply_code(), 0);
@@ -399,7 +399,7 @@ TEST_F(HeadNodes, AnOrderToKillThatWasLostIsRepeated) {
   Start(0);
   rig_.Cut();
   rig_.Pass(milliseconds(500));
-  rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", "cancel", 0, "", 0});
+  rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", JobVerb::kCancel, 0, "", 0});
   rig_.Pass(seconds(4));
   for (const size_t i : {0, 1}) ASSERT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
   rig_.Mend();
@@ -456,7 +456,7 @@ TEST_F(HeadNodes, ANodeThatWasPutAsideReturns) {
   for (const size_t i : {2, 3}) EXPECT_EQ(rig_.node(i), "m");
   rig_.Mend();
   rig_.Pass(seconds(1));
-  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", "resize", 3, "", 0});
+  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", JobVerb::kResize, 3, "", 0});
   rig_.Pass(seconds(1));
   ASSERT_EQ(rig_.started(), 5U);
   EXPECT_EQ(rig_.node(4), "n");

@@ -14,6 +14,7 @@ namespace {
 
 using actors::ActorAnswer;
 using actors::GroupRequest;
+using actors::PlacementGroupVerb;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -77,21 +78,21 @@ class PlacementGroupsTest : public ::testing::Test {
     EXPECT_EQ(answers_[0].second.request, request.request);
     return answers_[0].second;
   }
-  GroupRequest About(const std::string& kind, const std::string& group = "pg-1") {
+  GroupRequest About(PlacementGroupVerb verb, const std::string& group = "pg-1") {
     GroupRequest request;
     request.request = next_request_++;
-    request.kind = kind;
+    request.verb = verb;
     request.spec.group = group;
     request.spec.owner = "driver/d";
     return request;
   }
   GroupRequest CreateOf(size_t bundles, double cpus = 2, const std::string& group = "pg-1") {
-    GroupRequest request = About("create", group);
+    GroupRequest request = About(PlacementGroupVerb::kCreate, group);
     request.add.assign(bundles, PlacementBundle{{{"CPU", cpus}}, {}});
     return request;
   }
   PlacementGroupStatus Status(const std::string& group = "pg-1") {
-    const auto answer = Ask(About("status", group));
+    const auto answer = Ask(About(PlacementGroupVerb::kStatus, group));
     EXPECT_TRUE(answer && answer->error.empty());
     return answer ? answer->group : PlacementGroupStatus{};
   }
@@ -123,12 +124,13 @@ TEST_F(PlacementGroupsTest, IsPlacedAllAtOnceOrWaitsWithAReason) {
   EXPECT_EQ(Status().state, "pending");
   EXPECT_THAT(Status().reason, HasSubstr("CPU"));
   EXPECT_THAT(Nodes(), ElementsAre("", "", ""));
-  EXPECT_FALSE(Ask(About("await")).has_value()) << "it is answered when it is placed";
+  EXPECT_FALSE(Ask(About(PlacementGroupVerb::kAwait)).has_value())
+      << "it is answered when it is placed";
   answers_.clear();
   NodeUp("b");
   ASSERT_THAT(answers_, SizeIs(1));
   EXPECT_TRUE(answers_[0].second.group.placed());
-  EXPECT_TRUE(Ask(About("await"))->group.placed()) << "and at once from then on";
+  EXPECT_TRUE(Ask(About(PlacementGroupVerb::kAwait))->group.placed()) << "and at once from then on";
 }
 
 TEST_F(PlacementGroupsTest, ARepeatHasItsEffectOnceAlsoAfterARestart) {
@@ -136,7 +138,7 @@ TEST_F(PlacementGroupsTest, ARepeatHasItsEffectOnceAlsoAfterARestart) {
   const GroupRequest create = CreateOf(1);
   ASSERT_TRUE(Ask(create)->error.empty());
   ASSERT_TRUE(Ask(create)->error.empty());
-  GroupRequest resize = About("resize");
+  GroupRequest resize = About(PlacementGroupVerb::kResize);
   resize.add.push_back({{{"CPU", 1}}, {}});
   resize.remove = {0};
   ASSERT_TRUE(Ask(resize)->error.empty());
@@ -171,18 +173,17 @@ TEST_F(PlacementGroupsTest, BadRequestsChangeNothing) {
   odd = CreateOf(1);
   odd.add[0].labels = {"zone=("};
   EXPECT_EQ(CodeOf(Ask(odd)), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(Ask(About("resize"))), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf(Ask(About("await"))), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf(Ask(About("status"))), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf(Ask(About("dance"))), ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(Ask(About("remove"))->error.empty());
+  EXPECT_EQ(CodeOf(Ask(About(PlacementGroupVerb::kResize))), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(Ask(About(PlacementGroupVerb::kAwait))), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(Ask(About(PlacementGroupVerb::kStatus))), ErrorCode::kNotFound);
+  EXPECT_TRUE(Ask(About(PlacementGroupVerb::kRemove))->error.empty());
   EXPECT_THAT(store_, IsEmpty());
   EXPECT_THAT(groups_->groups(), IsEmpty());
   ASSERT_TRUE(Ask(CreateOf(1))->error.empty());
-  GroupRequest resize = About("resize");
+  GroupRequest resize = About(PlacementGroupVerb::kResize);
   resize.remove = {7};
   EXPECT_EQ(CodeOf(Ask(resize)), ErrorCode::kNotFound);
-  resize = About("resize");
+  resize = About(PlacementGroupVerb::kResize);
   resize.add.assign(kBundlesMax, {{{"CPU", 1}}, {}});
   EXPECT_EQ(CodeOf(Ask(resize)), ErrorCode::kInvalidArgument);
   EXPECT_THAT(Status().bundles, SizeIs(1)) << "what was refused is not in the record";
@@ -196,10 +197,10 @@ TEST_F(PlacementGroupsTest, NamesAreUniqueAndFound) {
   GroupRequest other = CreateOf(1, 1, "pg-2");
   other.spec.name = "team";
   EXPECT_EQ(CodeOf(Ask(other)), ErrorCode::kAlreadyExists);
-  GroupRequest find = About("find", "");
+  GroupRequest find = About(PlacementGroupVerb::kFind, "");
   find.spec.name = "team";
   EXPECT_EQ(Ask(find)->group.id, "pg-1");
-  ASSERT_TRUE(Ask(About("remove"))->error.empty());
+  ASSERT_TRUE(Ask(About(PlacementGroupVerb::kRemove))->error.empty());
   EXPECT_EQ(CodeOf(Ask(find)), ErrorCode::kNotFound);
   EXPECT_TRUE(Ask(other)->error.empty()) << "its name is free again";
 }
@@ -211,7 +212,7 @@ TEST_F(PlacementGroupsTest, GoesWithItsOwnerUnlessItIsDetached) {
   kept.spec.detached = true;
   ASSERT_TRUE(Ask(kept)->error.empty());
   ASSERT_FALSE(Ask(CreateOf(9, 2, "pg-3")) == std::nullopt);
-  EXPECT_FALSE(Ask(About("await", "pg-3")).has_value());
+  EXPECT_FALSE(Ask(About(PlacementGroupVerb::kAwait, "pg-3")).has_value());
   answers_.clear();
   groups_->OwnerGone("driver/d");
   Settle();
@@ -262,8 +263,8 @@ TEST_F(PlacementGroupsTest, ABundleWhoseNodeDoesNotComeBackIsPlacedElsewhere) {
 TEST_F(PlacementGroupsTest, WaitersThatDoNotRepeatThemselvesAreForgotten) {
   NodeUp("a");
   ASSERT_TRUE(Ask(CreateOf(3))->error.empty());
-  const GroupRequest silent = About("await");
-  const GroupRequest heard = About("await");
+  const GroupRequest silent = About(PlacementGroupVerb::kAwait);
+  const GroupRequest heard = About(PlacementGroupVerb::kAwait);
   EXPECT_FALSE(Ask(silent).has_value());
   EXPECT_FALSE(Ask(heard).has_value());
   now_ = now_ + kGroupWaiterKept;
@@ -278,7 +279,7 @@ TEST_F(PlacementGroupsTest, WaitersThatDoNotRepeatThemselvesAreForgotten) {
 TEST_F(PlacementGroupsTest, OnOneMachineWhatCanNeverBeIsSaid) {
   NodeUp("a");
   ASSERT_TRUE(Ask(CreateOf(1, 100))->error.empty());
-  EXPECT_FALSE(Ask(About("await")).has_value());
+  EXPECT_FALSE(Ask(About(PlacementGroupVerb::kAwait)).has_value());
   groups_->OnTick(now_, false);
   EXPECT_THAT(answers_, IsEmpty()) << "a node that is large enough may join";
   groups_->OnTick(now_, true);

@@ -81,9 +81,9 @@ class RequestFaults : public HeadActorsTest {
       if (status.ok()) group_ = *status;
     });
   }
-  static actors::GroupRequest About(const std::string& kind, size_t add = 0) {
+  static actors::GroupRequest About(actors::PlacementGroupVerb verb, size_t add = 0) {
     actors::GroupRequest request;
-    request.kind = kind;
+    request.verb = verb;
     request.spec.group = "pg-1";
     request.spec.name = "g";
     request.add.assign(add, PlacementBundle{{{"CPU", 1}}, {}});
@@ -91,15 +91,16 @@ class RequestFaults : public HeadActorsTest {
   }
   // Without faults.
   void Made(size_t bundles) {
-    Ask(About("create", bundles));
+    Ask(About(actors::PlacementGroupVerb::kCreate, bundles));
     Run(milliseconds(300));
     answered_ = 0;
   }
   size_t Bundles() {
     group_ = {};
-    link_.Group(About("status"), seconds(30), [this](const Result<PlacementGroupStatus>& status) {
-      if (status.ok()) group_ = *status;
-    });
+    link_.Group(About(actors::PlacementGroupVerb::kStatus), seconds(30),
+                [this](const Result<PlacementGroupStatus>& status) {
+                  if (status.ok()) group_ = *status;
+                });
     Run(seconds(1));
     return group_.bundles.size();
   }
@@ -282,7 +283,7 @@ const Request kRequests[] = {
     {"CreateGroup",
      [](RequestFaults& t) {
        t.Arm();
-       t.Ask(RequestFaults::About("create", 2));
+       t.Ask(RequestFaults::About(actors::PlacementGroupVerb::kCreate, 2));
        Settled(t);
        EXPECT_EQ(t.Bundles(), 2U);
      }},
@@ -290,7 +291,7 @@ const Request kRequests[] = {
      [](RequestFaults& t) {
        t.Made(2);
        t.Arm();
-       actors::GroupRequest resize = RequestFaults::About("resize", 2);
+       actors::GroupRequest resize = RequestFaults::About(actors::PlacementGroupVerb::kResize, 2);
        resize.remove = {0};
        t.Ask(resize);
        Settled(t);
@@ -301,7 +302,7 @@ const Request kRequests[] = {
      [](RequestFaults& t) {
        t.Made(2);
        t.Arm();
-       t.Ask(RequestFaults::About("await"));
+       t.Ask(RequestFaults::About(actors::PlacementGroupVerb::kAwait));
        Settled(t);
        EXPECT_TRUE(t.group_.placed());
      }},
@@ -309,7 +310,7 @@ const Request kRequests[] = {
      [](RequestFaults& t) {
        t.Made(1);
        t.Arm();
-       t.Ask(RequestFaults::About("find"));
+       t.Ask(RequestFaults::About(actors::PlacementGroupVerb::kFind));
        Settled(t);
        EXPECT_EQ(t.group_.id, "pg-1");
      }},
@@ -317,7 +318,7 @@ const Request kRequests[] = {
      [](RequestFaults& t) {
        t.Made(2);
        t.Arm();
-       t.Ask(RequestFaults::About("remove"));
+       t.Ask(RequestFaults::About(actors::PlacementGroupVerb::kRemove));
        Settled(t);
        EXPECT_FALSE(t.Stored("placement_group/pg-1"));
      }},
