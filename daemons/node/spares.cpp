@@ -32,6 +32,7 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
                                            const std::map<std::string, std::string>& variables) {
   std::string work;
   for (const auto& [name, value] : variables) work += name + "=" + value + '\0';
+  if (work.size() > GuardedProcess::kWorkBytesMax) return std::nullopt;
   const Time now = loop_->Now();
   std::optional<GuardedProcess> taken;
   while (const std::optional<SparePolicy::Id> id = policy_.Take(now, kind)) {
@@ -42,7 +43,7 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
       spares_.erase(it);
       break;
     }
-    ending_.insert(*id);  // It has just ended, or cannot take that much: nobody's any more.
+    ending_.insert(*id);  // It has just ended.
     it->second.Kill(SIGKILL);
   }
   TickAt(policy_.due());
