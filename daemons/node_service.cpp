@@ -141,7 +141,7 @@ void NodeService::SayHello() {
 bool NodeService::Alone() {
   const bool alone = std::ranges::all_of(
       workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
-  return alone || transport_->loop().Now() > join_by_;
+  return (alone && !spares_.ending()) || transport_->loop().Now() > join_by_;
 }
 
 void NodeService::Tell(uint8_t, const std::string& frame) {
@@ -255,6 +255,7 @@ void NodeService::ExplainSilence() {
 void NodeService::StartOver(uint64_t newest, const std::string& reason) {
   LogWarning(reason, "; joining again when the ", workers_.size(), " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
+  spares_.GiveUp();
   incarnation_ = std::max(newest + 1, FirstIncarnation());
   join_by_ = transport_->loop().Now() + kEndLimit;
 }

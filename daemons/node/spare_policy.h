@@ -49,6 +49,8 @@ class SparePolicy {
   [[nodiscard]] std::optional<Id> Take(Time now, const SpareKind& kind);
   // It could not be started, or has ended by itself.
   void Failed(Time now, Id spare);
+  // Those there are have been given up, and nothing is known of what will be used.
+  void Forget() { uses_.clear(); }
   // What is to be done now. What is to be started counts as started.
   [[nodiscard]] Step Next(Time now);
   // When Next has something to do, unless something happens before. Never: not known.

@@ -106,6 +106,14 @@ std::set<int> Spares::guard_pids() const {
   return pids;
 }
 
+void Spares::GiveUp() {
+  policy_.Forget();
+  for (auto& [id, process] : spares_) {
+    ending_.insert(id);
+    process.Kill(SIGKILL);
+  }
+}
+
 void Spares::EndAll() {
   ended_ = true;
   for (auto& [id, process] : spares_) {

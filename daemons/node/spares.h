@@ -32,6 +32,8 @@ class Spares {
   // Begins and ends some; again and again.
   void Tick();
   [[nodiscard]] std::set<int> guard_pids() const;
+  void GiveUp();  // Those there are end.
+  [[nodiscard]] bool ending() const { return !ending_.empty(); }
   // No more are started. After the loop has heard of it, from any thread.
   void EndAll();
 

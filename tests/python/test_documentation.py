@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_WORDS = 1200
 RUN = ("python", "bash")
-SHOWN = ("text", "cpp", "c", "cmake", "yaml")  # For the reader only.
+SHOWN = ("text", "cpp", "c", "cmake", "yaml", "mermaid")  # For the reader only.
 MARKER = re.compile(r"<!-- (not run: .+|in a network namespace|file: \S+|prints) -->")
 
 
