@@ -38,8 +38,8 @@ struct CollectiveSpec {
 
 enum class CollectiveVerb : uint8_t {
   kCreate,  // `spec` whole.
-  // `actor`, in its life `incarnation`, takes `rank` (-1: the one that is meant for it) in the group
-  // spec.name, which is made if spec.size says how.
+  // `actor`, in its life `incarnation`, takes `rank` (-1: the one that is meant for it) in the
+  // group spec.name, which is made if spec.size says how.
   kJoin,
   kLeave,  // `actor` does.
   kDestroy,
