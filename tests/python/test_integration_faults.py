@@ -208,7 +208,7 @@ def test_loss_and_delay_change_nothing(start: Any, hosts: Hosts, tmp_path: Path)
     hosts.impair(1, delay_ms=5, jitter_ms=2, loss=0.02)
     try:
         plan = Plan(str(tmp_path), last + 5, 4, faults, big_rows=50_000)
-        # Whoever is not heard for a lease is put aside, and a packet that is lost three times comes
+        # A member that is silent for a lease is left out; a packet that is lost three times comes
         # after 1.4 s: with that of the other tests, one run in a hundred would see it.
         executor = start("hosts", 4, lease_ms=4000)
         going = Walk(executor, plan, BOUND_S + LOSS_S)
