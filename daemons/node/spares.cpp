@@ -109,8 +109,8 @@ std::set<int> Spares::guard_pids() const {
 void Spares::GiveUp() {
   policy_.Forget();
   for (auto& [id, process] : spares_) {
-    ending_.insert(id);
-    process.Kill(SIGKILL);
+    // A second order would end the guard before what it guards.
+    if (ending_.insert(id).second) process.Kill(SIGKILL);
   }
 }
 

@@ -1,7 +1,7 @@
 // Spares: processes that a node has started ahead of their work, which then only lack what is their
 // own: a name, a slot, devices. SparePolicy says which and when.
 //
-// Thread: the transport's loop, but for the constructor and EndAll.
+// Thread: the transport's loop, but for the constructor.
 // Owns: the processes that nobody has taken; the destructor ends them.
 // Limits: those of SparePolicy.
 #pragma once
@@ -20,7 +20,7 @@ namespace troupe::daemons {
 
 class Spares {
  public:
-  // `guard` is the path of troupe-guard, looked for by the first use.
+  // troupe-guard is looked for in `bin_dir`, and on PATH, when a process is started.
   Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits);
   ~Spares();
   Spares(const Spares&) = delete;
@@ -34,7 +34,7 @@ class Spares {
   [[nodiscard]] std::set<int> guard_pids() const;
   void GiveUp();  // Those there are end.
   [[nodiscard]] bool ending() const { return !ending_.empty(); }
-  // No more are started. After the loop has heard of it, from any thread.
+  // Those there are end, and no more are started.
   void EndAll();
 
  private:
