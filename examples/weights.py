@@ -33,29 +33,31 @@ class Trainer:
     def train(self, steps: int, most: int) -> dict[str, float]:
         me = troupe.current().actor_id
         group = collective.init_collective_group(most, group_name="train", elastic=True)
-        step, weights = np.zeros(1), np.zeros(NUMBERS)
+        state = np.zeros(1 + NUMBERS)  # The step, then the weights.
         pushed, fresh = 0, True
-        while step[0] < steps:
+        while state[0] < steps:
             try:
                 if fresh:
                     group.wait()
-                    # The oldest has been here longest: what it has counts.
-                    group.broadcast(step, 0)
-                    group.broadcast(weights, 0)
-                    fresh = False
+                    # The oldest has been here longest: what it has counts. All of it comes with
+                    # one broadcast and replaces ours when it is whole: if the oldest dies within,
+                    # we may be the oldest next, and our own must not be half of its.
+                    given = state.copy()
+                    group.broadcast(given, 0)
+                    state, fresh = given, False
                     continue
                 gradient = np.full(NUMBERS, 1.0)
                 group.allreduce(gradient, collective.ReduceOp.AVERAGE)
-                weights += gradient
-                step += 1
-                if group.rank == 0 and step[0] % PUSH_EVERY == 0:
-                    pushed += push(weights)
+                state[1:] += gradient
+                state[0] += 1
+                if group.rank == 0 and state[0] % PUSH_EVERY == 0:
+                    pushed += push(state[1:])
                 time.sleep(0.005)
             except troupe.CollectiveGroupChangedError:
                 fresh = True
         group.leave()
         collective.destroy_collective_group("weights")
-        return {"actor": me, "step": float(step[0]), "weight": float(weights[0]), "pushed": pushed}
+        return {"actor": me, "step": float(state[0]), "weight": float(state[1]), "pushed": pushed}
 
     def pid(self) -> int:
         return os.getpid()

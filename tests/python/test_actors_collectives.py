@@ -328,7 +328,7 @@ def test_weights_flow_between_groups_while_members_of_both_are_killed(seed: int)
     command = [sys.executable, str(EXAMPLES / "weights.py"), "--steps", "1200", "--kill-every",
                "0.5", "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
     found = re.search(r"(\d+) killed, weights \[1200\.0\], (\d+) pushes", done.stdout)
     assert found, done.stdout[-2000:]
     assert int(found.group(1)) >= 5 and int(found.group(2)) >= 5, done.stdout
