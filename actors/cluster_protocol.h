@@ -28,10 +28,13 @@ inline constexpr uint8_t kFrameActorSaved = 96;
 inline constexpr uint8_t kActorRecord = 97;
 inline constexpr uint8_t kActorAssignment = 98;
 inline constexpr uint8_t kFrameActorOutput = 99;
+inline constexpr uint8_t kFrameOfferState = 107;
+inline constexpr uint8_t kFrameSendState = 108;
 
 inline constexpr size_t kActorNameBytesMax = 256;
 inline constexpr size_t kActorLabelsMax = 64;
-inline constexpr size_t kActorStateBytesMax = size_t{15} << 20;  // Saved, mailbox included.
+inline constexpr size_t kActorStateBytesMax = size_t{15} << 20;   // Saved, mailbox included.
+inline constexpr size_t kDirectStateBytesMax = size_t{64} << 10;  // A larger one is offered first.
 inline constexpr size_t kFollowedPerFrame = 5'000;
 
 // Where an actor may run. All of it must hold but what is said to be soft.
@@ -161,7 +164,7 @@ struct ActorStates {
   }
 };
 
-struct SaveActor {  // Repeated until ActorSaved.
+struct SaveActor {  // Repeated until ActorSaved, if it is small.
   std::string actor;
   uint64_t incarnation = 0;
   uint64_t version = 0;
@@ -169,6 +172,27 @@ struct SaveActor {  // Repeated until ActorSaved.
   template <class A>
   void Fields(A& a) {
     a(actor, incarnation, version, state);
+  }
+};
+
+// In place of SaveActor for a state that is not small: the head says when there is room for it.
+struct OfferState {  // Repeated until ActorSaved.
+  std::string actor;
+  uint64_t incarnation = 0;
+  uint64_t version = 0;
+  uint64_t bytes = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(actor, incarnation, version, bytes);
+  }
+};
+
+struct SendState {  // The answer, as often as the state is offered.
+  std::string actor;
+  uint64_t version = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(actor, version);
   }
 };
 

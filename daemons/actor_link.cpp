@@ -9,8 +9,7 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kBeat = milliseconds(500);
-constexpr size_t kSmallFrameBytes = 64 << 10;  // Larger ones are repeated less and less often,
-constexpr uint32_t kBeatsMax = 8;              // but after so many beats.
+constexpr uint32_t kBeatsMax = 8;  // A state is offered less and less often, but after so many.
 
 // What takes an answer for who wants the address in it.
 auto WithAddress(ActorLink::OnAddress done) {
@@ -275,13 +274,30 @@ void ActorLink::Save(const std::string& actor, uint64_t incarnation, std::string
       const uint64_t version = next_request_++;
       saving.version = version;
       saving.beats = saving.left = 1;
+      saving.offer.clear();
+      if (state.size() > actors::kDirectStateBytesMax) {
+        saving.offer = wire::Encode(actors::kFrameOfferState,
+                                    actors::OfferState{actor, incarnation, version, state.size()});
+      }
       saving.frame = wire::Encode(actors::kFrameSaveActor,
                                   actors::SaveActor{actor, incarnation, version, std::move(state)});
       saving.done = done;
-      frame = saving.frame;
+      frame = saving.offer.empty() ? saving.frame : saving.offer;
     }
   }
   if (frame.empty()) return done(Error{ErrorCode::kCancelled, "this runtime was shut down"});
+  (void)send_(std::move(frame));
+}
+
+void ActorLink::OnSendState(const actors::SendState& wanted) {
+  std::string frame;
+  {
+    std::lock_guard lock(mu_);
+    const auto it = saving_.find(wanted.actor);
+    if (stopped_ || it == saving_.end() || it->second.version != wanted.version) return;
+    it->second.left = it->second.beats;
+    frame = it->second.frame;
+  }
   (void)send_(std::move(frame));
 }
 
@@ -316,10 +332,9 @@ void ActorLink::Beat() {
     }
     for (auto& [actor, saving] : saving_) {
       if (--saving.left > 0) continue;
-      if (saving.frame.size() > kSmallFrameBytes)
-        saving.beats = std::min(2 * saving.beats, kBeatsMax);
+      if (!saving.offer.empty()) saving.beats = std::min(2 * saving.beats, kBeatsMax);
       saving.left = saving.beats;
-      (void)send_(saving.frame);
+      (void)send_(saving.offer.empty() ? saving.frame : saving.offer);
     }
     // A list that is as it was at the last beat, and that the head has not: a part was lost.
     if (version_ == version_at_beat_ && head_version_ != version_) {
@@ -347,6 +362,7 @@ bool ActorLink::OnFrame(const std::string& frame) {
   };
   if (*type == actors::kFrameActorAnswer) return on(&ActorLink::OnAnswer);
   if (*type == actors::kFrameActorStates) return on(&ActorLink::OnStates);
+  if (*type == actors::kFrameSendState) return on(&ActorLink::OnSendState);
   if (*type == actors::kFrameActorSaved) return on(&ActorLink::OnSaved);
   if (*type == actors::kFrameLeaveActor) {
     const Result<actors::LeaveActor> leave = wire::Decode<actors::LeaveActor>(*type, frame);

@@ -74,6 +74,7 @@ class ActorLink final : public actors::Supervisor {
   struct Saving {
     uint64_t version = 0;
     std::string frame;
+    std::string offer;  // Comes first; empty: the state is small.
     std::function<void(Status)> done;
     uint32_t beats = 1;  // Until it is repeated, and then twice as many.
     uint32_t left = 1;
@@ -85,6 +86,7 @@ class ActorLink final : public actors::Supervisor {
                const Error& reason);
   void OnAnswer(const actors::ActorAnswer& answer);
   void OnStates(const actors::ActorStates& states);
+  void OnSendState(const actors::SendState& wanted);
   void OnSaved(const actors::ActorSaved& saved);
   void SendFollow(std::vector<std::string> add, std::vector<std::string> drop);  // With mu_ held.
   void SendAll();                                                                // With mu_ held.

@@ -103,6 +103,33 @@ void HeadActors::RefreshKeys() {
   for (const auto& [id, actor] : directory_.actors()) Keep(id, true);
 }
 
+Status HeadActors::MayKeep(const std::string& id, uint64_t incarnation, size_t bytes) const {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor == nullptr || actor->dead() || actor->life.incarnation != incarnation)
+    return Error{ErrorCode::kFenced, "this incarnation of the actor is over"};
+  if (bytes > actors::kActorStateBytesMax) {
+    return Error{ErrorCode::kResourceExhausted, "the state has " + std::to_string(bytes) +
+                                                    " bytes; the limit is " +
+                                                    std::to_string(actors::kActorStateBytesMax)};
+  }
+  return Status::Ok();
+}
+
+void HeadActors::OnOffer(const std::string& from, const actors::OfferState& offer) {
+  const Status may = MayKeep(offer.actor, offer.incarnation, offer.bytes);
+  if (!may.ok()) {
+    const actors::ActorSaved never{offer.actor, offer.version, actors::ToChain(may.error())};
+    (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, never));
+    return;
+  }
+  saves_.Offer(
+      kStates + offer.actor, {offer.incarnation, offer.version}, offer.bytes, [this, from, offer] {
+        if (!MayKeep(offer.actor, offer.incarnation, offer.bytes).ok()) return false;
+        const actors::SendState send{offer.actor, offer.version};
+        return seams_.transport->Send(from, wire::Encode(actors::kFrameSendState, send)).ok();
+      });
+}
+
 void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
   const auto answer = [this, from, save_actor = save.actor, version = save.version](
                           const Status& status, bool final) {
@@ -111,21 +138,14 @@ void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
     if (status.ok() || final)
       (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, saved));
   };
-  const actors::PlacedActor* actor = directory_.Find(save.actor);
-  if (actor == nullptr || actor->dead() || actor->life.incarnation != save.incarnation)
-    return answer(Error{ErrorCode::kFenced, "this incarnation of the actor is over"}, true);
-  if (save.state.size() > actors::kActorStateBytesMax) {
-    return answer(Error{ErrorCode::kResourceExhausted,
-                        "the state has " + std::to_string(save.state.size()) +
-                            " bytes; the limit is " + std::to_string(actors::kActorStateBytesMax)},
-                  true);
-  }
+  const Status may = MayKeep(save.actor, save.incarnation, save.state.size());
+  if (!may.ok()) return answer(may, true);
   auto& newest = saved_[save.actor];
   const StateSaves::Version given{save.incarnation, save.version};
   if (given < newest) return answer(Status::Ok(), true);  // A late repeat.
   newest = given;
   const std::string key = kStates + save.actor;
-  if (!saves_.Wants(key, given, save.state.size())) return;
+  if (!saves_.Takes(key, given, save.state.size())) return;
   const SavedState state{save.incarnation, save.version, std::move(save.state)};
   // A store that is away is tried again by the repeat.
   saves_.Add(key, given, wire::Encode(actors::kFrameSaveActor, state),
@@ -355,6 +375,8 @@ bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
       return on(&HeadActors::OnCreate);
     case actors::kFrameActorRequest:
       return on(&HeadActors::OnRequest);
+    case actors::kFrameOfferState:
+      return on(&HeadActors::OnOffer);
     case actors::kFrameSaveActor:
       if (Result<actors::SaveActor> save = wire::Decode<actors::SaveActor>(*type, frame); save.ok())
         OnSave(from, std::move(*save));

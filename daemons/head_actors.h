@@ -145,7 +145,10 @@ class HeadActors {
   void Claim(const actors::PlacedActor& actor, const Process& process);
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
+  void OnOffer(const std::string& from, const actors::OfferState& offer);
   void OnSave(const std::string& from, actors::SaveActor save);
+  // Why this state will never be kept.
+  [[nodiscard]] Status MayKeep(const std::string& actor, uint64_t incarnation, size_t bytes) const;
   void OnFollow(const std::string& from, const actors::FollowActors& follow);
   void AnswerWhenKept(const std::string& to, actors::ActorAnswer answer);
   void TellOutput(const std::string& owner, actors::ActorOutput output);

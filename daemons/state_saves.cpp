@@ -1,6 +1,6 @@
 #include "daemons/state_saves.h"
 
-#include <algorithm>
+#include "actors/cluster_protocol.h"
 
 namespace troupe::daemons {
 
@@ -9,19 +9,76 @@ StateSaves::StateSaves(EventLoop* loop, BlockingLane* lane, Store* store, Durati
 
 StateSaves::~StateSaves() { *alive_ = false; }
 
-bool StateSaves::Wants(const std::string& key, Version version, size_t bytes) const {
-  if (busy_ && written_ == key && writing_ >= version) return false;
+bool StateSaves::Has(const std::string& key, Version version) const {
+  if (busy_ && written_ == key && writing_ >= version) return true;
   const auto known = waiting_.find(key);
-  if (known != waiting_.end() && known->second.version >= version) return false;
-  const size_t replaced = known == waiting_.end() ? 0 : known->second.value.size();
-  return bytes_ == replaced || bytes_ - replaced + bytes <= kSavesBytesMax;
+  return known != waiting_.end() && known->second.version >= version;
+}
+
+// ---- large states: offered, sent for ----
+
+void StateSaves::Offer(const std::string& key, Version version, size_t bytes, SendFor send_for) {
+  if (Has(key, version)) return;
+  if (const auto it = promises_.find(key); it != promises_.end()) {
+    if (it->second.version > version) return;  // Late: a newer one was offered.
+    if (it->second.version == version) {       // What sent for it was lost, or what was sent.
+      (void)send_for();
+      return;
+    }
+  }
+  const auto [it, added] = offered_.try_emplace(key);
+  if (added) offer_order_.push_back(key);
+  if (added || it->second.version <= version) it->second = {version, bytes, std::move(send_for)};
+  SendForNext();
+}
+
+void StateSaves::SendForNext() {
+  while (!offer_order_.empty()) {
+    const std::string key = offer_order_.front();
+    const auto it = offered_.find(key);
+    EndPromise(key);  // Of an older version.
+    if (large_bytes_ > 0 && large_bytes_ + it->second.bytes > kSavesBytesMax) return;
+    const Offered next = std::move(it->second);
+    offered_.erase(it);
+    offer_order_.pop_front();
+    if (!next.send_for()) continue;
+    const uint64_t number = ++promised_;
+    promises_[key] = {next.version, next.bytes, number};
+    large_bytes_ += next.bytes;
+    loop_->CallAfter(kSaveComesWithin, [this, alive = alive_, key, number] {
+      if (!*alive || !promises_.contains(key) || promises_.at(key).number != number) return;
+      EndPromise(key);
+      SendForNext();
+    });
+  }
+}
+
+void StateSaves::EndPromise(const std::string& key) {
+  const auto it = promises_.find(key);
+  if (it == promises_.end()) return;
+  large_bytes_ -= it->second.bytes;
+  promises_.erase(it);
+}
+
+// ---- what came ----
+
+bool StateSaves::Takes(const std::string& key, Version version, size_t bytes) const {
+  if (Has(key, version)) return false;
+  const auto promise = promises_.find(key);
+  if (promise != promises_.end() && promise->second.version == version) return true;
+  return bytes <= actors::kDirectStateBytesMax && direct_bytes_ + bytes <= kDirectSavesBytesMax;
 }
 
 void StateSaves::Add(const std::string& key, Version version, std::string value, Done done) {
+  const auto promise = promises_.find(key);
+  const bool large = promise != promises_.end() && promise->second.version == version;
+  EndPromise(key);
   const auto [it, added] = waiting_.try_emplace(key);
+  Save& save = it->second;
   if (added) order_.push_back(key);
-  bytes_ += value.size() - it->second.value.size();
-  it->second = {version, std::move(value), std::move(done)};
+  Held(save) -= save.value.size();
+  save = {version, std::move(value), std::move(done), large};
+  Held(save) += save.value.size();
   Begin();
 }
 
@@ -36,10 +93,11 @@ void StateSaves::Begin() {
   const auto finish = [this, alive = alive_, save](const Status& status) {
     if (!*alive) return;
     busy_ = false;
-    bytes_ -= save->value.size();
-    save->value.clear();
+    Held(*save) -= save->value.size();
+    std::string().swap(save->value);
     save->done(status);
     Begin();
+    SendForNext();
   };
   const Status posted =
       lane_->Post([loop = loop_, store = store_, ttl = ttl_, key = written_, save, finish] {

@@ -72,6 +72,8 @@ void ForEachMessage(F&& f) {
   f(MessageOf<actors::FollowActors>{"FollowActors", actors::kFrameFollowActors});
   f(MessageOf<actors::ActorStates>{"ActorStates", actors::kFrameActorStates});
   f(MessageOf<actors::SaveActor>{"SaveActor", actors::kFrameSaveActor});
+  f(MessageOf<actors::OfferState>{"OfferState", actors::kFrameOfferState});
+  f(MessageOf<actors::SendState>{"SendState", actors::kFrameSendState});
   f(MessageOf<actors::ActorSaved>{"ActorSaved", actors::kFrameActorSaved});
   f(MessageOf<actors::ActorOutput>{"ActorOutput", actors::kFrameActorOutput});
   f(MessageOf<actors::ActorLife>{"ActorLife", actors::kActorRecord});

@@ -202,13 +202,13 @@ def test_large_reports_that_the_driver_takes_slowly(cluster: LocalCluster) -> No
 def test_a_store_that_hangs_while_actors_save(cluster: LocalCluster) -> None:
     troupe.init(address=cluster.address, key_file=str(cluster.key_file))
     try:
-        actors = [Saver.remote() for _ in range(3)]
-        assert troupe.get([actor.call.remote() for actor in actors], timeout=60) == [1] * 3
+        actors = [Saver.remote() for _ in range(8)]
+        assert troupe.get([actor.call.remote() for actor in actors], timeout=60) == [1] * 8
         with Watch(cluster, "head") as watch:
             with cluster.stopped("redis"):
                 refs = [actor.call.remote() for actor in actors]
                 time.sleep(6.0)  # Of a fault; the audit's figure was 60 MB a second.
-            assert troupe.get(refs, timeout=60) == [2] * 3
+            assert troupe.get(refs, timeout=60) == [2] * 8
         watch.check()
     finally:
         troupe.shutdown()

@@ -123,10 +123,12 @@ class RequestFaults : public HeadActorsTest {
  private:
   static bool IsRequest(uint8_t type) {
     return type == actors::kFrameCreateActor || type == actors::kFrameActorRequest ||
-           type == actors::kFrameGroupRequest || type == actors::kFrameSaveActor;
+           type == actors::kFrameGroupRequest || type == actors::kFrameSaveActor ||
+           type == actors::kFrameOfferState;
   }
   static bool IsAnswer(uint8_t type) {
-    return type == actors::kFrameActorAnswer || type == actors::kFrameActorSaved;
+    return type == actors::kFrameActorAnswer || type == actors::kFrameActorSaved ||
+           type == actors::kFrameSendState;
   }
   bool Meets(Fault fault) {
     if (!armed_ || fault_ != fault) return false;
