@@ -217,6 +217,7 @@ class TestWrongUse:
 
     def test_a_group_that_is_not_complete_says_who_is_missing(self) -> None:
         a, b = members(2)
+        all_of([a, b], "pid")  # One that only starts is missing for another reason.
         collective.create_collective_group([a, b], 2, [0, 1], group_name="half")
         with pytest.raises(troupe.CollectiveTimeoutError, match="rank 1: .*awaited"):
             troupe.get(a.allreduce.remote(1.0, "half", timeout_s=0.5), timeout=SOON_S)
