@@ -25,6 +25,7 @@ void StateSaves::Offer(const std::string& key, Version version, size_t bytes, Se
       (void)send_for();
       return;
     }
+    EndPromise(key);  // Who offers a newer one does not send the older any more.
   }
   const auto [it, added] = offered_.try_emplace(key);
   if (added) offer_order_.push_back(key);
@@ -36,7 +37,6 @@ void StateSaves::SendForNext() {
   while (!offer_order_.empty()) {
     const std::string key = offer_order_.front();
     const auto it = offered_.find(key);
-    EndPromise(key);  // Of an older version.
     if (large_bytes_ > 0 && large_bytes_ + it->second.bytes > kSavesBytesMax) return;
     const Offered next = std::move(it->second);
     offered_.erase(it);

@@ -161,6 +161,18 @@ TEST_F(StateSavesTest, AnOfferIsRepeatedUntilTheStateIsHereAndANewerOneTakesItsP
   EXPECT_EQ(saves_.bytes(), 0U);
 }
 
+TEST_F(StateSavesTest, TheRoomOfWhatIsNotSentAnyMoreIsForTheNextAtOnce) {
+  Offer("a", 1);
+  Offer("b", 1);
+  EXPECT_THAT(sent_for_, ElementsAre("a1"));
+  Offer("a", 2);
+  EXPECT_THAT(sent_for_, ElementsAre("a1", "b1"));
+  EXPECT_EQ(saves_.bytes(), kLarge);
+  Come("b", 1);
+  Settle();
+  EXPECT_THAT(sent_for_, ElementsAre("a1", "b1", "a2"));
+}
+
 TEST_F(StateSavesTest, WhoWaitsForTheStoreWaitsForOneSaveAtMost) {
   std::promise<void> go = Hang();
   for (int i = 0; i < 100; ++i) (void)Save("k" + std::to_string(i), 1, "state");
