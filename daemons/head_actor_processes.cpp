@@ -52,13 +52,15 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   }
   if (hello.job.empty()) {
     Assign(hello.process);
-  } else if (!hello.address.endpoint.empty()) {
-    actors::DirectoryActions actions;
-    if (process.booked)
-      seams_.schedule(sched::Confirm{LeaseOf(process.actor, process.incarnation), process.node});
-    directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
-    Do(actions);
+    return true;
   }
+  loads_.Done(hello.process);
+  if (hello.address.endpoint.empty()) return true;
+  actors::DirectoryActions actions;
+  if (process.booked)
+    seams_.schedule(sched::Confirm{LeaseOf(process.actor, process.incarnation), process.node});
+  directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
+  Do(actions);
   return true;
 }
 
@@ -90,6 +92,7 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
   if (exited.reaped && exited.code != 0 && !tail.empty()) how += "; it printed last: " + tail;
   const Process process = it->second;
   if (exited.reaped) {
+    loads_.Done(exited.process);
     processes_.erase(it);
     TellProcess(exited.process);
     // First its room, so that its next life may have it.

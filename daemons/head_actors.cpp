@@ -41,7 +41,14 @@ HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
           [this](const std::string& to, const actors::ActorStates& states) {
             (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
           }),
-      saves_(&seams_.transport->loop(), seams_.store_lane, seams_.store, options_.key_ttl) {}
+      saves_(&seams_.transport->loop(), seams_.store_lane, seams_.store, options_.key_ttl),
+      loads_(&seams_.transport->loop(), seams_.store_lane, seams_.store,
+             [this](const std::string& process, std::optional<std::string> value) {
+               Result<SavedState> state =
+                   wire::Decode<SavedState>(actors::kFrameSaveActor, value.value_or(""));
+               value.reset();  // It is large, perhaps.
+               Give(process, state.ok() ? std::move(state->state) : "");
+             }) {}
 
 HeadActors::~HeadActors() { *alive_ = false; }
 
@@ -153,35 +160,26 @@ void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
 }
 
 void HeadActors::Assign(const std::string& name) {
-  Process& process = processes_.at(name);
-  const actors::PlacedActor* actor = directory_.Find(process.actor);
-  if (actor == nullptr || actor->life.incarnation != process.incarnation || actor->dead()) return;
-  const auto send = [this, name, id = process.actor,
-                     incarnation = process.incarnation](const std::string& saved) {
-    const actors::PlacedActor* placed = directory_.Find(id);
-    if (placed == nullptr || placed->life.incarnation != incarnation || placed->dead()) return;
-    Assignment assignment;
-    assignment.job = LeaseOf(id, incarnation);
-    assignment.name = placed->spec.type;
-    assignment.kind = "actor";
-    assignment.payload =
-        wire::Encode(actors::kActorAssignment,
-                     actors::ActorAssignment{id, incarnation, placed->spec.blueprint, saved});
-    (void)seams_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
-  };
-  if (process.incarnation == 1) return send("");
-  (void)seams_.store_lane->Post([this, alive = alive_, send, key = kStates + process.actor] {
-    const Result<std::optional<std::string>> stored = seams_.store->Get(key);
-    if (!stored.ok()) return;  // Its next hello asks again.
-    std::string saved;
-    if (stored->has_value()) {
-      Result<SavedState> state = wire::Decode<SavedState>(actors::kFrameSaveActor, **stored);
-      if (state.ok()) saved = std::move(state->state);
-    }
-    seams_.transport->loop().Post([alive, send, saved = std::move(saved)] {
-      if (*alive) send(saved);
-    });
-  });
+  const Process& process = processes_.at(name);
+  if (process.incarnation == 1) return Give(name, "");
+  loads_.Ask(name, kStates + process.actor);
+}
+
+void HeadActors::Give(const std::string& name, std::string saved) {
+  const auto it = processes_.find(name);
+  if (it == processes_.end()) return;
+  const std::string& id = it->second.actor;
+  const uint64_t incarnation = it->second.incarnation;
+  const actors::PlacedActor* actor = directory_.Find(id);
+  if (actor == nullptr || actor->dead() || actor->life.incarnation != incarnation) return;
+  Assignment assignment;
+  assignment.job = LeaseOf(id, incarnation);
+  assignment.name = actor->spec.type;
+  assignment.kind = "actor";
+  assignment.payload = wire::Encode(
+      actors::kActorAssignment,
+      actors::ActorAssignment{id, incarnation, actor->spec.blueprint, std::move(saved)});
+  (void)seams_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
 }
 
 // ---- what the directory wants done ----

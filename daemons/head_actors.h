@@ -19,6 +19,7 @@
 #include "daemons/actor_feed.h"
 #include "daemons/actor_lease.h"
 #include "daemons/records.h"
+#include "daemons/state_loads.h"
 #include "daemons/state_saves.h"
 #include "runtime/blocking_lane.h"
 #include "runtime/store.h"
@@ -134,6 +135,7 @@ class HeadActors {
   void Request(const std::string& actor, uint64_t incarnation);
   void Launch(const std::string& process, const StartWorker& start);
   void Assign(const std::string& process);
+  void Give(const std::string& process, std::string saved);
   void Keep(const std::string& actor, bool spec);
   void End(const std::string& process, const std::string& reason);
   void Gone(const std::string& process, const std::string& how);
@@ -173,6 +175,7 @@ class HeadActors {
   };
   std::map<std::string, OwnerOutput> outputs_;  // By owner.
   StateSaves saves_;
+  StateLoads loads_;
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
   Time confirm_by_ = Time::Never();
   bool asked_longer_ = false;  // One more hello than there was time for.

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "actors/collective_protocol.h"
+#include "actors/cluster_protocol.h"
 #include "daemons/spool.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
@@ -201,8 +201,11 @@ void WorkerClient::OnAssignment(Assignment assignment) {
   if (!assignment_.job.empty()) return;  // A repeat.
   if (assignment.kind == "actor") {      // No group to belong to.
     assignment_ = assignment;
-    waiting_.push_back(assignment);
+    const bool large = assignment.payload.size() > actors::kDirectStateBytesMax;
+    waiting_.push_back(std::move(assignment));
     changed_.notify_all();
+    // The head has room for another's state.
+    if (large) transport_->loop().Post([this] { Hello(false); });
     return;
   }
   const std::optional<groups::MemberId> id = groups::MemberId::Parse(assignment.member);

@@ -214,6 +214,22 @@ def test_a_store_that_hangs_while_actors_save(cluster: LocalCluster) -> None:
         troupe.shutdown()
 
 
+def test_large_states_of_many_actors_come_back(cluster: LocalCluster) -> None:
+    troupe.init(address=cluster.address, key_file=str(cluster.key_file))
+    try:
+        again = Saver.options(max_task_retries=5)
+        actors = [again.remote() for _ in range(8)]
+        assert troupe.get([actor.call.remote() for actor in actors], timeout=60) == [1] * 8
+        pids = troupe.get([actor.pid.remote() for actor in actors], timeout=60)
+        with Watch(cluster, "head") as watch:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            assert troupe.get([actor.call.remote() for actor in actors], timeout=60) == [2] * 8
+        watch.check()
+    finally:
+        troupe.shutdown()
+
+
 def test_a_flood_while_the_head_is_stopped_stays_at_the_worker(cluster: LocalCluster) -> None:
     lines = threading.Event()
 
