@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from troupe._epochs import Epochs
 from troupe._payload import show_amount
 
 if TYPE_CHECKING:
@@ -33,23 +34,19 @@ class RunModel:
         self.state = "starting"
         self.reason = ""
         self.members: list[Mapping[str, Any]] = []
-        self.epochs: list[dict[str, Any]] = []
+        self.epochs = Epochs()
         self.last_report: Any = None
         self.stall = ""
 
     def update(self, event: Mapping[str, Any]) -> None:
         """Takes an event in."""
         kind = event["kind"]
+        self.epochs.take(event)
         if kind in ("epoch", "parked", "report", "done"):
             self.stall = ""  # whatever was waited for has come, or is waited for no more
         if kind == "epoch":
             self.state, self.reason = "running", ""
             self.members = list(event["members"])
-            self.epochs.append({**event, "state_bytes": 0})
-        elif kind == "state":
-            for epoch in self.epochs:
-                if epoch["epoch"] == event["epoch"]:
-                    epoch["state_bytes"] += event["bytes"]
         elif kind == "parked":
             self.state, self.reason = "parked", event["reason"]
         elif kind == "stalled":
@@ -283,7 +280,7 @@ def model_html(model: RunModel) -> str:
         rows = [(m["rank"], m["host"], m.get("pid", ""), m["version"]) for m in model.members]
         parts.append(html_table(("rank", "host", "pid", "commits"), rows))
     if model.epochs:
-        parts.append(html_table(EPOCH_COLUMNS, map(epoch_row, model.epochs[-_SHOWN_EPOCHS:])))
+        parts.append(html_table(EPOCH_COLUMNS, map(epoch_row, list(model.epochs)[-_SHOWN_EPOCHS:])))
     return "<div>" + "".join(parts) + "</div>"
 
 

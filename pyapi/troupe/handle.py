@@ -13,6 +13,7 @@ from typing import Any, Optional, Union
 
 from troupe import _cluster, _native, _payload
 from troupe._config import check_amount, check_count
+from troupe._epochs import Epochs
 from troupe.errors import (
     JobCancelled,
     PlacementError,
@@ -69,7 +70,7 @@ class RunHandle:
         # Guarded by _lock.
         self._lock = threading.Lock()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_EVENTS)
-        self._epochs: list[dict[str, Any]] = []
+        self._epochs = Epochs()
         self._recovery = dict.fromkeys(RECOVERY_COUNTS, 0)
         self._outcomes: list[_payload.Outcome] = []
         self._error: Optional[BaseException] = None
@@ -140,7 +141,10 @@ class RunHandle:
             return list(self._events)
 
     def epochs(self) -> list[dict[str, Any]]:
-        """One dict per epoch: epoch, reason, old_size, size, members, pause_ms, state_bytes."""
+        """One dict per epoch: epoch, reason, old_size, size, members, pause_ms, state_bytes.
+
+        The reason names a worker that died with its signal or exit code as soon as that is known.
+        """
         with self._lock:
             return [dict(epoch) for epoch in self._epochs]
 
@@ -302,15 +306,11 @@ class RunHandle:
 
     def _on_membership(self, event: dict[str, Any]) -> None:
         with self._lock:
+            self._epochs.take(event)
             if event["kind"] == "epoch":
                 self._state = "running"
-                self._epochs.append({**event, "state_bytes": 0})
             elif event["kind"] == "parked":
                 self._state = "parked"
-            elif event["kind"] == "state":
-                for epoch in self._epochs:
-                    if epoch["epoch"] == event["epoch"]:
-                        epoch["state_bytes"] += event["bytes"]
 
     def _on_done(self, event: dict[str, Any]) -> None:
         try:

@@ -172,6 +172,7 @@ def test_a_death_and_its_replacement(
     assert sizes == [3, 2, 3]
     died = [e for e in handle.events() if e["kind"] == "worker" and e["state"] == "died"]
     assert len(died) == 1 and died[0]["rank"] == victim
+    assert f"{died[0]['worker']} died: signal SIGKILL" in handle.epochs()[1]["reason"]
     if where == "backward":  # nobody computed that step twice
         assert sorted(r["rank"] for r in _of_step(str(tmp_path), "share", 5)) == [0, 1, 2]
         assert [r["lost_ranks"] for r in _of_step(str(tmp_path), "commit", 5)] == [[victim]] * 2
