@@ -12,6 +12,7 @@
 
 #include "daemons/actor_lease.h"
 #include "daemons/log_tail.h"
+#include "daemons/node/incarnation.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/link_probe.h"
 #include "runtime/log.h"
@@ -31,10 +32,9 @@ constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnatio
 constexpr size_t kReadBytes = 64 << 10;
 constexpr Duration kPause = milliseconds(10);  // At least, before a worker's output is read again.
 
-// Greater than that of any process that ran here before under the same name, unless the clock was
-// set back; then the head says so.
-uint64_t FirstIncarnation() {
-  return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+uint64_t TimeOfDay_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ uint64_t FirstIncarnation() {
 NodeService::NodeService(Transport* transport, NodeOptions options)
     : transport_(transport),
       options_(std::move(options)),
-      incarnation_(FirstIncarnation()),
+      incarnation_(NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns())),
       head_(options_.fence),
       spares_(&transport_->loop(), options_.bin_dir, {.limit = options_.spares}) {}
 
@@ -256,7 +256,7 @@ void NodeService::StartOver(uint64_t newest, const std::string& reason) {
   LogWarning(reason, "; joining again when the ", workers_.size(), " workers of before have ended");
   for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
   spares_.GiveUp();
-  incarnation_ = std::max(newest + 1, FirstIncarnation());
+  incarnation_ = NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns(), newest + 1);
   join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
