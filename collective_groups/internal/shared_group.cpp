@@ -197,6 +197,14 @@ Status SharedGroup::StillCurrent(const LocalTeam& team) const {
   return Status::Ok();
 }
 
+// A member's stage and signature of a chunk are read until all have left the operation that it was
+// of: who has put the chunk after it has. Only then may the chunk kStages later take its place. In a
+// row of all-reduces that is so by itself; a broadcast lets its root and the quick ones go ahead.
+Status SharedGroup::WaitForPlace(const LocalTeam& team, uint64_t chunk, const char* what) {
+  if (chunk < kStages) return Status::Ok();
+  return WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, what);
+}
+
 // ---- all-reduce ----
 
 // Nobody else reads this member's input to its own part: it stays where it is, if it can.
@@ -288,7 +296,11 @@ Status SharedGroup::AllReduce(LocalTeam& team, std::span<const ConstBuffer> in,
   const char* own[2] = {};
   for (uint64_t i = 0; i < chunks + 2; ++i) {
     Status s;
-    if (i < chunks) own[i % 2] = PutChunk(team, first + i, reader, size_of(i), reduction);
+    if (i < chunks) {
+      s = WaitForPlace(team, first + i, "all-reduce");
+      if (!s.ok()) return s;
+      own[i % 2] = PutChunk(team, first + i, reader, size_of(i), reduction);
+    }
     if (i >= 1 && i - 1 < chunks) {
       s = ComputePart(team, first + i - 1, size_of(i - 1), own[(i - 1) % 2], reduction);
     }
@@ -306,6 +318,7 @@ Status SharedGroup::AllReduceSmall(LocalTeam& team, std::span<const ConstBuffer>
                                    std::span<const MutableBuffer> out, size_t count,
                                    const Reduction& reduction) {
   const uint64_t chunk = team.chunk;
+  if (Status place = WaitForPlace(team, chunk, "all-reduce"); !place.ok()) return place;
   SegmentReader reader(in);
   const size_t bytes = count * ElementBytes(reduction.elements.type);
   char* stage = Mine().stage(team.id, chunk);
@@ -337,7 +350,6 @@ Status SharedGroup::Barrier(LocalTeam& team) {
   return AllReduceSmall(team, {}, {}, 0, Reduction{});
 }
 
-// The root's stage for chunk g held chunk g-3, which everybody has left who has begun g-2.
 Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int root,
                               const Fetch& fetch) {
   auto* at = static_cast<char*>(data);
@@ -345,10 +357,7 @@ Status SharedGroup::Broadcast(LocalTeam& team, void* data, size_t bytes, int roo
     const size_t piece = std::min(left, kStageBytes);
     const uint64_t chunk = team.chunk;
     if (team.me == root) {
-      if (chunk >= kStages) {
-        Status free = WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, "broadcast");
-        if (!free.ok()) return free;
-      }
+      if (Status place = WaitForPlace(team, chunk, "broadcast"); !place.ok()) return place;
       if (fetch) {
         if (Status s = fetch(at, piece); !s.ok()) return s;
       }

@@ -11,8 +11,9 @@
 // own, even if who put them there, as a root does, has long gone on.
 //
 // The rule for reusing a stage: chunk g takes the place of chunk g-3. Before a member puts chunk g
-// it has seen all parts of chunk g-3 computed, so nobody reads its old content; before it writes
-// its part of g it has seen everybody's chunk g put, which each does after copying g-3.
+// it has seen everybody's chunk g-2 put, which each does after leaving g-3, whatever operations the
+// two are of; before it writes its part of g it has seen everybody's chunk g put, which each does
+// after copying g-3.
 // Thread: the collective lane; Abort from any thread.
 // Invariants: GM-4 (counters carry the epoch; a member that was left behind finds newer ones and
 // fails; at the end of an operation it looks once more).
@@ -115,6 +116,8 @@ class SharedGroup final : public Channel {
   // That a chunk is in this member's stage.
   void PublishStaged(const LocalTeam& team, uint64_t chunk);
   Status WaitForAll(const LocalTeam& team, Words words, uint64_t count, const char* what);
+  // Nobody needs what this member's stage for `chunk` has held.
+  Status WaitForPlace(const LocalTeam& team, uint64_t chunk, const char* what);
   // Every member's `chunk` of this operation is in its stage.
   Status WaitForStaged(const LocalTeam& team, uint64_t chunk, const char* what);
   template <class Check>

@@ -8,8 +8,10 @@
 
 #include <csignal>
 #include <future>
+#include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace troupe::groups {
@@ -162,6 +164,104 @@ TEST_F(SharedGroupTest, WhoWaitsForAllDoesNotCountARootOfSomethingElse) {
   EXPECT_TRUE(WaitsFor(1, SharedSegment::NewsOf(0)));
   second->Abort();
   EXPECT_FALSE(waiting.get().ok());
+}
+
+// Two broadcasts take a root as far ahead as it may go; what comes next must not take the place of
+// the first one, which the other member has not read.
+TEST_F(SharedGroupTest, AQuickRootLeavesWhatASlowMemberStillNeeds) {
+  const auto first = Enter(1, 0);
+  const auto second = Enter(1, 1);
+  constexpr size_t kCount = 1 << 16;  // Of float: several chunks.
+  const auto run = [&](SharedGroup& group, int me) -> std::vector<float> {
+    LocalTeam team;
+    team.peers = {0, 1};
+    team.me = me;
+    float one = me == 0 ? 1.5F : 0;
+    float two = me == 0 ? 2.5F : 0;
+    std::vector<float> values(kCount, 1.0F + static_cast<float>(me));
+    team.signature = 7;
+    if (!group.Broadcast(team, &one, sizeof one, 0, nullptr).ok()) return {};
+    team.signature = 8;
+    if (!group.Broadcast(team, &two, sizeof two, 0, nullptr).ok()) return {};
+    team.signature = 9;
+    const ConstBuffer in{values.data(), kCount * sizeof(float)};
+    const MutableBuffer out{values.data(), kCount * sizeof(float)};
+    SharedGroup::Reduction reduction;
+    reduction.members = 2;
+    if (!group.AllReduce(team, {&in, 1}, {&out, 1}, kCount, reduction).ok()) return {};
+    return {one, two, values.front(), values.back()};
+  };
+  auto quick = std::async(std::launch::async, [&] { return run(*first, 0); });
+  EXPECT_TRUE(WaitsFor(0, SharedSegment::NewsOf(1)));
+  auto slow = std::async(std::launch::async, [&] { return run(*second, 1); });
+  if (slow.wait_for(seconds(10)) == std::future_status::timeout) {
+    ADD_FAILURE() << "the slow member waits for what is not there any more";
+    first->Abort();
+    second->Abort();
+  }
+  const std::vector<float> expected{1.5F, 2.5F, 3.0F, 3.0F};
+  EXPECT_EQ(quick.get(), expected);
+  EXPECT_EQ(slow.get(), expected);
+}
+
+// Operations of all kinds and sizes in a random order, each member quick and slow by turns.
+TEST_F(SharedGroupTest, RandomOperationsAreExactWhoeverIsSlow) {
+  constexpr int kMembers = 3;
+  constexpr int kOperations = 400;
+  const auto run = [&](SharedGroup& group, int me, uint32_t seed) -> std::string {
+    std::mt19937 same(seed);                                     // The same on all members,
+    std::mt19937 own(seed * 7 + static_cast<uint32_t>(me) + 1);  // and each one's own.
+    LocalTeam team;
+    team.peers = {0, 1, 2};
+    team.me = me;
+    for (int i = 0; i < kOperations; ++i) {
+      team.signature = 100 + static_cast<uint64_t>(i);
+      for (uint32_t turns = own() % 8 == 0 ? own() % 200 : 0; turns > 0; --turns)
+        std::this_thread::yield();
+      const uint32_t kind = same() % 4;
+      const auto root = static_cast<int>(same() % kMembers);
+      const size_t count = kind == 1 ? 1 + same() % 64 : 1 + same() % 60'000;
+      const auto base = static_cast<float>(i % 1000);
+      std::vector<float> values(count, base + static_cast<float>(me));
+      const size_t bytes = count * sizeof(float);
+      float expected = 3 * base + 3;
+      Status status;
+      if (kind == 0) {
+        status = group.Broadcast(team, values.data(), bytes, root, nullptr);
+        expected = base + static_cast<float>(root);
+      } else if (kind == 3) {
+        status = group.Barrier(team);
+        expected = base + static_cast<float>(me);
+      } else {
+        const ConstBuffer in{values.data(), bytes};
+        const MutableBuffer out{values.data(), bytes};
+        SharedGroup::Reduction reduction;
+        reduction.members = kMembers;
+        status = group.AllReduce(team, {&in, 1}, {&out, 1}, count, reduction);
+      }
+      const std::string where = "operation " + std::to_string(i) + " of seed ";
+      if (!status.ok()) return where + std::to_string(seed) + ": " + status.error().message;
+      for (const float value : values) {
+        if (value != expected) return where + std::to_string(seed) + ": a wrong value";
+      }
+    }
+    return "";
+  };
+  for (const uint32_t seed : {1U, 2U, 3U, 4U}) {
+    std::vector<std::unique_ptr<SharedGroup>> groups;
+    for (int me = 0; me < kMembers; ++me)
+      groups.push_back(Enter(seed, static_cast<size_t>(me), kMembers));
+    std::vector<std::future<std::string>> running;
+    for (int me = 0; me < kMembers; ++me) {
+      running.push_back(
+          std::async(std::launch::async, [&, me] { return run(*groups[me], me, seed); }));
+    }
+    for (auto& one : running) {
+      if (one.wait_for(seconds(20)) == std::future_status::timeout)
+        for (auto& group : groups) group->Abort();
+      EXPECT_EQ(one.get(), "");
+    }
+  }
 }
 
 TEST_F(SharedGroupTest, NothingIsSentToWhoHasGoneOn) {
