@@ -1,5 +1,5 @@
 // Collective groups of actors, as their driver makes them. Their members use them through
-// daemons/collective.h.
+// <troupe/collectives.h>.
 // Thread: any.
 #pragma once
 

@@ -40,7 +40,7 @@ struct ActorOptions {
   Duration backoff_most = seconds(10);   // up to this.
   Duration timeout = seconds(60);        // From its process's start until it can be called.
   std::map<std::string, std::string> env = {};
-  // A plugin that describes the type (daemons/plugin.h): its absolute path on the nodes. Empty:
+  // A plugin that describes the type (<troupe/plugin.h>): its absolute path on the nodes. Empty:
   // this program does.
   std::string plugin = {};
   // Command line of another program that describes the type; empty: this one.

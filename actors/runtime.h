@@ -1,6 +1,6 @@
 // Runtime: this process as part of a cluster: starts actors, finds them, runs tasks.
 //
-// The embedded or remote cluster of a driver comes from troupe::Init (daemons/troupe.h); inside a
+// The embedded or remote cluster of a driver comes from troupe::Init (<troupe/troupe.h>); inside a
 // method, Runtime::Current() is the cluster of the actor. Copies are the same runtime.
 // Thread: any.
 // Owns: what it spawns dies with the process that spawned it, unless it is detached.
@@ -120,7 +120,8 @@ class Runtime {
   // The placement group of this name. kNotFound.
   [[nodiscard]] Result<PlacementGroup> GetPlacementGroup(const std::string& name) const;
   // A collective group of the actors with these ids, by rank; it ends with this process. Each is in
-  // it as soon as it enters it (daemons/collective.h). kAlreadyExists, kPeerGone, kInvalidArgument.
+  // it as soon as it enters it (<troupe/collectives.h>). Errors: kAlreadyExists, kPeerGone,
+  // kInvalidArgument.
   [[nodiscard]] Status CreateCollectiveGroup(const CollectiveGroupOptions& options,
                                              std::vector<std::string> actors) const;
   [[nodiscard]] Status DestroyCollectiveGroup(const std::string& name) const;

@@ -16,7 +16,7 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 class Echo {
  public:

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 class Echo {
  public:

@@ -1,4 +1,4 @@
-#include "capi/troupe_c.h"
+#include <troupe/c.h>
 
 #include <algorithm>
 #include <map>
@@ -7,13 +7,13 @@
 #include <string>
 #include <utility>
 
-#include "actors/dynamic_handle.h"
+#include <troupe/dynamic.h>
+#include <troupe/plugin.h>
 #include "capi/internal/c_types.h"
 #include "capi/internal/handles.h"
 #include "capi/internal/options_json.h"
 #include "capi/internal/session.h"
 #include "daemons/actor_process.h"
-#include "daemons/plugin.h"
 
 namespace troupe::capi {
 namespace {

@@ -1,12 +1,12 @@
 # `cmake --install build/release --component cpp --prefix DIR` gives headers, libraries, daemons and a CMake package, so
-# that a program elsewhere can say find_package(Troupe) and link Troupe::troupe_daemons, or troupe_add_plugin(...); with
-# find_package(Troupe COMPONENTS torch) it also links Troupe::troupe_torch; with
-# find_package(Troupe COMPONENTS c) it links Troupe::troupe_c, and nothing else need be installed to build it.
+# that a program elsewhere can say find_package(Troupe) and link Troupe::troupe, or troupe_add_plugin(...); with
+# find_package(Troupe COMPONENTS training) it also links Troupe::training; with
+# find_package(Troupe COMPONENTS c) it links Troupe::c, and nothing else need be installed to build it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_actors troupe_autoscaler troupe_collective_groups
-                     troupe_daemons)
+                     troupe_daemons troupe_public_troupe troupe_public_collectives)
 set(troupe_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
 install(TARGETS ${troupe_libraries} EXPORT TroupeTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
@@ -14,16 +14,18 @@ install(TARGETS troupe_head troupe_node troupe_guard troupe_local troupe_worker 
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cpp)
 install(TARGETS troupe_c EXPORT TroupeCTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
 if(TARGET troupe_torch)
-  install(TARGETS troupe_torch EXPORT TroupeTorchTargets
+  install(TARGETS troupe_torch troupe_public_training EXPORT TroupeTorchTargets
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp OPTIONAL)
   install(EXPORT TroupeTorchTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/collective_groups/torch DESTINATION include/troupe/collective_groups
-          COMPONENT cpp FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 endif()
-foreach(folder runtime scheduler actors autoscaler capi collective_groups daemons)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/troupe COMPONENT cpp
-          FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE PATTERN "torch" EXCLUDE)
-endforeach()
+# Only what <troupe/...> needs, and under that name: what is "actors/future.h" here is <troupe/detail/actors/future.h>.
+install(CODE "
+  set(troupe_source \"${PROJECT_SOURCE_DIR}\")
+  set(troupe_target \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe\")
+  include(\"${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake\")
+" COMPONENT cpp)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/troupe.pc.in ${PROJECT_BINARY_DIR}/troupe.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/troupe.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT cpp)
 install(EXPORT TroupeTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
 install(EXPORT TroupeCTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/TroupeConfig.cmake.in

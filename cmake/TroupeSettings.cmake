@@ -19,8 +19,11 @@ endif()
 
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers: empty, address or thread")
 add_library(troupe_settings INTERFACE)
+# Who links Troupe compiles as C++20 or later, and finds its headers as <troupe/...>; nothing else is asked of it.
+target_compile_features(troupe_settings INTERFACE cxx_std_20)
 target_include_directories(troupe_settings INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                                     $<INSTALL_INTERFACE:include/troupe>)
+                                                     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                     $<INSTALL_INTERFACE:include>)
 add_library(troupe_warnings INTERFACE)
 option(TROUPE_WERROR "Treat warnings as errors; off for builds by compilers and packages that are not ours" ON)
 target_compile_options(troupe_warnings INTERFACE -Wall -Wextra -Wpedantic -Wno-unused-parameter)

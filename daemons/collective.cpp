@@ -1,4 +1,4 @@
-#include "daemons/collective.h"
+#include <troupe/collectives.h>
 
 #include <functional>
 #include <optional>

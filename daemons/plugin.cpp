@@ -1,4 +1,4 @@
-#include "daemons/plugin.h"
+#include <troupe/plugin.h>
 
 #include <csignal>
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "daemons/plugin.h"
+#include <troupe/plugin.h>
 
 namespace troupe::daemons {
 namespace {

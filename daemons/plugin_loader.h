@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "daemons/plugin_abi.h"
+#include <troupe/plugin_abi.h>
 #include "runtime/result.h"
 
 namespace troupe::daemons {

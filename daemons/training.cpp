@@ -1,4 +1,4 @@
-#include "daemons/training.h"
+#include <troupe/training.h>
 
 #include <cstdlib>
 #include <exception>

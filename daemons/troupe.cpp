@@ -1,4 +1,4 @@
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 #include <dlfcn.h>
 #include <unistd.h>

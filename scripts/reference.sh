@@ -25,7 +25,7 @@ say "C++"
 # Comments of this project are plain // blocks above what they describe.
 doxygen - >"$out/doxygen.log" 2>&1 <<DOXYGEN || die "doxygen failed; see $out/doxygen.log"
 PROJECT_NAME = Troupe
-INPUT = actors collective_groups collective_groups/torch daemons/troupe.h capi/troupe_c.h runtime/result.h \\
+INPUT = include/troupe actors collective_groups collective_groups/torch runtime/result.h \\
   runtime/error.h
 FILE_PATTERNS = *.h
 INPUT_FILTER = "sed -e s,^\([[:space:]]*\)//\([^/]\),\1///\2,"

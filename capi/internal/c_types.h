@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include <troupe/c.h>
 #include "actors/type_table.h"
-#include "capi/troupe_c.h"
 
 // What the callbacks of C are handed; complete only here.
 struct troupe_reply {

@@ -5,8 +5,8 @@
 // Thread: any.
 #pragma once
 
+#include <troupe/troupe.h>
 #include "actors/options.h"
-#include "daemons/troupe.h"
 
 namespace troupe::capi {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 class Counter {
  public:

@@ -14,8 +14,8 @@
 #include <functional>
 #include <thread>
 
-#include "daemons/training.h"
-#include "daemons/troupe.h"
+#include <troupe/training.h>
+#include <troupe/troupe.h>
 #include "examples/cpp_digits/trainer.h"
 
 using troupe::Duration;

@@ -12,9 +12,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "collective_groups/torch/elastic_loop.h"
-#include "collective_groups/torch/gradient_reducer.h"
-#include "daemons/training.h"
+#include <troupe/training.h>
 
 namespace cpp_digits {
 namespace {

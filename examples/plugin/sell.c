@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "capi/troupe_c.h"
+#include <troupe/c.h>
 
 /* MessagePack of [1, 71, [n]], the arguments of a call with one number below 128. */
 #define ARGUMENTS(n) \

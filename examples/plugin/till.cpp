@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "daemons/plugin.h"
+#include <troupe/plugin.h>
 
 class Till {
  public:

@@ -7,10 +7,8 @@
 
 #include <cstdio>
 
-#include "collective_groups/torch/elastic_loop.h"
-#include "collective_groups/torch/gradient_reducer.h"
-#include "daemons/training.h"
-#include "daemons/troupe.h"
+#include <troupe/training.h>
+#include <troupe/troupe.h>
 
 using namespace troupe;
 

@@ -76,12 +76,61 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefi
         run(*troupe, "stop", **home)
 
 
+def test_nothing_but_prefixed_headers_is_installed_and_each_stands_alone(
+    tmp_path: Path, prefix: Path
+) -> None:
+    headers = [p.relative_to(prefix / "include") for p in (prefix / "include").rglob("*.h")]
+    public = sorted(str(p) for p in headers if len(p.parts) == 2)
+    there = sorted(f"troupe/{p.name}" for p in (ROOT / "include" / "troupe").glob("*.h"))
+    assert public == there and all(p.parts[0] == "troupe" for p in headers)
+    assert len(headers) < 80  # Of more than 200 in the tree: what the templates need.
+    for number, header in enumerate(public):
+        source = tmp_path / f"{number}.cpp"
+        source.write_text(f"#include <{header}>\nint main() {{}}\n")
+        assert run("c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                   f"-I{prefix / 'include'}", str(source)) == ""
+
+
+SETTINGS = """
+cmake_minimum_required(VERSION 3.22)
+project(settings LANGUAGES CXX)
+set(before "${CMAKE_CXX_STANDARD}")
+find_package(Troupe REQUIRED COMPONENTS training)
+if(NOT "${CMAKE_CXX_STANDARD}" STREQUAL "${before}")
+  message(FATAL_ERROR "the standard was ${before} and is ${CMAKE_CXX_STANDARD}")
+endif()
+add_library(old STATIC old.cpp)  # Has nothing to do with Troupe.
+"""
+
+
+def test_what_does_not_link_troupe_is_compiled_as_before(tmp_path: Path, prefix: Path) -> None:
+    if not (prefix / "lib" / "cmake" / "Troupe" / "TroupeTorchTargets.cmake").exists():
+        pytest.skip("this build has no LibTorch")
+    (tmp_path / "CMakeLists.txt").write_text(SETTINGS)
+    (tmp_path / "old.cpp").write_text("int old(bool b) { register int n = b; return n; }\n")
+    for standard in ("", "14"):  # `register` is gone from C++17 on.
+        build = str(tmp_path / f"build{standard}")
+        given = [f"-DCMAKE_CXX_STANDARD={standard}"] if standard else []
+        run(CMAKE, "-S", str(tmp_path), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *given)
+        if standard:
+            run(CMAKE, "--build", build)
+
+
+def test_a_program_builds_with_pkg_config(tmp_path: Path, prefix: Path) -> None:
+    found = {"PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "troupe", **found).split()
+    program = tmp_path / "counter"
+    run("c++", "-std=c++20", str(ROOT / "examples/counter/counter.cpp"), "-o", str(program), *flags)
+    out = run(str(program), TROUPE_BIN_DIR=str(prefix / "bin"))
+    assert out.splitlines() == ["on one node: yes", *SAID]
+
+
 C_ONLY = """
 cmake_minimum_required(VERSION 3.22)
 project(sell LANGUAGES C)
 find_package(Troupe REQUIRED COMPONENTS c)
 add_executable(sell sell.c)
-target_link_libraries(sell PRIVATE Troupe::troupe_c)
+target_link_libraries(sell PRIVATE Troupe::c)
 """
 
 
@@ -115,7 +164,7 @@ def test_a_group_of_actors_trains_outside_the_tree(tmp_path: Path, prefix: Path)
 
 
 OVERLOADED = """
-#include "actors/actor_macros.h"
+#include <troupe/troupe.h>
 struct Shop {
   int Sell(int n) { return n; }
   int Sell(double price) { return static_cast<int>(price); }
@@ -128,7 +177,7 @@ TROUPE_ACTOR(Shop, (), Count, Sell);
 def test_an_overloaded_method_is_named_in_a_few_lines(tmp_path: Path, prefix: Path) -> None:
     source = tmp_path / "shop.cpp"
     source.write_text(OVERLOADED)
-    include = prefix / "include" / "troupe"
+    include = prefix / "include"
     command = ["c++", "-std=c++20", "-fsyntax-only", f"-I{include}", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode != 0

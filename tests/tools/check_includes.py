@@ -4,7 +4,8 @@
 1. A folder includes only the folders that the graph allows.
 2. `<folder>/internal/` is included from that folder, and from tests and benchmarks, only.
 3. A third-party header is included only by its adapter files, never by a public header.
-4. Project headers are named from the repository root, with quotes, and exist.
+4. Project headers are named from the repository root, with quotes, and exist; public ones, of include/, as their users
+   name them: <troupe/...>.
 """
 
 from __future__ import annotations
@@ -35,11 +36,26 @@ def package_of(header: str, rules: dict[str, Any]) -> str | None:
     return None
 
 
+def problem_of_public(
+    path: Path, quote: str, header: str, root: Path, rules: dict[str, Any]
+) -> str | None:
+    """Why `path` may not include the public `header`, or None if it may."""
+    if not (root / "include" / header).is_file():
+        return f"includes {header}, which is not in include/"
+    if quote != "<":
+        return f'includes "{header}"; a public header is named <{header}>'
+    if path.parts[0] not in rules["folders"]["free"]:
+        return f"includes <{header}>, but what is public is made of {path.parts[0]}/"
+    return None
+
+
 def problem_of(
     path: Path, quote: str, header: str, root: Path, rules: dict[str, Any]
 ) -> str | None:
     """Why `path` may not include `header`, or None if it may."""
     folder = path.parts[0]
+    if header.startswith("troupe/"):
+        return problem_of_public(path, quote, header, root, rules)
     graph = rules["folders"]["may_include"]
     free = rules["folders"]["free"]
     target = header.split("/")[0]

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "daemons/collective.h"
+#include <troupe/collectives.h>
 #include "tests/integration/actors/shared_cluster.h"
 
 namespace troupe::testing {

@@ -1,5 +1,5 @@
 // Actors of C++ in collective groups, on a real embedded cluster.
-#include "daemons/collective.h"
+#include <troupe/collectives.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

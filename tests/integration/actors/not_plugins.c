@@ -1,7 +1,7 @@
 /* Shared objects that are no plugins of this release, one by each definition. */
 #include <stddef.h>
 
-#include "daemons/plugin_abi.h"
+#include <troupe/plugin_abi.h>
 
 #define EXPORT __attribute__((visibility("default")))
 

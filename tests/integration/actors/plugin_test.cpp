@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "actors/dynamic_handle.h"
+#include <troupe/dynamic.h>
 #include "runtime/process.h"
 #include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/till.h"

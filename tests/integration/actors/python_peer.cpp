@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/dynamic_handle.h"
-#include "daemons/troupe.h"
+#include <troupe/dynamic.h>
+#include <troupe/troupe.h>
 
 namespace troupe::testing {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 namespace troupe::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 namespace troupe::testing {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "daemons/troupe.h"
+#include <troupe/troupe.h>
 
 namespace troupe::testing {
 

@@ -1,5 +1,5 @@
 // The plugin of the tests. What is only here no driver knows.
-#include "daemons/plugin.h"
+#include <troupe/plugin.h>
 #include "tests/integration/actors/till.h"
 
 namespace troupe::testing {

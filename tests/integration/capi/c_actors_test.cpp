@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "actors/dynamic_handle.h"
+#include <troupe/dynamic.h>
 #include "daemons/plugin_loader.h"
 #include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/till.h"

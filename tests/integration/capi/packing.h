@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "capi/troupe_c.h"
+#include <troupe/c.h>
 
 /* An argument list or a value that is being written. What does not fit ends the test. */
 typedef struct packed {

@@ -12,7 +12,7 @@
 //   }
 //
 // The same executable is driver and worker: the cluster starts it again for every actor, and Init
-// hosts the actor there. Types may also lie in a plugin: daemons/plugin.h. What can be described:
+// hosts the actor there. Types may also lie in a plugin: <troupe/plugin.h>. What can be described:
 // actors/actor_type.h. What a runtime can do: actors/runtime.h. What a running method can ask:
 // actors/context.h.
 // Thread: any.

@@ -2,12 +2,12 @@
 // built with them, and need not be C++.
 //
 //   // till.cpp, built by troupe_add_plugin(till SOURCES till.cpp):
-//   #include "daemons/plugin.h"
+//   #include <troupe/plugin.h>
 //   class Till { ... };
 //   TROUPE_ACTOR(Till, (int), Sell);
 //   TROUPE_PLUGIN();
 //
-//   // Any driver, with actors/dynamic_handle.h:
+//   // Any driver, with <troupe/dynamic.h>:
 //   auto till = troupe::SpawnDynamic(runtime, {.plugin = "/opt/shop/till.so"}, "Till", 10).value();
 //   int sold = till.CallNamed<int>("Sell", 3).Get().value();
 //
@@ -20,8 +20,8 @@
 
 #include <string>
 
-#include "daemons/plugin_abi.h"
-#include "daemons/troupe.h"
+#include <troupe/plugin_abi.h>
+#include <troupe/troupe.h>
 
 namespace troupe {
 

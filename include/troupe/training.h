@@ -2,7 +2,7 @@
 //
 //   troupe::Result<double> Trainer::Train() {
 //     return troupe::TrainIn("", [this](groups::GroupAgent& group) -> troupe::Result<double> {
-//       troupe::elastic::ElasticState state(&group);             // collective_groups/torch
+//       troupe::elastic::ElasticState state(&group);
 //       ...
 //       auto ending = troupe::elastic::RunElastic(group, state, [&] { return Steps(state); });
 //       if (!ending.ok()) return ending.error();
@@ -14,6 +14,9 @@
 // The group is the elastic collective group of the actor's group of actors, or another one by name.
 // The binding lasts from call to call, until LeaveTraining or the end of the actor. One call at a
 // time trains.
+//
+// TrainIn is in Troupe::troupe. What is in troupe::elastic, for modules of LibTorch, needs
+// Troupe::training: ElasticState, RunElastic, ElasticSampler, GradientReducer.
 // Thread: any; the method's fiber is suspended meanwhile, so that the actor answers other calls if
 // its max_concurrency is 2 or more.
 #pragma once
@@ -24,6 +27,10 @@
 #include <type_traits>
 
 #include "collective_groups/group_agent.h"
+#include "collective_groups/torch/elastic_loop.h"
+#include "collective_groups/torch/elastic_sampler.h"
+#include "collective_groups/torch/elastic_state.h"
+#include "collective_groups/torch/gradient_reducer.h"
 #include "runtime/result.h"
 
 namespace troupe {

@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemons/plugin_abi.h"
+#include <troupe/plugin_abi.h>
 
 #define TROUPE_C_ABI 1u
 #define TROUPE_C_EXPORT __attribute__((visibility("default")))

@@ -2,7 +2,7 @@
  *
  * A plugin is a shared object that exports `troupe_plugin` and nothing else. It brings its own
  * runtime, so nothing of C++ crosses this line: `host` takes the process over. TROUPE_PLUGIN
- * (daemons/plugin.h) and TROUPE_C_PLUGIN (capi/troupe_c.h) write the function.
+ * (<troupe/plugin.h>) and TROUPE_C_PLUGIN (<troupe/c.h>) write the function.
  * Thread: the main thread of a process that a node has started.
  */
 #pragma once
