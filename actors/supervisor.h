@@ -42,6 +42,8 @@ struct Whereabouts {
 
 // Followed as "process/NAME": it is kAlive or kDead.
 inline constexpr const char* kProcessPrefix = "process/";
+// A process's actors are called at the name of its connection to the head with this.
+inline constexpr const char* kCallsSuffix = "-calls";
 
 struct ActorSpec;          // actors/cluster_protocol.h
 struct GroupRequest;       // actors/group_protocol.h

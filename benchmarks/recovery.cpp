@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "benchmarks/recovery_member.h"
-#include "daemons/driver_client.h"
-#include "daemons/signals.h"
+#include "daemons/client/driver_client.h"
+#include "runtime/signals.h"
 #include "runtime/trace.h"
 
 namespace {

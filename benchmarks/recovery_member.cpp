@@ -9,7 +9,7 @@
 #include <iostream>
 #include <vector>
 
-#include "daemons/worker_client.h"
+#include "daemons/client/worker_client.h"
 
 namespace troupe::benchmarks {
 namespace {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "collective_groups/adasum.h"
-#include "collective_groups/reduction.h"
+#include "collective_groups/collectives/adasum.h"
+#include "collective_groups/reduction/reduction.h"
 
 namespace {
 

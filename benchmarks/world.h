@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "collective_groups/communicator.h"
+#include "collective_groups/collectives/communicator.h"
 
 namespace troupe::benchmarks {
 

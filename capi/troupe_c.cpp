@@ -13,7 +13,7 @@
 #include "capi/internal/handles.h"
 #include "capi/internal/options_json.h"
 #include "capi/internal/session.h"
-#include "daemons/actor_process.h"
+#include "daemons/client/actor_process.h"
 
 namespace troupe::capi {
 namespace {

@@ -5,8 +5,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_actors troupe_autoscaler troupe_collective_groups
-                     troupe_daemons troupe_public_troupe troupe_public_collectives)
+set(troupe_libraries troupe_settings troupe_runtime troupe_scheduler troupe_actors troupe_collective_groups troupe_protocol
+                     troupe_client troupe_public_troupe troupe_public_collectives)
 set(troupe_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
 install(TARGETS ${troupe_libraries} EXPORT TroupeTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)

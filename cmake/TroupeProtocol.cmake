@@ -3,7 +3,7 @@
 # understood.
 set(troupe_protocol_headers
   actors/actor_type.h actors/cluster_protocol.h actors/error_chain.h actors/protocol.h actors/supervisor.h
-  collective_groups/messages.h runtime/error.h runtime/transport.h runtime/wire.h scheduler/protocol.h)
+  collective_groups/membership/messages.h runtime/error.h runtime/transport.h runtime/wire.h daemons/protocol/messages.h)
 set(troupe_protocol_text "")
 foreach(header IN LISTS troupe_protocol_headers)
   set(troupe_protocol_header ${PROJECT_SOURCE_DIR}/${header})

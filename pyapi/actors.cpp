@@ -8,9 +8,9 @@
 #include "actors/placing.h"
 #include "actors/runtime.h"
 #include "actors/task_pool.h"
-#include "daemons/actor_link.h"
-#include "daemons/actor_process.h"
-#include "daemons/process_groups.h"
+#include "daemons/client/actor_link.h"
+#include "daemons/client/actor_process.h"
+#include "daemons/client/process_groups.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_groups.h"
 #include "pyapi/actor_instance.h"
@@ -429,7 +429,7 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
       &client->loop(), [client](std::string frame) { return client->SendToHead(std::move(frame)); },
       "driver/" + client->id());
   Result<std::unique_ptr<Transport>> transport =
-      MakeZmqTransport({client->id() + daemons::kCallsSuffix, keys, {}, true});
+      MakeZmqTransport({client->id() + actors::kCallsSuffix, keys, {}, true});
   if (!transport.ok()) return transport.error();
   ActorSystem::Options system_options;
   system_options.node = "driver";

@@ -4,8 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
-#include "daemons/driver_client.h"
-#include "daemons/worker_client.h"
+#include "daemons/client/driver_client.h"
+#include "daemons/client/worker_client.h"
 
 namespace troupe::pyapi {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "actors/collective_protocol.h"
-#include "collective_groups/collective_group.h"
+#include "collective_groups/collectives/collective_group.h"
 
 namespace troupe::pyapi {
 

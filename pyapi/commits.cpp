@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "collective_groups/commit_store.h"
+#include "collective_groups/checkpoint/commit_store.h"
 #include "pyapi/python_support.h"
 #include "runtime/clock.h"
 

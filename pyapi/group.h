@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "daemons/worker_client.h"
+#include "daemons/client/worker_client.h"
 #include "pyapi/python_support.h"
 
 namespace troupe::pyapi {

@@ -12,9 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective_groups/ledger.h"
-#include "daemons/driver_client.h"
-#include "daemons/worker_client.h"
+#include "collective_groups/membership/ledger.h"
+#include "daemons/client/driver_client.h"
+#include "daemons/client/worker_client.h"
 #include "pyapi/actors.h"
 #include "pyapi/collectives.h"
 #include "pyapi/commits.h"

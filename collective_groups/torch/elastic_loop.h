@@ -8,7 +8,7 @@
 
 #include <functional>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "collective_groups/torch/elastic_state.h"
 #include "runtime/result.h"
 

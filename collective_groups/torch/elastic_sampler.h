@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "collective_groups/ledger.h"
+#include "collective_groups/membership/ledger.h"
 
 namespace troupe::elastic {
 

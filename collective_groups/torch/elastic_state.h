@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "collective_groups/torch/elastic_sampler.h"
 #include "runtime/result.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 
 namespace troupe::elastic {
 namespace {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "daemons/guarded_process.h"
+#include "daemons/node/guarded_process.h"
+#include "daemons/protocol/messages.h"
 #include "runtime/file_lane.h"
 #include "runtime/token_bucket.h"
-#include "scheduler/protocol.h"
 
 namespace troupe::daemons {
 

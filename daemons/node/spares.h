@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "daemons/guarded_process.h"
+#include "daemons/node/guarded_process.h"
 #include "daemons/node/spare_policy.h"
 #include "runtime/event_loop.h"
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "runtime/result.h"
 
 namespace cpp_digits {

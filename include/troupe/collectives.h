@@ -23,7 +23,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "collective_groups/collective_group.h"
+#include "collective_groups/collectives/collective_group.h"
 #include "runtime/result.h"
 
 namespace troupe {

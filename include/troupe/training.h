@@ -26,7 +26,7 @@
 #include <string>
 #include <type_traits>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "collective_groups/torch/elastic_loop.h"
 #include "collective_groups/torch/elastic_sampler.h"
 #include "collective_groups/torch/elastic_state.h"

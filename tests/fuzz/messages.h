@@ -8,9 +8,9 @@
 #include "actors/cluster_protocol.h"
 #include "actors/directory.h"
 #include "actors/protocol.h"
-#include "collective_groups/messages.h"
+#include "collective_groups/membership/messages.h"
+#include "daemons/protocol/messages.h"
 #include "runtime/wire.h"
-#include "scheduler/protocol.h"
 
 namespace troupe::fuzz {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemons/driver_client.h"
+#include "daemons/client/driver_client.h"
 
 namespace troupe::testing {
 

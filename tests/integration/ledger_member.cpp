@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "collective_groups/ledger.h"
-#include "daemons/worker_client.h"
+#include "collective_groups/membership/ledger.h"
+#include "daemons/client/worker_client.h"
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/worker_process.h"
 

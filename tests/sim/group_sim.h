@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "collective_groups/view.h"
+#include "collective_groups/membership/view.h"
 #include "runtime/clock.h"
 
 namespace troupe::groups::sim {

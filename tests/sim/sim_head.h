@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "collective_groups/coordinator.h"
+#include "collective_groups/membership/coordinator.h"
 #include "tests/sim/sim_world.h"
 
 namespace troupe::groups::sim {

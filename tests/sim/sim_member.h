@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collective_groups/member.h"
+#include "collective_groups/membership/member.h"
 #include "tests/sim/sim_world.h"
 
 namespace troupe::groups::sim {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "collective_groups/ledger.h"
-#include "collective_groups/messages.h"
+#include "collective_groups/membership/ledger.h"
+#include "collective_groups/membership/messages.h"
 #include "runtime/loopback_transport.h"
 #include "tests/sim/group_sim.h"
 

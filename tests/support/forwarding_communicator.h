@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "collective_groups/communicator.h"
+#include "collective_groups/collectives/communicator.h"
 
 namespace troupe::groups {
 

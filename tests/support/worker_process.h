@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "daemons/worker_client.h"
+#include "daemons/client/worker_client.h"
 
 namespace troupe::testing {
 

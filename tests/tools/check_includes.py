@@ -67,6 +67,11 @@ def problem_of(
         if target != folder and folder not in free and target not in graph.get(folder, []):
             allowed = ", ".join(graph.get(folder, [])) or "no other folder"
             return f"includes {header}, but {folder}/ may include {allowed}"
+        beside = rules.get("subfolders", {}).get(folder, {}) if target == folder else {}
+        own, other = path.parts[1], header.split("/")[1]
+        if own in beside and other != own and other not in beside[own]:
+            allowed = ", ".join(beside[own]) or "no other folder of it"
+            return f"includes {header}, but {folder}/{own}/ may include {allowed}"
         if "/internal/" in header and folder not in (target, "tests", "benchmarks"):
             return f"includes {header}, which is private to {target}/"
         return None

@@ -21,6 +21,7 @@ def checkout(tmp_path: Path) -> Path:
     put(tmp_path, "runtime/wire.h", "#pragma once\n")
     put(tmp_path, "runtime/internal/fiber.h", "#pragma once\n")
     put(tmp_path, "actors/actor.h", "#pragma once\n")
+    put(tmp_path, "daemons/head/b.h", "#pragma once\n")
     put(tmp_path, "include/troupe/troupe.h", '#pragma once\n#include "actors/actor.h"\n')
     return tmp_path
 
@@ -60,6 +61,7 @@ def test_a_clean_tree_passes(checkout: Path) -> None:
         ("daemons/a.cpp", '#include "troupe/troupe.h"', "is named <troupe/troupe.h>"),
         ("daemons/a.cpp", "#include <troupe/none.h>", "is not in include/"),
         ("actors/a.cpp", "#include <troupe/troupe.h>", "is made of actors/"),
+        ("daemons/client/a.cpp", '#include "daemons/head/b.h"', "daemons/client/ may include protocol"),
     ],
 )
 def test_includes(checkout: Path, name: str, line: str, expected: str) -> None:

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "collective_groups/torch/internal/snapshot.h"
 #include "runtime/result.h"
 

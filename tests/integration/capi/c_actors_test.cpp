@@ -5,7 +5,7 @@
 #include <csignal>
 
 #include <troupe/dynamic.h>
-#include "daemons/plugin_loader.h"
+#include "daemons/worker/plugin_loader.h"
 #include "tests/integration/actors/shared_cluster.h"
 #include "tests/integration/actors/till.h"
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "collective_groups/communicator.h"
+#include "collective_groups/collectives/communicator.h"
 
 namespace troupe::groups {
 namespace {

@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "collective_groups/collectives.h"
+#include "collective_groups/collectives/collectives.h"
 #include "tests/integration/collective_groups/communicator_world.h"
 #include "tests/integration/runtime/resources.h"
 

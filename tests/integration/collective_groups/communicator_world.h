@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "collective_groups/collectives.h"
+#include "collective_groups/collectives/collectives.h"
 
 namespace troupe::groups {
 

@@ -1,13 +1,13 @@
 // Collectives of device memory over a fake NCCL: exact results of every operation, the way through
 // host memory, and how a team comes by its communicator from epoch to epoch.
-#include "collective_groups/device_communicator.h"
+#include "collective_groups/gpu/device_communicator.h"
 
 #include <algorithm>
 #include <bit>
 #include <numeric>
 
-#include "collective_groups/collectives.h"
-#include "collective_groups/internal/recipe.h"
+#include "collective_groups/collectives/collectives.h"
+#include "collective_groups/collectives/internal/recipe.h"
 #include "tests/integration/collective_groups/device_world.h"
 
 namespace troupe::groups {

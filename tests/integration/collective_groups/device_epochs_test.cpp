@@ -7,7 +7,7 @@
 #include <atomic>
 #include <random>
 
-#include "collective_groups/internal/nccl_plan.h"
+#include "collective_groups/gpu/internal/nccl_plan.h"
 #include "tests/integration/collective_groups/device_world.h"
 #include "tests/integration/runtime/resources.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collective_groups/device_communicator.h"
+#include "collective_groups/gpu/device_communicator.h"
 #include "tests/integration/collective_groups/communicator_world.h"
 #include "tests/support/fake_gpu/fake_gpu.h"
 

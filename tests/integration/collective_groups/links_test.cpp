@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "collective_groups/links.h"
+#include "collective_groups/links/links.h"
 #include "tests/integration/collective_groups/communicator_world.h"
 
 namespace troupe::groups {

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collective_groups/collectives.h"
-#include "collective_groups/cuda_driver.h"
-#include "collective_groups/device_communicator.h"
+#include "collective_groups/collectives/collectives.h"
+#include "collective_groups/gpu/cuda_driver.h"
+#include "collective_groups/gpu/device_communicator.h"
 
 namespace troupe::groups {
 namespace {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "collective_groups/cuda_driver.h"
-#include "collective_groups/nccl_library.h"
+#include "collective_groups/gpu/cuda_driver.h"
+#include "collective_groups/gpu/nccl_library.h"
 #include "runtime/process.h"
 #include "tests/integration/runtime/temp_dir.h"
 

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <thread>
 
-#include "daemons/worker_client.h"
+#include "daemons/client/worker_client.h"
 #include "examples/cpp_digits/trainer.h"
 
 namespace {

@@ -11,8 +11,8 @@
 #include <iostream>
 #include <thread>
 
-#include "collective_groups/view.h"
-#include "daemons/worker_client.h"
+#include "collective_groups/membership/view.h"
+#include "daemons/client/worker_client.h"
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/worker_process.h"
 #include "tests/unit/torch/large_training.h"

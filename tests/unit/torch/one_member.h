@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "tests/unit/torch/played_peer.h"
 
 namespace troupe::elastic {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "collective_groups/group_agent.h"
+#include "collective_groups/membership/group_agent.h"
 #include "tests/unit/torch/one_member.h"
 #include "tests/unit/torch/watched_communicator.h"
 

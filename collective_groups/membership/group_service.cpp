@@ -1,0 +1,325 @@
+#include "collective_groups/membership/group_service.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "runtime/log.h"
+#include "runtime/metrics.h"
+#include "runtime/trace.h"
+#include "runtime/wire.h"
+
+namespace troupe::groups {
+namespace {
+
+constexpr uint8_t kRecordType = 60;
+constexpr uint8_t kAddressesType = 61;
+
+std::string Key(const std::string& group, const std::string& leaf) {
+  return "group/" + group + "/" + leaf;
+}
+
+struct EpochAddresses {
+  View view;
+  std::vector<Report> reports;  // Their offers are the rendezvous addresses.
+  template <class A>
+  void Fields(A& a) {
+    a(view, reports);
+  }
+};
+
+}  // namespace
+
+struct GroupService::Entry {
+  std::string name;
+  CoordinatorOptions options;
+  GroupCallbacks callbacks;
+  std::unique_ptr<Coordinator> coordinator;  // Null until the store answered.
+  std::deque<CoordinatorEvent> early;
+  TimerId timer = kNoTimer;
+  Time due = Time::Never();  // Of the timer.
+  bool planned = false;
+  std::optional<std::string> raw;  // What the store holds, as far as is known, byte for byte.
+  bool unsettled = false;          // The active epoch's pauses are not all known yet.
+};
+
+GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
+                           std::string owner, Duration key_ttl)
+    : loop_(loop),
+      store_lane_(store_lane),
+      store_(store),
+      owner_(std::move(owner)),
+      key_ttl_(key_ttl) {}
+
+GroupService::~GroupService() {
+  *alive_ = false;
+  for (auto& [name, entry] : groups_) loop_->Cancel(entry->timer);
+}
+
+void GroupService::Open(CoordinatorOptions options, GroupCallbacks callbacks) {
+  const std::string group = options.group;
+  if (groups_.contains(group)) return;
+  auto entry = std::make_unique<Entry>();
+  entry->name = group;
+  entry->options = std::move(options);
+  entry->options.owner = owner_;
+  entry->callbacks = std::move(callbacks);
+  groups_[group] = std::move(entry);
+  Load(group, loop_->Now() + groups_.at(group)->options.park_timeout);
+}
+
+// What the store holds of a group: `raw` also if it cannot be decoded.
+struct GroupService::Loaded {
+  int64_t counter = 0;  // 0: the store did not answer.
+  std::optional<std::string> raw;
+  std::optional<EpochRecord> record;
+};
+
+// The term and the record are read until the store answers: without them an epoch could be used
+// twice.
+void GroupService::Load(const std::string& group, Time deadline) {
+  (void)store_lane_->Post([this, group, deadline, alive = alive_, loop = loop_] {
+    Loaded loaded;
+    Result<std::optional<std::string>> bytes = store_->Get(Key(group, "record"));
+    if (bytes.ok()) {
+      loaded.raw = std::move(*bytes);
+      loaded.record = DecodeOrKeepAside(group, loaded.raw);
+      const Result<int64_t> counter = store_->Increment(Key(group, "term"));
+      loaded.counter = counter.ok() ? *counter : 0;
+    }
+    loop->Post([this, group, deadline, alive, loaded = std::move(loaded)]() mutable {
+      if (*alive) OnLoaded(group, deadline, std::move(loaded));
+    });
+  });
+}
+
+void GroupService::OnLoaded(const std::string& group, Time deadline, Loaded loaded) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || it->second->coordinator) return;
+  Entry& entry = *it->second;
+  if (loaded.counter == 0) {
+    if (loop_->Now() >= deadline) {
+      entry.callbacks.failed(
+          "the store (Redis) did not answer for " +
+          std::to_string(static_cast<int64_t>(ToSeconds(entry.options.park_timeout))) + " s");
+      return;
+    }
+    loop_->CallAfter(kStoreLoadRetry, [this, group, deadline, alive = alive_] {
+      if (*alive && groups_.contains(group)) Load(group, deadline);
+    });
+    return;
+  }
+  // The store may have lost the counter and kept the record.
+  const uint64_t known = loaded.record ? loaded.record->term : 0;
+  entry.options.term = std::max(static_cast<uint64_t>(loaded.counter), known + 1);
+  entry.raw = std::move(loaded.raw);
+  entry.coordinator =
+      std::make_unique<Coordinator>(entry.options, std::move(loaded.record), loop_->Now());
+  std::deque<CoordinatorEvent> early;
+  early.swap(entry.early);
+  for (const CoordinatorEvent& event : early) Feed(group, event);
+  Feed(group, Tick{});
+}
+
+// A record of a newer release, or one with a flipped byte, is kept for people and then treated as
+// absent: the members' reports bring the group back. On the store's lane.
+std::optional<EpochRecord> GroupService::DecodeOrKeepAside(const std::string& group,
+                                                           const std::optional<std::string>& raw) {
+  if (!raw) return std::nullopt;
+  Result<EpochRecord> decoded = wire::DecodeRecord<EpochRecord>(kRecordType, *raw);
+  if (decoded.ok()) return std::move(*decoded);
+  LogError("group ", group, ": its record in the store cannot be read and is replaced from what ",
+           "its members report; the bytes are kept in ", Key(group, "unreadable"), ": ",
+           decoded.error().message);
+  (void)store_->Put(Key(group, "unreadable"), *raw, key_ttl_);
+  return std::nullopt;
+}
+
+void GroupService::Close(const std::string& group) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return;
+  loop_->Cancel(it->second->timer);
+  groups_.erase(it);
+  metrics::Remove(metrics::Id::kGroupMembers, group);
+  CountParked();
+  (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
+}
+
+// Puts back what the store has lost: the record, and the term, which must not start over while
+// members remember a higher one.
+void GroupService::Refresh() {
+  for (const auto& [group, entry] : groups_) {
+    if (!entry->coordinator || !entry->coordinator->record() || !entry->raw) continue;
+    // Against the same value: what another coordinator has written since stays as it is.
+    (void)store_lane_->Post([this, key = Key(group, "record"), term_key = Key(group, "term"),
+                             bytes = *entry->raw, term = entry->options.term] {
+      const Status same = store_->CompareAndSet(key, bytes, bytes, key_ttl_);
+      if (!same.ok() && same.error().code == ErrorCode::kConflict)
+        (void)store_->CompareAndSet(key, std::nullopt, bytes, key_ttl_);
+      (void)store_->CompareAndSet(term_key, std::nullopt, std::to_string(term), key_ttl_);
+    });
+  }
+}
+
+void GroupService::CountParked() const {
+  metrics::Set(metrics::Id::kGroupsParked,
+               static_cast<double>(std::count_if(groups_.begin(), groups_.end(), [](const auto& g) {
+                 const Coordinator* c = g.second->coordinator.get();
+                 return c != nullptr && c->phase() == GroupPhase::kParked;
+               })));
+}
+
+void GroupService::OnReport(const std::string& group, const Report& report) {
+  Feed(group, ReportReceived{report});
+}
+void GroupService::OnDeath(const std::string& group, const MemberId& id,
+                           const std::string& reason) {
+  if (trace::On()) trace::Instant("death noticed", {{"member", id.ToString()}, {"how", reason}});
+  Feed(group, MemberDied{id, reason});
+}
+void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
+  Feed(group, DrainRequested{id, reason});
+}
+void GroupService::BeginTraining(const std::string& group, const TrainingBegins& training) {
+  Feed(group, training);
+}
+
+void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
+  Feed(group, LimitsChanged{min_members});
+}
+
+void GroupService::SetOrder(const std::string& group, std::vector<std::string> order) {
+  Feed(group, OrderChanged{std::move(order)});
+}
+
+const Coordinator* GroupService::Find(const std::string& group) const {
+  const auto it = groups_.find(group);
+  return it == groups_.end() ? nullptr : it->second->coordinator.get();
+}
+
+void GroupService::Feed(const std::string& group, const CoordinatorEvent& event) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return;
+  Entry& entry = *it->second;
+  if (!entry.coordinator) {
+    // The oldest may go: members repeat what they have to say.
+    if (entry.early.size() >= kEarlyEventsMax) entry.early.pop_front();
+    entry.early.push_back(event);
+    return;
+  }
+  if (entry.due != Time::Never() && loop_->Now() > entry.due + EventLoop::kStoppedFrom) {
+    const Resumed resumed{loop_->Now() - std::exchange(entry.due, Time::Never())};
+    LogWarning("group ", group, ": the head was stopped for ", ToMilliseconds(resumed.stopped),
+               " ms; it does not count as silence of the members");
+    Feed(group, resumed);
+    return Feed(group, event);
+  }
+  const GroupPhase before = entry.coordinator->phase();
+  const CoordinatorDecision decision = entry.coordinator->Step(loop_->Now(), event);
+  if (trace::On() && entry.coordinator->phase() != before) {
+    trace::Enter("group " + group, GroupPhaseName(entry.coordinator->phase()),
+                 {{"why", decision.reason}});
+  }
+  if (!decision.reason.empty()) LogInfo("group ", group, ": ", decision.reason);
+  if (entry.coordinator->phase() != before) CountParked();
+  for (const CoordinatorAction& action : decision.actions) Act(entry, action);
+  if (!groups_.contains(group)) return;  // An action's callback closed it.
+  if (entry.unsettled) CheckSettled(entry);
+  Arm(entry);
+}
+
+void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
+  if (const auto* a = std::get_if<SendCommand>(&action)) {
+    entry.callbacks.send(a->to, a->command);
+  } else if (const auto* a = std::get_if<PersistRecord>(&action)) {
+    Persist(entry, *a);
+  } else if (const auto* a = std::get_if<FenceMember>(&action)) {
+    entry.callbacks.fence(a->id, a->reason);
+  } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
+    entry.unsettled = true;
+    if (trace::On()) {
+      trace::Complete(
+          "epoch " + std::to_string(a->view.epoch), loop_->Now() - a->took,
+          {{"reason", a->view.reason}, {"size", static_cast<int64_t>(a->view.members.size())}},
+          "epochs of " + entry.name);
+    }
+    const char* cause = EpochCauseName(a->cause);
+    metrics::Add(metrics::Id::kGroupEpochs, 1, cause);
+    metrics::Observe(metrics::Id::kGroupRecovery, a->took, cause);
+    metrics::Set(metrics::Id::kGroupMembers, static_cast<double>(a->view.members.size()),
+                 entry.name);
+    entry.planned = a->planned;
+    entry.callbacks.activated(*a);
+    // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
+    EpochAddresses addresses{a->view, entry.coordinator->members()};
+    (void)store_lane_->Post([this, key = Key(entry.name, "epoch/" + std::to_string(a->view.epoch)),
+                             bytes = wire::Encode(kAddressesType, addresses)] {
+      (void)store_->Put(key, bytes, kEpochKeyTtl);
+    });
+  } else if (const auto* a = std::get_if<GroupStalled>(&action)) {
+    metrics::Add(metrics::Id::kGroupStalls, 1, a->removed ? "yes" : "no");
+    if (trace::On()) trace::Instant("stall", {{"operation", a->operation}});
+    entry.callbacks.stalled(*a);
+  } else if (const auto* a = std::get_if<GroupUnreachable>(&action)) {
+    LogWarning("group ", entry.name, ": ", a->reason);
+    if (entry.callbacks.unreachable) entry.callbacks.unreachable(*a);
+  } else if (const auto* a = std::get_if<GroupParked>(&action)) {
+    entry.callbacks.parked(a->reason);
+  } else if (const auto* a = std::get_if<GroupFailed>(&action)) {
+    entry.callbacks.failed(a->reason);
+  } else if (std::holds_alternative<GroupEnded>(action)) {
+    entry.callbacks.ended();
+  } else if (std::holds_alternative<Deposed>(action)) {
+    entry.callbacks.failed("another head took the group over");
+  }
+}
+
+void GroupService::Persist(Entry& entry, const PersistRecord& request) {
+  const std::string group = entry.name;
+  (void)store_lane_->Post([this, group, raw = entry.raw, request, alive = alive_, loop = loop_] {
+    const trace::Span span("persist epoch");
+    const std::string key = Key(group, "record");
+    std::optional<std::string> held = wire::Encode(kRecordType, request.record);
+    const Status status = store_->CompareAndSet(key, raw, *held, key_ttl_);
+    StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
+    if (answer.code == ErrorCode::kConflict) {
+      Result<std::optional<std::string>> actual = store_->Get(key);
+      if (!actual.ok()) {
+        answer.code = actual.error().code;
+      } else {
+        held = std::move(*actual);
+        answer.actual = DecodeOrKeepAside(group, held);
+      }
+    }
+    loop->Post([this, alive, group, answer = std::move(answer), held = std::move(held)] {
+      if (!*alive) return;
+      const bool known = answer.code == ErrorCode::kOk || answer.code == ErrorCode::kConflict;
+      if (const auto it = groups_.find(group); known && it != groups_.end()) it->second->raw = held;
+      Feed(group, answer);
+    });
+  });
+}
+
+void GroupService::CheckSettled(Entry& entry) {
+  const View& view = entry.coordinator->view();
+  uint64_t longest = 0;
+  size_t known = 0;
+  for (const Report& r : entry.coordinator->members()) {
+    if (r.state != MemberState::kActive || r.epoch != view.epoch) continue;
+    longest = std::max(longest, r.pause_us);
+    ++known;
+  }
+  if (known < view.members.size() && entry.coordinator->phase() == GroupPhase::kActive) return;
+  entry.unsettled = false;
+  metrics::Observe(metrics::Id::kGroupPause, microseconds(longest), entry.planned ? "yes" : "no");
+  entry.callbacks.settled(view, microseconds(longest));
+}
+
+void GroupService::Arm(Entry& entry) {
+  loop_->Cancel(entry.timer);
+  const Time next = entry.coordinator->NextDeadline();
+  entry.due = next == Time::Never() ? next : std::max(next, loop_->Now() + microseconds(500));
+  if (next == Time::Never()) return;
+  entry.timer = loop_->CallAt(entry.due, [this, group = entry.name] { Feed(group, Tick{}); });
+}
+
+}  // namespace troupe::groups

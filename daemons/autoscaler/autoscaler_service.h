@@ -1,0 +1,61 @@
+// AutoscalerService: the shell around the autoscaler's pure parts. Every step plays the notices,
+// compares the nodes that the provider lists with those that the head knows, asks the policy, and
+// carries out what it says.
+//
+// Thread: one; a step blocks as long as the provider and `cluster` do.
+// Invariant: one line is said per event, and the policy's reason only when it changed.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "autoscaler/cluster_config.h"
+#include "autoscaler/fleet.h"
+#include "autoscaler/node_provider.h"
+#include "autoscaler/policy.h"
+#include "daemons/protocol/job_events.h"
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe::daemons {
+
+struct AutoscalerSeams {
+  NodeProvider* provider = nullptr;
+  NoticeSource* notices = nullptr;
+  // What the head knows; an error means "not now", and the step goes on with what was known.
+  std::function<Result<ClusterState>()> cluster;
+  // Makes the node drain: its workers move, and it is gone after `left`.
+  std::function<Status(const std::string& node, const std::string& reason, Duration left)> drain;
+  // The node is gone; whatever belonged to it can go.
+  std::function<void(const std::string& node)> gone;
+  std::function<void(const std::string& line)> say;
+};
+
+class AutoscalerService {
+ public:
+  AutoscalerService(const ClusterConfig& config, std::string token_prefix, AutoscalerSeams seams);
+
+  // One turn. Returns when the next one is due at the latest.
+  Time Step(Time now);
+  // Ends all nodes; true when none is listed any more. Call until then.
+  bool End();
+
+ private:
+  void TakeNotices(Time now);
+  void Observe(Time now);
+  void Act(Time now, const Action& action);
+  void SayChanges();
+
+  const Duration tick_;
+  AutoscalerSeams seams_;
+  AutoscalerPolicy policy_;
+  Fleet fleet_;
+  Demand demand_;
+  std::map<std::string, NodePhase> said_;  // What was said of each node last.
+  std::string reason_;
+  bool ran_ = false;  // The training was seen to run.
+  std::string trouble_;
+};
+
+}  // namespace troupe::daemons

@@ -1,0 +1,243 @@
+// troupe-autoscaler: a cluster from a YAML file. Starts a private Redis and head, holds the nodes
+// that the file asks for, runs the training command, and exits with its exit code. Wiring only.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "autoscaler/process_provider.h"
+#include "daemons/autoscaler/autoscaler_service.h"
+#include "daemons/autoscaler/session.h"
+#include "daemons/client/driver_client.h"
+#include "runtime/log.h"
+#include "runtime/metrics.h"
+#include "runtime/signals.h"
+
+namespace {
+
+using namespace troupe;
+namespace fs = std::filesystem;
+
+constexpr Duration kClusterLimit = seconds(2);
+constexpr Duration kTrainingGrace = daemons::kSessionGrace + daemons::kSessionKillLimit;
+constexpr Duration kNodesGrace = seconds(3);
+
+// Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
+constexpr const char* kEntrypointProgram = R"py(
+import importlib, json, os, sys
+import troupe
+sys.path.insert(0, os.getcwd())
+module, _, name = sys.argv[1].partition(":")
+function = getattr(importlib.import_module(module), name)
+with troupe.Executor(**json.loads(sys.argv[2])) as executor:
+    executor.run(function)
+)py";
+
+void Say(const std::string& line) { std::cout << "troupe: " << line << std::endl; }
+
+// Directories of the nodes: short names, since a socket's path has at most 107 bytes.
+class NodeDirs {
+ public:
+  explicit NodeDirs(std::string root) : root_(std::move(root)) {}
+
+  Result<std::string> Make(const std::string& id) {
+    const std::string dir = root_ + "/n" + std::to_string(++last_);
+    if (::mkdir(dir.c_str(), 0700) != 0)
+      return Error{ErrorCode::kResourceExhausted,
+                   "cannot create " + dir + ": " + std::strerror(errno)};
+    dirs_[id] = dir;
+    return dir;
+  }
+  // Puts the notice where the node looks; whole or not at all.
+  Status Notice(const std::string& id, const std::string& reason, Duration left) const {
+    const auto found = dirs_.find(id);
+    if (found == dirs_.end()) return Error{ErrorCode::kNotFound, "no node " + id};
+    const std::string path = found->second + "/notice";
+    std::ofstream out(path + ".new");
+    out << reason << "\n" << std::max(0.0, ToMilliseconds(left) / 1000) << "\n";
+    out.close();
+    if (!out.good() || ::rename((path + ".new").c_str(), path.c_str()) != 0)
+      return Error{ErrorCode::kResourceExhausted,
+                   "cannot write " + path + ": " + std::strerror(errno)};
+    return Status::Ok();
+  }
+  void Remove(const std::string& id) {
+    const auto found = dirs_.find(id);
+    if (found == dirs_.end()) return;
+    std::error_code ignored;
+    fs::remove_all(found->second, ignored);
+    dirs_.erase(found);
+  }
+
+ private:
+  const std::string root_;
+  std::map<std::string, std::string> dirs_;
+  int last_ = 0;
+};
+
+std::string Number(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+Result<SpawnOptions> NodeCommand(const ClusterConfig& config, const std::string& bin_dir,
+                                 const std::string& head, NodeDirs& dirs, const std::string& id,
+                                 const std::string& pool) {
+  const PoolSpec* spec = config.FindPool(pool);
+  if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
+  Result<std::string> dir = dirs.Make(id);
+  if (!dir.ok()) return dir.error();
+  SpawnOptions node;
+  node.argv = {
+      bin_dir + "/troupe-node", "--head",         head,         "--name",     id, "--run-dir", *dir,
+      "--notice-file",          *dir + "/notice", "--log-file", *dir + "/log"};
+  for (const auto& [name, amount] : spec->resources.ToMap()) {
+    node.argv.insert(node.argv.end(), {"--resource", name + "=" + Number(amount)});
+  }
+  for (const auto& [name, value] : spec->labels) {
+    node.argv.insert(node.argv.end(), {"--label", name + "=" + value});
+  }
+  node.env = config.training.env;  // Workers inherit it from their node.
+  node.output_path = *dir + "/out";
+  return node;
+}
+
+// `folder`: of the cluster file, from which its working directory counts.
+SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder,
+                             const std::string& address) {
+  const TrainingSpec& training = config.training;
+  SpawnOptions spawn;
+  spawn.argv = training.command;
+  if (!training.entrypoint.empty()) {
+    std::string resources;
+    for (const auto& [name, amount] : training.resources.ToMap())
+      resources += (resources.empty() ? "\"" : ", \"") + name + "\": " + Number(amount);
+    const std::string arguments =
+        "{\"min_workers\": " + std::to_string(std::max(1, config.limits.min_workers)) +
+        ", \"max_workers\": " + std::to_string(config.limits.max_workers) +
+        ", \"elastic_timeout\": " + Number(ToMilliseconds(training.elastic_timeout) / 1000) +
+        ", \"resources_per_worker\": {" + resources + "}}";
+    spawn.argv = {"python3", "-c", kEntrypointProgram, training.entrypoint, arguments};
+  }
+  if (!training.working_dir.empty())
+    spawn.argv.insert(spawn.argv.begin(),
+                      {"env", "--chdir=" + (folder / training.working_dir).string()});
+  spawn.env = training.env;
+  spawn.env["TROUPE_ADDRESS"] = address;
+  return spawn;
+}
+
+// The exit code for a shell.
+int CodeOf(const ExitInfo& info) { return info.signal != 0 ? 128 + info.signal : info.code; }
+
+int Run(const ClusterConfig& config, const fs::path& folder,
+        const daemons::DriverOptions& options) {
+  Result<std::unique_ptr<daemons::DriverClient>> connected =
+      daemons::DriverClient::Connect(options);
+  if (!connected.ok()) {
+    std::cerr << "troupe-autoscaler: " << connected.error().message << "\n";
+    return 1;
+  }
+  daemons::DriverClient& client = **connected;
+  SteadyClock clock;
+  NodeDirs dirs(client.run_dir());
+  ProcessProviderOptions nodes;
+  nodes.schedule = SpotSchedule(config.schedule);
+  nodes.command = [&](const std::string& id, const std::string& pool) {
+    return NodeCommand(config, options.bin_dir, client.address(), dirs, id, pool);
+  };
+  ProcessProvider provider(&clock, std::move(nodes));
+  daemons::AutoscalerSeams seams;
+  seams.provider = &provider;
+  seams.notices = &provider;
+  seams.cluster = [&]() -> Result<daemons::ClusterState> {
+    const Result<std::string> json = client.ClusterJson(kClusterLimit);
+    return json.ok() ? daemons::ParseClusterState(*json) : json.error();
+  };
+  seams.drain = [&](const std::string& id, const std::string& why, Duration left) {
+    return dirs.Notice(id, why, left);
+  };
+  seams.gone = [&](const std::string& id) { dirs.Remove(id); };
+  seams.say = Say;
+  daemons::AutoscalerService service(config, RandomId() + "-", std::move(seams));
+
+  Say("cluster " + config.name + " at " + client.address());
+  ChildProcess training;
+  const SpawnOptions command = TrainingCommand(config, folder, client.address());
+  if (!command.argv.empty()) {
+    Result<ChildProcess> started = Spawn(daemons::InSession(command));
+    if (!started.ok()) {
+      std::cerr << "troupe-autoscaler: training: " << started.error().message << "\n";
+      return 1;
+    }
+    training = std::move(*started);
+  }
+  Time due = clock.Now();
+  const auto turn = [&] {
+    if (training.TryReap()) return true;
+    const Time now = clock.Now();
+    if (now >= std::min(due, provider.next_wake())) due = service.Step(now);
+    return false;
+  };
+  const StopCause cause = WaitForStop(-1, turn, std::min<Duration>(config.tick, milliseconds(50)));
+  int code = 130;
+  if (cause == StopCause::kSignal) {
+    Say("interrupted; ending the cluster");
+    training.Terminate(kTrainingGrace);
+  } else if (const auto info = training.TryReap()) {
+    Say("training " + info->ToString());
+    code = CodeOf(*info);
+  }
+  const Time deadline = clock.Now() + kNodesGrace;
+  while (!service.End() && clock.Now() < deadline) ::usleep(10'000);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  PrepareSignals();
+  if (argc > 2 && std::string(argv[1]) == daemons::kSessionFlag)
+    return daemons::RunSession({argv + 2, argv + argc});
+  CLI::App app{"Runs the training of a cluster file on the nodes that it asks for."};
+  std::string file;
+  daemons::DriverOptions options;
+  std::error_code ignored;
+  options.bin_dir = fs::read_symlink("/proc/self/exe", ignored).parent_path().string();
+  options.with_node = false;
+  app.add_option("file", file, "Cluster file (YAML)")->required();
+  app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
+  app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
+  app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
+  metrics::Endpoint metrics_at;
+  app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
+  app.add_option("--metrics-token-file", metrics_at.token_file,
+                 "Password of the user \"troupe\"; needed beyond the loopback interface");
+  CLI11_PARSE(app, argc, argv);
+  InitLogging("autoscaler", "");
+  if (!metrics_at.address.empty()) {
+    const Result<std::string> served = metrics::Serve(metrics_at);
+    if (!served.ok()) {
+      std::cerr << "troupe-autoscaler: " << served.error().message << "\n";
+      return 2;
+    }
+    Say("metrics at " + *served);
+  }
+  const Result<ClusterConfig> config = ReadClusterConfig(file);
+  if (!config.ok()) {
+    std::cerr << config.error().message << "\n";
+    return 2;
+  }
+  options.metrics_port = config->metrics_port;
+  return Run(*config, fs::absolute(file, ignored).parent_path(), options);
+}

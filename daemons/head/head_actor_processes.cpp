@@ -1,0 +1,298 @@
+// What HeadActors knows of the processes of actors, and of the nodes that run them.
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "daemons/head/head_actors.h"
+#include "daemons/protocol/actor_lease.h"
+#include "runtime/log.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+
+using actors::ActorState;
+using sched::LeaseRequest;
+
+namespace {
+
+constexpr Duration kEndGrace = seconds(3);   // From the word to leave to the order to kill.
+constexpr Duration kKillTime = seconds(1);   // Between two such orders.
+constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
+
+}  // namespace
+
+// ---- processes ----
+
+void HeadActors::End(const std::string& name, const std::string& reason) {
+  const auto it = processes_.find(name);
+  if (it == processes_.end()) return;
+  Process& process = it->second;
+  if (process.gone_by != Time::Never()) return;
+  process.gone_by = Now() + kEndGrace;
+  if (process.hello)
+    (void)seams_.transport->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
+  seams_.kill(process.node, name, process.hello ? SIGTERM : SIGKILL, reason);
+}
+
+bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
+  const auto it = processes_.find(hello.process);
+  if (it == processes_.end()) {
+    if (!hello.job.starts_with(kActorLease)) return false;
+    // Of a life that is over, or its node has not told of it yet: that decides.
+    return true;
+  }
+  Process& process = it->second;
+  process.hello = true;
+  process.pid = hello.pid;
+  if (process.gone_by != Time::Never()) {
+    (void)seams_.transport->Send(
+        from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its actor has ended"}));
+    return true;
+  }
+  if (hello.job.empty()) {
+    Assign(hello.process);
+    return true;
+  }
+  loads_.Done(hello.process);
+  if (hello.address.endpoint.empty()) return true;
+  actors::DirectoryActions actions;
+  if (process.booked)
+    seams_.schedule(sched::Confirm{LeaseOf(process.actor, process.incarnation), process.node});
+  directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
+  Do(actions);
+  return true;
+}
+
+// A process gives a result only if its actor could not be made.
+bool HeadActors::OnWorkerResult(const WorkerResult& result) {
+  const auto it = processes_.find(result.process);
+  if (it == processes_.end()) return result.job.starts_with(kActorLease);
+  Result<actors::ActorSaved> failure =
+      wire::Decode<actors::ActorSaved>(actors::kFrameActorSaved, result.payload);
+  const Error why = failure.ok() && !failure->error.empty()
+                        ? actors::FromChain(failure->error)
+                        : Error{ErrorCode::kUserError, "the actor could not be made"};
+  (void)seams_.transport->Send(result.process,
+                               wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
+  it->second.gone_by = std::min(it->second.gone_by, Now() + kEndGrace);
+  actors::DirectoryActions actions;
+  directory_.Died(Now(), it->second.actor, it->second.incarnation, why, true, actions);
+  Do(actions);
+  return true;
+}
+
+bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
+  const auto it = processes_.find(exited.process);
+  if (it == processes_.end()) return false;
+  const std::string its = "its process ";
+  std::string how = exited.how.starts_with(its) ? exited.how : its + exited.how;
+  const std::string tail =
+      exited.last_lines.empty() ? it->second.last_error : exited.last_lines.back();
+  if (exited.reaped && exited.code != 0 && !tail.empty()) how += "; it printed last: " + tail;
+  const Process process = it->second;
+  if (exited.reaped) {
+    loads_.Done(exited.process);
+    processes_.erase(it);
+    TellProcess(exited.process);
+    // First its room, so that its next life may have it.
+    seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
+  }
+  actors::DirectoryActions actions;
+  directory_.Died(Now(), process.actor, process.incarnation,
+                  Error{ErrorCode::kPeerGone, Named(process.actor, process.node) + ": " + how},
+                  false, actions);
+  Do(actions);
+  return true;
+}
+
+bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
+  const auto it = processes_.find(output.process);
+  if (it == processes_.end()) return false;
+  if (output.is_stderr && !output.lines.empty()) it->second.last_error = output.lines.back();
+  const actors::PlacedActor* actor = directory_.Find(it->second.actor);
+  if (actor == nullptr || actor->spec.detached) return true;  // Its node keeps the file.
+  TellOutput(actor->spec.owner, {it->second.actor, actor->spec.type, it->second.node,
+                                 it->second.pid, output.is_stderr, output.lines, output.dropped});
+  return true;
+}
+
+// An owner that does not take what comes to it, falls silent; it is sent no more then.
+void HeadActors::TellOutput(const std::string& owner, actors::ActorOutput output) {
+  const auto peer = owner_peers_.find(owner);
+  if (peer == owner_peers_.end()) return;
+  OwnerOutput& told = outputs_[owner];
+  if (told.bytes >= kOwnerOutputBytes) {
+    told.dropped += output.lines.size() + output.dropped;
+    return;
+  }
+  output.dropped += std::exchange(told.dropped, 0);
+  const std::string frame = wire::Encode(actors::kFrameActorOutput, output);
+  told.bytes += frame.size();
+  (void)seams_.transport->Send(peer->second, frame);
+}
+
+// As people are told of it: its type, its id and where it was.
+std::string HeadActors::Named(const std::string& id, const std::string& node) const {
+  const actors::PlacedActor* actor = directory_.Find(id);
+  return (actor == nullptr ? "actor" : actor->spec.type) + " " + id + " on node " + node;
+}
+
+void HeadActors::Gone(const std::string& process, const std::string& how) {
+  (void)OnWorkerExited(WorkerExited{process, true, how, -1, {}});
+}
+
+// The order to start it never arrived: that is nobody's death.
+void HeadActors::OrderLost(const std::string& name) {
+  const Process process = processes_.at(name);
+  processes_.erase(name);
+  LogWarning("the order to start ", Named(process.actor, process.node), " was lost");
+  seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
+  actors::DirectoryActions actions;
+  directory_.Lost(Now(), process.actor, process.incarnation,
+                  Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
+  Do(actions);
+}
+
+// ---- nodes ----
+
+void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers) {
+  answers_[hello.node] = answers;
+  std::set<std::string> listed;
+  for (const RunningWorker& w : hello.workers) {
+    const auto [id, incarnation] = OfLease(w.job);
+    if (id.empty()) continue;
+    listed.insert(w.process);
+    const actors::PlacedActor* actor = directory_.Find(id);
+    const bool unknown = !processes_.contains(w.process) && actor != nullptr && !w.ended &&
+                         actor->life.incarnation == incarnation &&
+                         actor->life.state == ActorState::kPending;
+    if (unknown) {  // The head before had ordered it, and no time to note that.
+      actors::DirectoryActions actions;
+      directory_.Placed(Now(), id, incarnation, hello.node, w.process, actions);
+      waiting_.erase(w.job);
+      Do(actions);
+    }
+    const bool current = actor != nullptr && !actor->dead() &&
+                         actor->life.incarnation == incarnation && actor->life.process == w.process;
+    auto it = processes_.find(w.process);
+    if (it == processes_.end()) {  // From before a restart of ours.
+      it = processes_.emplace(w.process, Process{}).first;
+      it->second.actor = id;
+      it->second.incarnation = incarnation;
+      it->second.node = hello.node;
+      it->second.pid = w.pid;
+      it->second.booked = true;
+      it->second.room = w.room;
+      if (current) Claim(*actor, it->second);
+      if (!current) it->second.gone_by = Now();
+    }
+    if (w.pid > 0) it->second.pid = w.pid;
+    it->second.listed = true;
+    if (w.ended) {
+      (void)OnWorkerExited(WorkerExited{w.process, false, "has ended", 0, {}});
+    } else if (Now() >= it->second.gone_by) {
+      it->second.gone_by = Now() + kKillTime;
+      seams_.kill(hello.node, w.process, SIGKILL, "it should have ended");
+    }
+  }
+  std::vector<std::string> lost;
+  for (const auto& [name, process] : processes_) {
+    const bool known = process.node == hello.node && heard > process.order;
+    if (known && !listed.contains(name)) lost.push_back(name);
+  }
+  for (const std::string& name : lost) {
+    const Process& process = processes_.at(name);
+    const bool began = process.hello || process.listed;
+    began ? Gone(name, "is not on its node any more") : OrderLost(name);
+  }
+  Confirm(&hello, heard);
+}
+
+void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
+  Result<LeaseRequest> request = LeaseFor(actor.spec, process.incarnation);
+  if (!request.ok()) return;
+  seams_.schedule(sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
+}
+
+// After a restart: who is said to live on a node that does not list it is gone; so is, when the
+// time is up, whose node has not been heard. Unless it is only the order to start it that was
+// lost with the head that gave it: a node that lived on tells who has ended there, and has what
+// that head sent, or never will, when it has an answer of ours.
+void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
+  if (confirm_by_ == Time::Never()) return;
+  const bool over = Now() >= confirm_by_;
+  if (hello != nullptr && heard == 0 && !hello->heard.head.empty()) survivors_.insert(hello->node);
+  const bool survivor = hello != nullptr && survivors_.contains(hello->node);
+  struct Missing {
+    std::string id;
+    uint64_t incarnation;
+    bool order_lost;
+    auto operator<=>(const Missing&) const = default;
+  };
+  std::vector<Missing> missing;
+  bool asks = false;  // A node will say more in its next hello.
+  for (const auto& [id, actor] : directory_.actors()) {
+    const actors::ActorLife& life = actor.life;
+    if (actor.dead() || life.process.empty() || processes_.contains(life.process)) continue;
+    const bool here = hello != nullptr && life.node == hello->node;
+    const bool order_lost = here && survivor && life.state == ActorState::kStarting &&
+                            hello->all_ended &&
+                            std::ranges::find(hello->ended, life.process) == hello->ended.end();
+    if (order_lost && heard == 0 && !over) continue;
+    asks = asks || (life.state == ActorState::kStarting && survivors_.contains(life.node));
+    if (over || here) missing.push_back({id, life.incarnation, order_lost});
+  }
+  if (over && asks && hello == nullptr && !std::exchange(asked_longer_, true)) {
+    confirm_by_ = Now() + kNextHello;
+    return;
+  }
+  if (over) {
+    confirm_by_ = Time::Never();
+    survivors_.clear();
+    for (const std::string& process : feed_.Followed(actors::kProcessPrefix))
+      feed_.Changed(process);
+  }
+  std::sort(missing.begin(), missing.end());
+  for (const Missing& one : missing) {
+    const std::string name = Named(one.id, directory_.Find(one.id)->life.node);
+    actors::DirectoryActions actions;
+    if (one.order_lost) {
+      LogWarning("the order to start ", name, " was lost with the head that gave it");
+      directory_.Lost(Now(), one.id, one.incarnation,
+                      Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
+    } else {
+      directory_.Died(
+          Now(), one.id, one.incarnation,
+          Error{ErrorCode::kPeerGone, name + ": it was gone when the head was restarted"}, false,
+          actions);
+    }
+    Do(actions);
+  }
+}
+
+bool HeadActors::Unconfirmed() {
+  if (confirm_by_ == Time::Never() || Now() >= confirm_by_) return false;
+  return std::ranges::any_of(directory_.actors(), [&](const auto& entry) {
+    const actors::PlacedActor& actor = entry.second;
+    return !actor.dead() && !actor.life.process.empty() && !processes_.contains(actor.life.process);
+  });
+}
+
+void HeadActors::OnNodeGone(const std::string& node, const std::string& how) {
+  std::vector<std::string> lost;
+  for (const auto& [name, process] : processes_) {
+    if (process.node == node) lost.push_back(name);
+  }
+  std::sort(lost.begin(), lost.end());
+  for (const std::string& name : lost) Gone(name, "is lost: node " + node + " is " + how);
+  answers_.erase(node);
+}
+
+void HeadActors::OnNodeDrain(const std::string& node, const std::string& reason,
+                             const std::function<bool(const std::string& actor)>& elsewhere) {
+  actors::DirectoryActions actions;
+  directory_.Drain(Now(), node, "node " + node + " is drained: " + reason, actions, elsewhere);
+  Do(actions);
+}
+
+}  // namespace troupe::daemons

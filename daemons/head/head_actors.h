@@ -1,0 +1,184 @@
+// HeadActors: the placed actors of the cluster, around the directory: where they get processes,
+// who is told of them, what is kept in the store.
+//
+// Thread: the head's loop, but for the constructor.
+// Owns: nothing that a call needs: while there is no head, actors go on and their callers reach
+// them.
+// Limits: kFollowersMax; kOwnerLease of silence ends what an owner has not detached.
+#pragma once
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/directory.h"
+#include "daemons/head/actor_feed.h"
+#include "daemons/head/records.h"
+#include "daemons/head/state_loads.h"
+#include "daemons/head/state_saves.h"
+#include "daemons/protocol/actor_lease.h"
+#include "daemons/protocol/messages.h"
+#include "runtime/blocking_lane.h"
+#include "runtime/store.h"
+#include "runtime/transport.h"
+#include "scheduler/scheduler.h"
+
+namespace troupe::daemons {
+
+struct HeadActorsOptions {
+  Duration owner_lease = seconds(15);   // An actor that nobody knows is gone when silent so long.
+  Duration confirm_grace = seconds(5);  // After a restart, for processes to be heard.
+  Duration key_ttl = seconds(24 * 3600);
+};
+
+// Of what their actors print, sent to an owner between two of its words.
+inline constexpr size_t kOwnerOutputBytes = 512 << 10;
+
+class HeadActors {
+ public:
+  // What it asks of the head that it is part of.
+  struct Seams {
+    Transport* transport = nullptr;
+    BlockingLane* store_lane = nullptr;
+    Store* store = nullptr;
+    Records* records = nullptr;
+    // What comes of it is told by OnGranted and its like, perhaps before this returns.
+    std::function<void(const SchedulerEvent& event)> schedule;
+    std::function<void(const std::string& node, const StartWorker& start)> launch;
+    std::function<void(const std::string& node, const std::string& process, int signal,
+                       const std::string& reason)>
+        kill;
+    // Something has changed about the actor.
+    std::function<void(const std::string& actor)> actor_changed;
+    // What else the owner has is to go.
+    std::function<void(const std::string& owner)> owner_gone;
+    // Why an owner that was heard then, and is no actor, is given up; nothing if it is not.
+    std::function<std::optional<std::string>(const std::string& owner, Time heard)> owner_lost;
+  };
+
+  HeadActors(Seams seams, HeadActorsOptions options, std::string log);
+  ~HeadActors();
+  // From the store; before anything else.
+  void Restore(const std::map<std::string, std::string>& records);
+
+  // True if the frame is of actors.
+  bool OnFrame(const std::string& from, const std::string& frame);
+  // Of processes: true if it is one of an actor's.
+  bool OnWorkerHello(const std::string& from, const WorkerHello& hello);
+  bool OnWorkerResult(const WorkerResult& result);
+  bool OnWorkerExited(const WorkerExited& exited);
+  bool OnWorkerOutput(const WorkerOutput& output);
+  // A node's word of what it runs. `heard`: the last answer of ours it had got; `answers`: what was
+  // sent to it by now.
+  void OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers);
+  void OnNodeGone(const std::string& node, const std::string& how);
+  // `elsewhere` says which actors somebody else takes care of.
+  void OnNodeDrain(const std::string& node, const std::string& reason,
+                   const std::function<bool(const std::string& actor)>& elsewhere);
+  // The scheduler's word on leases that begin with kActorLease.
+  void OnGranted(const sched::Granted& granted);
+  void OnRevoked(const sched::Revoked& revoked);
+  void OnRefused(const sched::Refused& refused);
+  // Some of those that wait for a place, in turn; and why they do. `never`: it will not change.
+  [[nodiscard]] std::vector<std::string> TakeWaiting(size_t limit);
+  void SetReason(const std::string& lease, const std::string& reason, bool never);
+  // After a restart: whether it is not known yet of all that had a place whether they live.
+  [[nodiscard]] bool Unconfirmed();
+  void OnTick();
+  void OnStopped(Duration stopped);  // The head was stopped for so long.
+  // It has something that goes with it; from now on its silence matters.
+  void Own(const std::string& owner) { owners_[owner] = Now(); }
+  // And where it is told what its actors print.
+  void OwnFrom(const std::string& owner, const std::string& peer) {
+    Own(owner);
+    owner_peers_[owner] = peer;
+  }
+  // Members of a group, with room for `at_least` of them at once if that is not 0. Again is no
+  // error.
+  [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least);
+  void EndActor(const std::string& actor, const std::string& reason);
+  // Its process lets it finish what it does, and ends then.
+  void TellToLeave(const std::string& actor, const std::string& reason);
+  void OwnerGone(const std::string& owner, const std::string& reason);
+  void RefreshKeys();
+  [[nodiscard]] int64_t PidOf(const std::string& process) const {
+    const auto it = processes_.find(process);
+    return it == processes_.end() ? 0 : it->second.pid;
+  }
+  [[nodiscard]] const actors::PlacedActor* ActorOf(const std::string& process) const {
+    const auto it = processes_.find(process);
+    return it == processes_.end() ? nullptr : directory_.Find(it->second.actor);
+  }
+  [[nodiscard]] const actors::Directory& directory() const { return directory_; }
+
+ private:
+  struct Process {
+    std::string actor;
+    uint64_t incarnation = 0;
+    std::string node;
+    int64_t pid = 0;
+    bool hello = false;
+    bool listed = false;  // Its node has told of it.
+    bool booked = false;  // The scheduler knows of it.
+    WorkerRoom room;
+    // Answers sent to its node when it was ordered; not yet: none is enough.
+    uint64_t order = std::numeric_limits<uint64_t>::max();
+    Time gone_by = Time::Never();  // It is to have ended by then.
+    std::string last_error;        // What it printed last.
+  };
+
+  void Do(const actors::DirectoryActions& actions);
+  void Request(const std::string& actor, uint64_t incarnation);
+  void Launch(const std::string& process, const StartWorker& start);
+  void Assign(const std::string& process);
+  void Give(const std::string& process, std::string saved);
+  void Keep(const std::string& actor, bool spec);
+  void End(const std::string& process, const std::string& reason);
+  void Gone(const std::string& process, const std::string& how);
+  void OrderLost(const std::string& process);
+  [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
+  [[nodiscard]] actors::Whereabouts Where(const std::string& followed) const;
+  void TellProcess(const std::string& process);
+  void Confirm(const NodeHello* hello, uint64_t heard);
+  void Claim(const actors::PlacedActor& actor, const Process& process);
+  void OnCreate(const std::string& from, const actors::CreateActor& create);
+  void OnRequest(const std::string& from, const actors::ActorRequest& request);
+  void OnOffer(const std::string& from, const actors::OfferState& offer);
+  void OnSave(const std::string& from, actors::SaveActor save);
+  // Why this state will never be kept.
+  [[nodiscard]] Status MayKeep(const std::string& actor, uint64_t incarnation, size_t bytes) const;
+  void OnFollow(const std::string& from, const actors::FollowActors& follow);
+  void AnswerWhenKept(const std::string& to, actors::ActorAnswer answer);
+  void TellOutput(const std::string& owner, actors::ActorOutput output);
+  [[nodiscard]] Time Now() { return seams_.transport->loop().Now(); }
+
+  const Seams seams_;
+  const HeadActorsOptions options_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  actors::Directory directory_;
+  ActorFeed feed_;
+  std::unordered_map<std::string, Process> processes_;
+  std::map<std::string, uint64_t> answers_;         // By node: sent to it, with its last hello.
+  std::set<std::string> survivors_;                 // Nodes that knew the head before.
+  std::map<std::string, Time> ended_;               // Processes, for kDeadKept.
+  std::set<std::string> waiting_;                   // Leases.
+  std::string last_waiting_;                        // Up to which TakeWaiting has come.
+  std::map<std::string, Time> owners_;              // When they were heard last.
+  std::map<std::string, std::string> owner_peers_;  // Where they are told what their actors print.
+  struct OwnerOutput {
+    size_t bytes = 0;  // Sent since the owner was heard.
+    uint64_t dropped = 0;
+  };
+  std::map<std::string, OwnerOutput> outputs_;  // By owner.
+  StateSaves saves_;
+  StateLoads loads_;
+  std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
+  Time confirm_by_ = Time::Never();
+  bool asked_longer_ = false;  // One more hello than there was time for.
+};
+
+}  // namespace troupe::daemons

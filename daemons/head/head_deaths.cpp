@@ -1,0 +1,142 @@
+// What HeadService does when a worker dies: the group goes on, the driver is told why, and a next
+// life is started, later and later, or the run fails with the cause.
+#include <algorithm>
+#include <sstream>
+
+#include "daemons/head/head_service.h"
+#include "runtime/metrics.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr const char* kKilled = "signal SIGKILL";  // As a node tells it.
+
+}  // namespace
+
+void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cause) {
+  std::ostringstream forced;
+  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
+         << " s after it was asked to leave";
+  const std::string how = worker.overdue ? forced.str() : cause;
+  const bool was_starting = worker.status() == WorkerState::kStarting;
+  const bool had_finished = worker.status() == WorkerState::kFinished;
+  const bool was_draining = worker.status() == WorkerState::kDraining;
+  const WorkerStatus status = StatusOf(job, worker);
+  if (had_finished) return CheckResult(job, worker);
+  worker.state = static_cast<uint8_t>(WorkerState::kDead);
+  groups_.OnDeath(job.spec.job, worker.member(), how);
+  if (job.done()) return;
+  // Told when its node has reaped it and says why it ended.
+  if (job.epoch_pending && RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+  job.deaths[worker.process] = {worker, status, was_draining ? "drained" : "died", was_starting,
+                                Now() + kCauseGrace};
+  if (!was_draining && !worker.fenced) BackOff(job, worker);
+  if (worker.overdue) TellDeath(job, {worker.process, true, how, -1, {}}, true);
+  Save(job);
+  FinishIfDone(job);
+  if (job.done()) return;
+  // The survivors get the machine to themselves first: the replacement can only join when they are
+  // active again, and its start would slow that down.
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  const groups::GroupPhase phase = group == nullptr ? groups::GroupPhase::kForming : group->phase();
+  if (phase == groups::GroupPhase::kPersisting || phase == groups::GroupPhase::kPreparing ||
+      phase == groups::GroupPhase::kLinking) {
+    job.quiet_until = Now() + kReformQuiet;
+    transport_->loop().CallAfter(kReformQuiet, [this, name = job.spec.job, alive = alive_] {
+      if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
+    });
+  }
+  Fill(job);
+}
+
+// The process of one that has finished is no longer needed if its result is here. It is not if it
+// was told to the head before this one, and is too large to be kept.
+void HeadService::CheckResult(Job& job, const JobWorker& worker) {
+  const std::string member = worker.member().ToString();
+  if (job.done() || job.results.contains(member)) return;
+  End(job, "failed",
+      "the result of " + member +
+          " is lost: it was with the head that has ended, and its worker has ended too");
+}
+
+// A worker that dies again and again before it has settled is given less and less of the machine.
+void HeadService::BackOff(Job& job, const JobWorker& worker) {
+  Job::Restart& restart = job.restarts[worker.index];
+  const bool settled =
+      worker.member_since != Time::Never() && Now() > worker.member_since + kSettledTime;
+  if (settled) restart = {};
+  if (++restart.deaths < 2) return;
+  const int doubled = std::min(restart.deaths - 2, 16);
+  restart.not_before = Now() + std::min<Duration>(kRestartDelay * (1 << doubled), kRestartDelayMax);
+  transport_->loop().CallAt(restart.not_before, [this, name = job.spec.job, alive = alive_] {
+    if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
+  });
+}
+
+bool HeadService::Trains(const Job& job) const {
+  return job.view.epoch > 0 && std::ranges::any_of(job.record.workers, [&](const JobWorker& w) {
+           return w.alive() && w.status() != WorkerState::kFinished &&
+                  RankOf(job.view, w.member()) >= 0;
+         });
+}
+
+// A group whose members finish takes nobody in. Of a function that has no state to be elastic with
+// each worker's result is wanted, so one that crashed runs again.
+bool HeadService::MayJoin(const Job& job) const {
+  if (job.results.empty()) return true;
+  const bool elastic = std::ranges::any_of(
+      job.view.members, [](const groups::ViewMember& m) { return m.has_state || m.version > 0; });
+  return !elastic && job.results.size() < job.view.members.size() &&
+         std::ranges::any_of(job.restarts, [](const auto& r) { return r.second.crashes > 0; });
+}
+
+void HeadService::TellDeaths(Job& job, Time until) {
+  std::vector<std::string> due;
+  for (const auto& [process, death] : job.deaths) {
+    if (death.tell_by <= until) due.push_back(process);
+  }
+  for (const std::string& process : due)
+    TellDeath(job, {process, true, "its process ended", -1, {}}, true);
+}
+
+void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
+  const auto it = job.deaths.find(exited.process);
+  if (it == job.deaths.end()) return;
+  const Job::Death death = std::move(it->second);
+  job.deaths.erase(it);
+  const std::vector<std::string>& lines = exited.last_lines;
+  metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
+  Emit(job, WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
+  if (job.done() || death.event != "died" || death.worker.fenced) return;
+  job.last_death = death.status.id + (death.status.host.empty() ? "" : " on " + death.status.host) +
+                   " died: " + exited.how;
+  if (!lines.empty()) job.last_death += "; it printed last:";
+  for (const std::string& line : lines) job.last_death += "\n  " + line;
+  // Whoever was killed may have been so for reasons that do not lie in it; a member that was, had
+  // started well, and its next life need not wait.
+  Job::Restart& restart = job.restarts[death.worker.index];
+  const bool killed = exited.how.starts_with(kKilled);
+  if (!lost && !killed && restart.deaths > 0) ++restart.crashes;
+  if (killed && death.worker.member_since != Time::Never() && restart.deaths > 0) {
+    --restart.deaths;
+    restart.not_before = Time{};
+  }
+  if (death.was_starting) ++job.start_failures;
+  if (Trains(job)) return Fill(job);
+  if (job.start_failures >= kStartFailuresMax) {
+    return End(job, "failed",
+               std::to_string(job.start_failures) + " workers in a row died " +
+                   "before they could start; the last one, " + job.last_death,
+               death.status);
+  }
+  if (restart.crashes >= kCrashesMax) {
+    return End(job, "failed",
+               "a worker crashed " + std::to_string(restart.crashes) + " times in a row; " +
+                   job.last_death,
+               death.status);
+  }
+  Fill(job);
+  FinishIfDone(job);
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,214 @@
+// What HeadService tells about its jobs: events to their drivers, records to the store, status.
+#include <algorithm>
+#include <utility>
+
+#include "daemons/head/head_service.h"
+#include "runtime/metrics.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+void HeadService::EmitLast(Job& job) {
+  if (!job.last_event) return;
+  for (const auto& [name, process] : processes_) {
+    const bool speaks = process.job == job.spec.job && !process.member.empty();
+    if (speaks && Now() < job.last_event_by) return;
+  }
+  JobEvent event = std::move(*job.last_event);
+  job.last_event.reset();
+  Emit(job, std::move(event));
+}
+
+void HeadService::EmitEpoch(Job& job, Duration pause) {
+  job.epoch_pending = false;
+  Emit(job,
+       EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
+  EmitNoted(job, job.view.epoch);
+}
+
+void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
+  for (Job::Noted& noted : std::exchange(job.noted, {})) {
+    if (noted.epoch > newest) {
+      job.noted.push_back(std::move(noted));
+    } else {
+      Emit(job, std::move(noted.event), std::move(noted.file));
+    }
+  }
+}
+
+// What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
+void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+                             const std::string& state, const std::string& detail) {
+  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+  metrics::Add(metrics::Id::kWorkerEvents, 1, state);
+  Emit(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
+}
+
+void HeadService::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {
+  job.events.Add(std::move(event), std::move(file));
+  SendEvents(job);
+}
+
+// Output that the driver was too slow for.
+void HeadService::EmitDropped(Job& job) {
+  if (const uint64_t lines = job.events.TakeDropped(); lines > 0)
+    job.events.AddOutput(DroppedEvent(job.spec.job, Now(), lines), lines);
+}
+
+void HeadService::SendEvents(Job& job) {
+  const auto send = [&](const std::string& driver, const auto& next) {
+    const auto peer = driver_peers_.find(driver);
+    if (peer == driver_peers_.end()) return;
+    while (std::optional<JobEvents> batch = next()) {
+      batch->job = job.spec.job;
+      batch->log = log_id_;
+      (void)transport_->Send(peer->second, wire::Encode(kFrameJobEvents, *batch));
+    }
+  };
+  send(job.record.driver, [&] { return job.events.Next(); });
+  for (const std::string& watcher : job.events.Watchers(Now()))
+    send(watcher, [&] { return job.events.NextOf(watcher); });
+}
+
+void HeadService::Save(const Job& job) {
+  records_.Put("job/" + job.spec.job + "/state", wire::Encode(kFrameJobCommand, job.record));
+}
+
+void HeadService::SaveSpec(const Job& job) {
+  records_.Put("job/" + job.spec.job + "/spec", wire::Encode(kFrameSubmitJob, job.spec));
+}
+
+// A large one stays with its worker until the run is over.
+void HeadService::SaveResult(const Job& job, const std::string& member) {
+  const auto result = job.results.find(member);
+  if (result == job.results.end() || result->second.file) return;
+  if (result->second.bytes.size() > kKeptResultBytes) return;
+  records_.Put("job/" + job.spec.job + kResult + member, result->second.bytes);
+}
+
+void HeadService::Forget(const Job& job) {
+  records_.DeletePrefix("job/" + job.spec.job + "/");
+  records_.DeletePrefix("group/" + job.spec.job + "/");
+}
+
+// What the head holds, as of now.
+void HeadService::Measure() const {
+  if (!metrics::On()) return;
+  std::map<std::string, double> jobs;
+  for (const char* state : {"pending", "running", "parked", "succeeded", "failed", "cancelled"})
+    jobs[state] = 0;
+  for (const auto& [name, job] : jobs_) ++jobs[job.state];
+  for (const auto& [state, count] : jobs) metrics::Set(metrics::Id::kJobs, count, state);
+  std::map<NodeState, double> nodes{{NodeState::kAlive, 0},
+                                    {NodeState::kSuspect, 0},
+                                    {NodeState::kDead, 0},
+                                    {NodeState::kLeft, 0}};
+  for (const auto& [id, record] : nodes_.nodes()) ++nodes[record.state];
+  for (const auto& [state, count] : nodes)
+    metrics::Set(metrics::Id::kNodes, count, NodeStateName(state));
+  std::map<std::string, double> capacity;
+  std::map<std::string, double> used;
+  for (const sched::NodeStatus& node : scheduler_.Nodes()) {
+    if (!node.alive) continue;
+    for (const auto& [name, amount] : node.total.ToMap()) capacity[name] += amount;
+    for (const auto& [name, amount] : node.used.ToMap()) used[name] += amount;
+  }
+  for (const auto& [name, amount] : capacity) {
+    metrics::Set(metrics::Id::kResourceCapacity, amount, name);
+    metrics::Set(metrics::Id::kResourceUsed, used[name], name);
+  }
+  const auto spares = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
+    return entry.second.hello && !entry.second.exited && entry.second.member.empty();
+  });
+  metrics::Set(metrics::Id::kSpares, static_cast<double>(spares));
+}
+
+// Counts what a worker has counted since its last word: calls and collectives do not pass the head.
+void HeadService::TakeCounts(Process& process, const WorkerCounts& counts) {
+  const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
+    const uint64_t before = process.counts.*count;
+    metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
+  };
+  add(metrics::Id::kActorCalls, &WorkerCounts::calls);
+  add(metrics::Id::kMailboxRejects, &WorkerCounts::rejects);
+  add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
+  add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
+  metrics::Add(metrics::Id::kMailboxDepth,
+               static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting));
+  process.counts = counts;
+}
+
+// Four times in the lifetime of a key.
+void HeadService::RefreshKeys() {
+  if (Now() < refresh_at_) return;
+  refresh_at_ = Now() + options_.key_ttl / 4;
+  WriteAll();
+  records_.Mark();
+}
+
+void HeadService::WriteAll() {
+  groups_.Refresh();
+  for (const auto& [name, job] : jobs_) {
+    if (job.done()) continue;
+    SaveSpec(job);
+    Save(job);
+    for (const auto& [member, result] : job.results) SaveResult(job, member);
+  }
+  actors_.RefreshKeys();
+  placement_groups_.RefreshKeys();
+  collective_groups_.RefreshKeys();
+  actor_groups_.RefreshKeys();
+}
+
+WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) const {
+  WorkerStatus status;
+  status.id = worker.member().ToString();
+  status.rank = worker.rank;
+  status.node = worker.node;
+  status.process = worker.process;
+  status.state = WorkerStateName(worker.status());
+  if (const auto it = processes_.find(worker.process); it != processes_.end()) {
+    status.pid = it->second.pid;
+    status.host = it->second.host;
+    status.address = it->second.address;
+  }
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
+    for (const groups::Report& r : group->members()) {
+      if (r.id != worker.member()) continue;
+      status.version = r.version;
+      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive)
+        status.state = "ready";
+    }
+  }
+  return status;
+}
+
+std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const {
+  std::map<std::string, WorkerStatus> map;
+  for (const JobWorker& worker : job.record.workers)
+    map[worker.member().ToString()] = StatusOf(job, worker);
+  return map;
+}
+
+JobStatus HeadService::StatusOf(const Job& job) const {
+  JobStatus status{job.spec.job,
+                   job.spec.name,
+                   job.state,
+                   job.reason,
+                   job.view.epoch,
+                   job.record.target,
+                   job.spec.min_workers,
+                   job.spec.max_workers,
+                   {},
+                   job.spec.detached,
+                   Attended(job),
+                   ToSeconds(transport_->loop().Now() - job.submitted)};
+  for (const JobWorker& worker : job.record.workers)
+    status.workers.push_back(StatusOf(job, worker));
+  if (const groups::Coordinator* group = groups_.Find(job.spec.job);
+      group != nullptr && status.reason.empty()) {
+    status.reason = group->waiting_for();
+  }
+  return status;
+}
+
+}  // namespace troupe::daemons

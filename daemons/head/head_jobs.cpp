@@ -1,0 +1,472 @@
+// The jobs of HeadService: their life from submission to the last event.
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <limits>
+
+#include "collective_groups/membership/messages.h"
+#include "daemons/head/head_service.h"
+#include "runtime/log.h"
+#include "runtime/metrics.h"
+#include "runtime/process.h"
+#include "runtime/wire.h"
+#include "scheduler/devices.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
+constexpr Duration kOutputGrace = seconds(2);
+
+}  // namespace
+
+const char* WorkerStateName(WorkerState state) {
+  static constexpr const char* kNames[] = {"starting", "active",  "draining",
+                                           "finished", "drained", "dead"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+// ---- driver requests ----
+
+void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
+  const JobSpec& spec = submit.spec;
+  if (const auto it = jobs_.find(spec.job);
+      it != jobs_.end()) {  // A repeat: the first answer was lost.
+    return ReplyWhenKept(from, submit.request);
+  }
+  if (spec.job.empty() || spec.min_workers == 0 || spec.min_workers > spec.max_workers ||
+      spec.workers < spec.min_workers || spec.workers > spec.max_workers ||
+      spec.max_workers > groups::kGroupMembersMax) {
+    return Reply(
+        from, submit.request,
+        Error{ErrorCode::kInvalidArgument, "need 1 <= min_workers <= workers <= max_workers <= " +
+                                               std::to_string(groups::kGroupMembersMax)});
+  }
+  Result<ResourceSet> need = ResourceSet::FromMap(spec.resources);
+  if (!need.ok()) return Reply(from, submit.request, need.error());
+  if (const Result<PlacementStrategy> s = ParsePlacementStrategy(spec.strategy); !s.ok()) {
+    return Reply(from, submit.request, s.error());
+  }
+  Job job;
+  job.spec = spec;
+  job.need = *need;
+  job.record.driver = submit.driver;
+  if (const auto known = drivers_.find(submit.driver); known != drivers_.end())
+    job.record.driver_place = known->second.place;
+  job.record.target = spec.workers;
+  job.submitted = job.driver_heard = Now();
+  driver_peers_[submit.driver] = from;
+  Job& stored = jobs_[spec.job] = std::move(job);
+  SaveSpec(stored);
+  Save(stored);
+  ReplyWhenKept(from, submit.request);
+  Fill(stored);
+}
+
+void HeadService::OnJobCommand(const std::string& from, const JobCommand& command) {
+  if (command.verb == JobVerb::kLeave) return OnLeave(from, command);
+  if (command.verb == JobVerb::kDrainNode) return OnDrainNode(from, command);
+  const auto it = jobs_.find(command.job);
+  if (it == jobs_.end()) {
+    return Reply(from, command.request, NoRun(command.job));
+  }
+  Job& job = it->second;
+  if (command.verb == JobVerb::kCancel) {
+    if (!job.done()) End(job, "cancelled", "cancelled by the driver");
+    return ReplyWhenKept(from, command.request);
+  }
+  if (job.done())
+    return Reply(from, command.request,
+                 Error{ErrorCode::kNotFound, "the job has ended: " + job.reason});
+  if (command.verb == JobVerb::kResize) {
+    if (command.workers < job.spec.min_workers || command.workers > job.spec.max_workers) {
+      return Reply(from, command.request,
+                   Error{ErrorCode::kInvalidArgument,
+                         "cannot resize to " + std::to_string(command.workers) +
+                             ": min_workers is " + std::to_string(job.spec.min_workers) +
+                             ", max_workers " + std::to_string(job.spec.max_workers)});
+    }
+    job.record.target = command.workers;
+    Shrink(job);
+    Fill(job);
+    Save(job);
+    return ReplyWhenKept(from, command.request);
+  }
+  // kDrain
+  JobWorker* worker = FindWorker(job, command.member);
+  if (worker == nullptr || !worker->alive()) {
+    return Reply(from, command.request,
+                 Error{ErrorCode::kNotFound, "no live worker " + command.member});
+  }
+  const bool repeated = worker->status() == WorkerState::kDraining;
+  if (!repeated && job.record.target <= job.spec.min_workers) {
+    return Reply(from, command.request,
+                 Error{ErrorCode::kInvalidArgument, "draining " + command.member +
+                                                        " would leave fewer than min_workers = " +
+                                                        std::to_string(job.spec.min_workers)});
+  }
+  if (!repeated) --job.record.target;
+  DrainWorker(job, *worker, "asked by the driver",
+              milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
+  Save(job);
+  return ReplyWhenKept(from, command.request);
+}
+
+void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscribe) {
+  driver_peers_[subscribe.driver] = from;
+  const auto it = jobs_.find(subscribe.job);
+  if (it == jobs_.end()) return TellLost(from, subscribe);
+  Job& job = it->second;
+  if (!subscribe.watch) TakeUp(job, subscribe.driver);
+  const bool anew = subscribe.log != log_id_;  // It has nothing of ours yet.
+  const Subscribe seen =
+      anew ? Subscribe{subscribe.driver, subscribe.job, log_id_, 0, 0, subscribe.room} : subscribe;
+  if (job.record.driver == subscribe.driver) {
+    job.driver_heard = Now();
+    job.events.Seen(Now(), seen, anew);
+  } else {
+    job.events.Watch(Now(), seen, anew);
+  }
+  EmitDropped(job);
+  SendEvents(job);
+}
+
+// Who has been told that its run was kept, and asks for it in vain, is not to ask for ever.
+void HeadService::TellLost(const std::string& from, const Subscribe& subscribe) {
+  const JobEvent lost =
+      DoneEvent(subscribe.job, Now(), "failed",
+                "the cluster has lost this run: its head does not know it, and its store has no "
+                "record of it",
+                {}, "");
+  const uint64_t next = subscribe.log == log_id_ ? subscribe.next : 0;
+  (void)transport_->Send(
+      from,
+      wire::Encode(kFrameJobEvents, JobEvents{subscribe.job, log_id_, next, 0, next, {lost}}));
+}
+
+// ---- workers of a job ----
+
+void HeadService::Fill(Job& job) {
+  if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
+  for (const sched::Granted& granted : std::exchange(job.granted, {})) StartWorkerOn(job, granted);
+  uint32_t alive = 0;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.status() == WorkerState::kFinished && !MayJoin(job))
+      return GiveUpRoom(job, job.pending.size());
+    if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
+  }
+  const auto held = static_cast<uint32_t>(std::ranges::count_if(
+      job.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
+  alive += held;
+  const uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
+  const auto asked = static_cast<uint32_t>(job.pending.size());
+  if (asked > wanted) GiveUpRoom(job, asked - wanted);
+  if (asked < wanted) AskForRoom(job, wanted - asked, job.record.workers.empty() && asked == 0);
+}
+
+void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
+  const std::string& node = granted.node;
+  std::set<uint32_t> used;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.alive()) used.insert(worker.index);
+  }
+  JobWorker worker;
+  while (used.contains(worker.index)) ++worker.index;
+  worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
+  worker.node = node;
+  worker.lease = granted.lease;
+  worker.devices = IndicesOf(granted.devices);
+  for (const auto& [name, process] : processes_) {
+    const bool spare = process.job == job.spec.job && process.member.empty() &&
+                       process.node == node && !process.exited;
+    if (spare && (worker.process.empty() || process.preloaded)) worker.process = name;
+  }
+  if (worker.process.empty()) worker.process = LaunchProcess(job, node);
+  Process& process = processes_[worker.process];
+  process.member = worker.member().ToString();
+  process.ours = true;
+  process.lease = granted.lease;
+  std::erase_if(job.record.workers,
+                [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
+  job.record.workers.push_back(worker);
+  job.joined_by = Now() + kJoinTime;
+  Assign(worker.process);
+  // Of the first ones all that come at once are founders.
+  if (!job.opened) {
+    transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
+      if (!*alive || !jobs_.contains(name) || jobs_.at(name).done()) return;
+      OpenGroup(jobs_.at(name));
+    });
+  }
+  Save(job);
+}
+
+std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
+  std::string name = "p" + RandomId();
+  Process& process = processes_[name];
+  process.node = node;
+  process.job = job.spec.job;
+  process.started = Now();
+  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}, false};
+  if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
+  process.order = node_links_[node].answers;
+  (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
+  return name;
+}
+
+// A warm process per job, so that a replacement starts with its imports done.
+void HeadService::EnsureSpare(Job& job) {
+  if (job.done() || job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
+  if (Now() < job.quiet_until) return;
+  // Not beside a joiner that still prepares: the two would share the CPU that it needs.
+  const auto joining = [&](const JobWorker& worker) {
+    return worker.alive() && RankOf(job.view, worker.member()) < 0;
+  };
+  if (Now() < job.joined_by && std::ranges::any_of(job.record.workers, joining)) return;
+  for (const auto& [name, process] : processes_) {
+    if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
+  }
+  for (const sched::NodeStatus& node : scheduler_.Nodes()) {
+    const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
+    if (usable && node_links_.contains(node.id)) {
+      LaunchProcess(job, node.id);
+      return;
+    }
+  }
+}
+
+// Long because it is a list: one short callback per thing a group can tell.
+// NOLINTNEXTLINE(readability-function-size)
+void HeadService::OpenGroup(Job& job) {
+  if (job.opened) return;
+  job.opened = true;
+  const std::string name = job.spec.job;
+  groups::CoordinatorOptions options;
+  options.group = name;
+  options.min_members = job.spec.min_workers;
+  options.start_members = static_cast<uint32_t>(std::max<size_t>(1, job.record.workers.size()));
+  options.form_timeout = milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
+  options.park_timeout = milliseconds(static_cast<int64_t>(job.spec.elastic_timeout_s * 1000));
+  options.lease = milliseconds(job.spec.lease_ms);
+  options.silent_lease = 5 * options.lease;
+  options.stall_report_after = milliseconds(static_cast<int64_t>(job.spec.stall_report_s * 1000));
+  options.stall_remove_after = milliseconds(static_cast<int64_t>(job.spec.stall_remove_s * 1000));
+  const auto with_job = [this, name](auto&& action) {
+    if (const auto it = jobs_.find(name); it != jobs_.end()) action(it->second);
+  };
+  groups::GroupCallbacks callbacks;
+  callbacks.send = [this, with_job, name](const groups::MemberId& to,
+                                          const groups::Command& command) {
+    with_job([&](Job& j) {
+      const JobWorker* worker = FindWorker(j, to.ToString());
+      if (worker == nullptr) return;
+      (void)transport_->Send(
+          worker->process,
+          wire::Encode(kFrameGroupCommand,
+                       GroupFrame{name, wire::Encode(kFrameGroupCommand, command)}));
+    });
+  };
+  callbacks.fence = [this, with_job](const groups::MemberId& id, const std::string& reason) {
+    with_job([&](Job& j) {
+      JobWorker* worker = FindWorker(j, id.ToString());
+      if (worker == nullptr) return;
+      worker->fenced = true;
+      Save(j);
+      Kill(worker->process, SIGKILL, reason);
+    });
+  };
+  callbacks.activated = [this, with_job](const groups::EpochActivated& activated) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.took);
+      j.view = activated.view;
+      j.old_size = activated.old_size;
+      j.planned = activated.planned;
+      j.took = activated.took;
+      j.epoch_pending = true;
+      j.state = "running";
+      j.reason.clear();
+      if (j.quiet_until > Now()) {
+        j.quiet_until = Now() + kReformSettle;
+        transport_->loop().CallAfter(kReformSettle, [this, with_job, alive = alive_] {
+          if (*alive) with_job([&](Job& quiet) { Fill(quiet); });
+        });
+      }
+      for (JobWorker& worker : j.record.workers) {
+        worker.rank = RankOf(j.view, worker.member());
+        if (worker.rank >= 0) worker.member_since = std::min(worker.member_since, Now());
+      }
+      transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
+        if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
+      });
+      if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
+        transport_->loop().Post([this, with_job] {
+          with_job([&](Job& limited) {
+            if (!limited.done())
+              End(limited, "failed",
+                  "more membership changes than reset_limit = " +
+                      std::to_string(limited.spec.reset_limit));
+          });
+        });
+      }
+    });
+  };
+  callbacks.settled = [this, with_job](const groups::View&, Duration pause) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.old_size == 0 ? j.took : pause);
+    });
+  };
+  callbacks.stalled = [this, with_job](const groups::GroupStalled& stalled) {
+    with_job([&](Job& j) {
+      if (j.epoch_pending) EmitEpoch(j, j.took);  // The ranks are those of this epoch.
+      Emit(j, StalledEvent(j.spec.job, Now(), stalled, StatusMap(j)));
+    });
+  };
+  callbacks.unreachable = [this, with_job](const groups::GroupUnreachable& left) {
+    with_job([&](Job& j) { Emit(j, UnreachableEvent(j.spec.job, Now(), left)); });
+  };
+  callbacks.parked = [this, with_job](const std::string& reason) {
+    with_job([&](Job& j) {
+      j.state = "parked";
+      j.reason = reason;
+      Emit(j, ParkedEvent(j.spec.job, Now(), reason));
+    });
+  };
+  callbacks.failed = [this, with_job](const std::string& reason) {
+    // Not from inside the group's own step: ending the job closes the group.
+    transport_->loop().Post([this, with_job, reason, alive = alive_] {
+      if (!*alive) return;
+      with_job([&](Job& j) {
+        const std::string& last = j.last_death;
+        if (!j.done()) End(j, "failed", reason + (last.empty() ? "" : "; " + last));
+      });
+    });
+  };
+  callbacks.ended = [] {};  // The workers' results decide when the job is done.
+  groups_.Open(std::move(options), std::move(callbacks));
+}
+
+void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                              Duration limit) {
+  if (worker.status() == WorkerState::kFinished) return;
+  if (limit > Duration::zero() && Now() + limit < worker.drain_by) {
+    worker.drain_by = Now() + limit;
+    worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
+  }
+  if (worker.status() == WorkerState::kDraining) return;
+  // A report may overtake the hello: who is known to the group is a member and leaves like one. So
+  // may be who was started before this head, heard or not.
+  const auto process = processes_.find(worker.process);
+  const bool ours = process != processes_.end() && process->second.ours;
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
+  const bool started = worker.status() == WorkerState::kRunning || !ours ||
+                       std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
+                         return r.id == worker.member();
+                       });
+  worker.state = static_cast<uint8_t>(WorkerState::kDraining);
+  if (started) {
+    groups_.Drain(job.spec.job, worker.member(), reason);
+  } else {
+    Kill(worker.process, SIGKILL, "not needed any more");
+  }
+}
+
+// Repeats a drain, since the group may not have known the worker then, or the head may be new; ends
+// what is still there after its time.
+void HeadService::PressDrain(Job& job, JobWorker& worker) {
+  if (worker.status() != WorkerState::kDraining) return;
+  if (worker.drain_ms > 0 && worker.drain_by == Time::Never())
+    worker.drain_by = Now() + milliseconds(worker.drain_ms);
+  if (Now() < worker.drain_by) {
+    groups_.Drain(job.spec.job, worker.member(), "drain");
+    return;
+  }
+  worker.overdue = true;
+  Kill(worker.process, SIGKILL, "its drain is overdue");
+}
+
+// Drains the youngest workers over the target.
+void HeadService::Shrink(Job& job) {
+  std::vector<JobWorker*> live;
+  for (JobWorker& worker : job.record.workers) {
+    if (worker.alive() && worker.status() != WorkerState::kDraining) live.push_back(&worker);
+  }
+  std::stable_sort(live.begin(), live.end(), [](const JobWorker* a, const JobWorker* b) {
+    const auto key = [](const JobWorker* w) { return w->rank < 0 ? 1 << 20 : w->rank; };
+    return key(a) < key(b);
+  });
+  while (live.size() > job.record.target) {
+    DrainWorker(job, *live.back(), "resized to " + std::to_string(job.record.target));
+    live.pop_back();
+  }
+}
+
+void HeadService::FinishIfDone(Job& job) {
+  if (job.done() || job.results.empty() || !job.deaths.empty() || MayJoin(job)) return;
+  for (const JobWorker& worker : job.record.workers) {
+    if (!worker.alive() || worker.status() == WorkerState::kFinished) continue;
+    // A joiner, however far it is, finds a group that takes nobody in any more.
+    const bool joiner = job.view.epoch > 0 && RankOf(job.view, worker.member()) < 0;
+    if (!joiner || job.spec.kind != "group") return;
+  }
+  std::vector<const JobWorker*> finished;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.status() != WorkerState::kFinished) continue;
+    if (!job.results.contains(worker.member().ToString())) return;  // It says it again.
+    finished.push_back(&worker);
+  }
+  std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
+    const auto key = [](const JobWorker* w) {
+      return w->rank < 0 ? static_cast<int>(w->index) : w->rank;
+    };
+    return key(a) < key(b);
+  });
+  int rank = 0;
+  for (const JobWorker* worker : finished) {
+    Job::Payload& result = job.results[worker->member().ToString()];
+    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes),
+         result.file);
+  }
+  End(job, "succeeded", "");
+}
+
+void HeadService::End(Job& job, const std::string& state, const std::string& reason,
+                      const WorkerStatus& worker, const std::string& payload) {
+  job.state = state;
+  job.reason = reason;
+  TellDeaths(job, Time::Never());
+  if (job.epoch_pending) EmitEpoch(job, job.took);
+  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
+  LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
+  for (auto& [name, process] : processes_) {
+    if (process.job != job.spec.job || process.exited) continue;
+    const auto owner =
+        std::find_if(job.record.workers.begin(), job.record.workers.end(),
+                     [&, key = name](const JobWorker& w) { return w.process == key; });
+    const bool finished =
+        owner != job.record.workers.end() && owner->status() == WorkerState::kFinished;
+    if (finished) {
+      (void)transport_->Send(name,
+                             wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    } else {
+      // A spare has nothing to bring to an end, and may not hear of it for all its imports.
+      Kill(name, process.member.empty() ? SIGKILL : SIGTERM, "the job is over");
+    }
+    // Whoever has not gone by itself by then is ended.
+    transport_->loop().CallAfter(seconds(3), [this, alive = alive_, name = name] {
+      if (*alive) Kill(name, SIGKILL, "did not exit");
+    });
+  }
+  GiveUpRoom(job, job.pending.size());
+  for (const sched::Granted& granted : std::exchange(job.granted, {}))
+    Schedule(sched::Release{granted.lease});
+  groups_.Close(job.spec.job);
+  Forget(job);
+  // What a worker printed comes through its node and may be behind its result: the job's last event
+  // waits until the node has seen the processes end.
+  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
+  job.last_event_by = Now() + kOutputGrace;
+  EmitLast(job);
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,143 @@
+// Job: one training run on the head, as data. JobService moves it.
+// Thread: the head's loop.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective_groups/membership/coordinator.h"
+#include "daemons/head/event_log.h"
+#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/messages.h"
+#include "scheduler/resources.h"
+#include "scheduler/scheduler_status.h"
+
+namespace troupe::daemons {
+
+inline constexpr Duration kSpareDelay = milliseconds(20);  // From active on, if all have joined.
+inline constexpr Duration kJoinTime = seconds(10);
+inline constexpr Duration kReformQuiet = milliseconds(50);  // At most, from a death to active.
+inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: the first collective.
+// What fails a run, but never while members of it train: workers in a row that died before they
+// were ready, and lives in a row of one worker that crashed before it had settled.
+inline constexpr int kStartFailuresMax = 3;
+inline constexpr int kCrashesMax = 5;
+inline constexpr Duration kSettledTime = seconds(2);  // As a member.
+// From the second such death of a worker on its next life waits, twice as long each time.
+inline constexpr Duration kRestartDelay = milliseconds(250);
+inline constexpr Duration kRestartDelayMax = seconds(30);
+inline constexpr const char* kResult = "/result/";  // Between a run and a member, in the store.
+inline constexpr size_t kKeptResultBytes = 64 << 10;
+inline constexpr Duration kCauseGrace = seconds(2);  // From a death to what is known of its cause.
+
+enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kDrained, kDead };
+[[nodiscard]] const char* WorkerStateName(WorkerState state);
+
+struct JobWorker {
+  uint32_t index = 0;
+  uint64_t incarnation = 1;
+  std::string process;
+  std::string node;
+  uint8_t state = 0;  // WorkerState.
+  int rank = -1;
+  uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
+  Time drain_by = Time::Never();  // Its end on this head's clock.
+  bool overdue = false;           // It is ended by force.
+  Time member_since = Time::Never();
+  bool fenced = false;            // Put aside by its group: what it says is void.
+  std::string lease;              // Its room at the scheduler,
+  std::vector<uint32_t> devices;  // and its GPUs there.
+
+  [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
+  [[nodiscard]] bool alive() const {
+    return status() != WorkerState::kDead && status() != WorkerState::kDrained;
+  }
+  [[nodiscard]] groups::MemberId member() const {
+    return {"w" + std::to_string(index), incarnation};
+  }
+  template <class A>
+  void Fields(A& a) {
+    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease, devices);
+  }
+};
+
+// The part that outlives the head.
+struct JobRecord {
+  std::string driver;
+  uint32_t target = 0;
+  std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
+  std::vector<JobWorker> workers;
+  std::string driver_place;  // Which process it is.
+  template <class A>
+  void Fields(A& a) {
+    a(driver, target, incarnations, workers, driver_place);
+  }
+};
+
+struct Job {
+  JobSpec spec;
+  JobRecord record;
+  ResourceSet need;                     // Per worker.
+  std::set<std::string> pending;        // Leases that wait for room.
+  std::vector<sched::Granted> granted;  // Not used yet.
+  uint64_t next_lease = 1;
+  std::string state = "pending";  // pending running parked succeeded failed cancelled
+  std::string reason;
+  Time submitted{};
+  Time driver_heard{};
+  Time ended = Time::Never();
+  Time confirm_by =
+      Time::Never();    // After a head restart: unconfirmed workers are dead from then on.
+  bool opened = false;  // The group exists.
+  Time joined_by{};     // A new worker is given until then before the next spare is started.
+  Time quiet_until{};   // No process is started before: a group is being re-formed.
+  int start_failures = 0;
+  struct Restart {
+    int deaths = 0;   // In a row, none of them settled.
+    int crashes = 0;  // Those by a fault of its own.
+    Time not_before{};
+  };
+  std::map<uint32_t, Restart> restarts;  // By index.
+  // Deaths whose cause is not known yet, by process.
+  struct Death {
+    JobWorker worker;
+    WorkerStatus status;
+    std::string event;  // "died" or "drained".
+    bool was_starting = false;
+    Time tell_by{};
+  };
+  std::map<std::string, Death> deaths;
+  std::string last_death;  // For people: who, why, and what it printed.
+  struct Payload {
+    std::string bytes;
+    std::shared_ptr<const SpoolFile> file;  // A large one is here.
+  };
+  std::map<std::string, Payload> results;  // By member.
+  groups::View view;                       // Last active.
+  int old_size = 0;
+  bool planned = false;
+  bool epoch_pending = false;  // Activated, its pause not known yet.
+  // Told by members of an epoch that comes before it, and is not told yet; with its number.
+  struct Noted {
+    groups::Epoch epoch = 0;
+    JobEvent event;
+    std::shared_ptr<const SpoolFile> file;
+  };
+  std::vector<Noted> noted;
+  Duration took{};
+  std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
+  Time last_event_by = Time::Never();
+  EventLog events;
+  bool report_dropped = false;  // Since there was room the last time; it was told.
+
+  [[nodiscard]] bool done() const {
+    return state == "succeeded" || state == "failed" || state == "cancelled";
+  }
+};
+
+}  // namespace troupe::daemons

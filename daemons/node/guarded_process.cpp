@@ -1,0 +1,99 @@
+#include "daemons/node/guarded_process.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kKillLimit = seconds(7);  // More than a guard needs for a worker that hangs on.
+
+}  // namespace
+
+Result<GuardedProcess> GuardedProcess::Start(const std::string& guard, SpawnOptions command) {
+  return Launch({guard}, std::move(command));
+}
+
+Result<GuardedProcess> GuardedProcess::StartSpare(const std::string& guard, SpawnOptions command) {
+  return Launch({guard, "--spare"}, std::move(command));
+}
+
+Result<GuardedProcess> GuardedProcess::Launch(std::vector<std::string> guard,
+                                              SpawnOptions command) {
+  if (command.argv.empty())
+    return Error{ErrorCode::kInvalidArgument, "nothing to start: argv is empty"};
+  const auto path = command.env.find("PATH");
+  const Result<std::string> program =
+      FindProgram(command.argv[0], path == command.env.end() ? "" : path->second);
+  if (!program.ok()) return program.error().WithContext("cannot start " + command.argv[0]);
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Error{ErrorCode::kResourceExhausted,
+                 std::string("cannot create a socket: ") + std::strerror(errno)};
+  }
+  GuardedProcess process;
+  process.socket_ = ends[0];
+  command.argv.insert(command.argv.begin(), guard.begin(), guard.end());
+  command.stdin_fd = ends[1];
+  command.parent_death_signal = 0;  // The socket tells it.
+  Result<ChildProcess> child = Spawn(command);
+  ::close(ends[1]);
+  if (!child.ok()) return child.error();
+  process.guard_ = std::move(*child);
+  return process;
+}
+
+GuardedProcess::~GuardedProcess() { Close(); }
+
+GuardedProcess::GuardedProcess(GuardedProcess&& other) noexcept { *this = std::move(other); }
+
+GuardedProcess& GuardedProcess::operator=(GuardedProcess&& other) noexcept {
+  if (this == &other) return *this;
+  Close();
+  guard_ = std::move(other.guard_);
+  socket_ = std::exchange(other.socket_, -1);
+  pid_ = std::exchange(other.pid_, 0);
+  killed_ = std::exchange(other.killed_, false);
+  return *this;
+}
+
+void GuardedProcess::Close() {
+  if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+}
+
+int GuardedProcess::pid() {
+  int told = 0;
+  if (pid_ == 0 && ::recv(socket_, &told, sizeof told, MSG_DONTWAIT) == sizeof told) pid_ = told;
+  return pid_;
+}
+
+bool GuardedProcess::GiveWork(const std::string& work) {
+  pollfd ended{pidfd(), POLLIN, 0};
+  if (work.size() < 2 || work.size() > kWorkBytesMax || ::poll(&ended, 1, 0) != 0) return false;
+  return ::send(socket_, work.data(), work.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(work.size());
+}
+
+void GuardedProcess::Kill(int signal) {
+  const bool again = signal == SIGKILL && std::exchange(killed_, killed_ || signal == SIGKILL);
+  const auto byte = static_cast<unsigned char>(signal);
+  const bool sent = ::send(socket_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+  if (again || (!sent && signal == SIGKILL)) guard_.Kill(SIGKILL);
+}
+
+ExitInfo GuardedProcess::Terminate(Duration grace) {
+  if (guard_.pid() <= 0) return {};
+  Kill(SIGTERM);
+  if (const auto info = guard_.WaitFor(grace); info.ok()) return *info;
+  Kill(SIGKILL);
+  if (const auto info = guard_.WaitFor(kKillLimit); info.ok()) return *info;
+  return guard_.Terminate(Duration::zero());
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,133 @@
+// NodeService: the node daemon. Starts and reaps workers, watches their lives, forwards what they
+// print.
+//
+// A death is reported twice: at once when the worker's life lock breaks, then with the exit status
+// when it is reaped.
+// Thread: the transport's loop, but for the constructor and Stop.
+// Owns: its workers: Stop ends them all.
+// What workers print is read as fast as the bounds here allow; a worker that prints faster waits in
+// its own write. Files are touched on a thread of their own.
+// Limits: kDeathWatchSlots workers; kReadBytesPerSecond; those of OutputRelay and FileLane.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "daemons/node/log_expiry.h"
+#include "daemons/node/node_worker.h"
+#include "daemons/node/output_relay.h"
+#include "daemons/node/spares.h"
+#include "daemons/protocol/messages.h"
+#include "runtime/death_watch.h"
+#include "runtime/file_lane.h"
+#include "runtime/transport.h"
+#include "runtime/watchdog.h"
+
+namespace troupe::daemons {
+
+struct NodeOptions {
+  std::string node;
+  std::string data_address = "127.0.0.1";
+  std::map<std::string, double> resources;
+  std::map<std::string, std::string> labels;
+  std::string run_dir;  // Private directory (0700) for the death-watch page and sockets.
+  PeerAddress head;
+  std::string key_file;  // Empty on one host.
+  std::string bin_dir;   // Of troupe-guard and the program that loads plugins; or on PATH.
+  std::string log_dir;   // If set, per-worker output files are written here too.
+  LogLimits logs;        // Of these files.
+  // If this file appears, the node is being preempted; its first line is the reason, its second the
+  // seconds left (default: `notice`).
+  std::string notice_file;
+  Duration notice = seconds(120);
+  // A node that has not heard the head for so long ends its actors: the head may have placed them
+  // elsewhere, and one life of an actor is enough. Zero: never.
+  Duration fence = seconds(600);
+  size_t spares = 0;  // Processes started ahead of the actors that they will be given.
+};
+
+class NodeService {
+ public:
+  NodeService(Transport* transport, NodeOptions options);
+  ~NodeService();
+  Status Start();
+  // Tells the head that the node leaves, then ends all workers. Blocks up to `grace`.
+  void Stop(Duration grace);
+  // Set when another node has taken this one's name.
+  [[nodiscard]] bool replaced() const { return replaced_; }
+  // Set when the whole cluster is taken down.
+  [[nodiscard]] bool down() const { return down_; }
+  // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
+  void Notice(const std::string& reason, Duration left);
+
+ private:
+  using Stream = NodeWorker::Stream;
+  using Worker = NodeWorker;
+
+  void OnFrame(const std::string& frame);
+  void OnStart(const StartWorker& start);
+  [[nodiscard]] std::map<std::string, std::string> OwnVariables(const StartWorker& start,
+                                                                uint32_t slot) const;
+  // And whether it was started ahead.
+  Result<std::pair<GuardedProcess, bool>> StartProcess(const StartWorker& start, uint32_t slot);
+  void OnReadLog(const ReadLog& read);
+  void StartOver(uint64_t newest, const std::string& reason);
+  void FenceIfAlone();
+  void ExplainSilence();
+  void OnLifeLost(const std::string& process);
+  void OnExit(const std::string& process);
+  void NoteEnd(const std::string& process);
+  void ForgetEnds();
+  void ReadOutput(const std::string& process, bool is_stderr);
+  void ReadRest(const std::string& process, Stream& stream);
+  void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
+                  std::string_view bytes);
+  // Reads no more of it for a while; false if there is no reason to.
+  bool Pause(const std::string& process, Worker& worker, Stream& stream);
+  void WatchOutput(const std::string& process, Stream& stream);
+  void SendOutput();
+  void ReadNotice();
+  void Hello();
+  void SayHello();
+  [[nodiscard]] bool Alone();  // No worker of an incarnation before is left.
+  void EndLeftBehind();
+  void Tell(uint8_t type, const std::string& frame);
+  uint32_t FreeSlot() const;
+  // How many processes the kernel has ended for want of memory: of this container, or of the host.
+  [[nodiscard]] static uint64_t OomKills();
+
+  Transport* const transport_;
+  const NodeOptions options_;
+  uint64_t incarnation_;
+  Time join_by_{};  // This incarnation joins then at the latest.
+  NodeAnswer heard_;
+  Watchdog head_;
+  bool explained_ = false;  // Why the head does not answer.
+  std::unique_ptr<DeathWatch> watch_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  FileLane files_;
+  OutputRelay relay_;
+  uint64_t dropped_lines_ = 0;  // Counted so far.
+  std::map<std::string, Worker> workers_;
+  Spares spares_;
+  std::deque<std::pair<Time, std::string>> ended_;  // Workers; at most kEndedMax.
+  bool all_ended_ = true;                           // None was left out there.
+  Time heard_since_{};                              // This head.
+  std::atomic<bool> replaced_{false};
+  std::atomic<bool> down_{false};
+  uint64_t oom_kills_ = 0;  // Of this host or container, when it was looked at last.
+  bool leaving_ = false;
+  bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
+  std::string notice_;
+  bool reading_notice_ = false;
+  Time notice_until_ = Time::Never();
+  Time begun_{};
+};
+
+}  // namespace troupe::daemons

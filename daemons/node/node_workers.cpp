@@ -1,0 +1,219 @@
+// What NodeService does for each of its workers: starts it, notices its end.
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "actors/actor_group_protocol.h"
+#include "actors/cluster_protocol.h"
+#include "daemons/node/node_service.h"
+#include "runtime/descendants.h"
+#include "runtime/log.h"
+#include "runtime/metrics.h"
+#include "runtime/trace.h"
+#include "runtime/wire.h"
+#include "scheduler/devices.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kEndedKept = seconds(60);
+constexpr size_t kEndedMax = 1024;
+
+// For people: "signal SIGSEGV (Segmentation fault)", "exit code 3".
+std::string Cause(const ExitInfo& info, bool oom) {
+  if (oom) return "out of memory: the kernel ended it (signal SIGKILL)";
+  if (info.signal == 0) return "exit code " + std::to_string(info.code);
+  const char* name = ::sigabbrev_np(info.signal);
+  return "signal " + (name != nullptr ? "SIG" + std::string(name) : std::to_string(info.signal)) +
+         " (" + ::strsignal(info.signal) + ")";
+}
+
+}  // namespace
+
+uint64_t NodeService::OomKills() {
+  uint64_t kills = 0;
+  for (const char* path : {"/sys/fs/cgroup/memory.events", "/proc/vmstat"}) {
+    std::ifstream file(path);
+    uint64_t count = 0;
+    for (std::string name; file >> name >> count;) {
+      if (name == "oom_kill") kills += count;
+    }
+  }
+  return kills;
+}
+
+uint32_t NodeService::FreeSlot() const {
+  std::vector<bool> used(kDeathWatchSlots, false);
+  for (const auto& [name, worker] : workers_) used[worker.slot] = true;
+  return static_cast<uint32_t>(std::find(used.begin(), used.end(), false) - used.begin());
+}
+
+// What is its own of the worker's environment: all that a process that was started ahead lacks.
+std::map<std::string, std::string> NodeService::OwnVariables(const StartWorker& start,
+                                                             uint32_t slot) const {
+  std::map<std::string, std::string> own;
+  const auto group = start.env.find(actors::kActorGroupVariable);
+  // Of a cluster that a member of a group has started: its actors are none of that group.
+  own[actors::kActorGroupVariable] = group == start.env.end() ? "" : group->second;
+  if (start.hide_devices && !start.env.contains(kVisibleDevices))
+    own[kVisibleDevices] = VisibleDevices(start.room.devices, Env(kVisibleDevices));
+  own["TROUPE_WORKER_PROCESS"] = start.process;
+  own["TROUPE_WORKER_NODE"] = options_.node;
+  own["TROUPE_WORKER_HEAD"] = options_.head.endpoint;
+  own["TROUPE_WORKER_HEAD_KEY"] = options_.head.public_key;
+  own["TROUPE_WORKER_KEY_FILE"] = options_.key_file;
+  own["TROUPE_WORKER_LIVES"] = options_.run_dir + "/lives-" + options_.node;
+  own["TROUPE_WORKER_SLOT"] = std::to_string(slot);
+  own["TROUPE_WORKER_DATA_ADDRESS"] = options_.data_address;
+  own["TROUPE_WORKER_RUN_DIR"] = options_.run_dir;
+  return own;
+}
+
+// One that was started ahead, if there is one.
+Result<std::pair<GuardedProcess, bool>> NodeService::StartProcess(const StartWorker& start,
+                                                                  uint32_t slot) {
+  SpawnOptions spawn;
+  spawn.argv = start.argv;
+  spawn.env = start.env;
+  spawn.env["PYTHONUNBUFFERED"] = "1";
+  const std::map<std::string, std::string> own = OwnVariables(start, slot);
+  if (!start.spare_argv.empty()) {
+    SpareKind kind{start.spare_argv, spawn.env};
+    for (const auto& [name, value] : own) kind.env.erase(name);
+    if (std::optional<GuardedProcess> spare = spares_.Take(kind, own))
+      return std::pair(std::move(*spare), true);
+  }
+  for (const auto& [name, value] : own) spawn.env[name] = value;
+  const std::string missing =
+      " nor in " + options_.bin_dir + "; install the programs of this release of Troupe together";
+  if (!start.argv.empty() && start.argv.front() == actors::kPluginHost) {
+    const Result<std::string> host = FindProgram(actors::kPluginHost, options_.bin_dir);
+    if (!host.ok()) return Error{host.error().code, host.error().message + missing};
+    spawn.argv.front() = *host;
+  }
+  const Result<std::string> guard = FindProgram("troupe-guard", options_.bin_dir);
+  if (!guard.ok()) return Error{guard.error().code, guard.error().message + missing};
+  spawn.capture_output = true;
+  Result<GuardedProcess> started = GuardedProcess::Start(*guard, std::move(spawn));
+  if (!started.ok()) return started.error();
+  return std::pair(std::move(*started), false);
+}
+
+void NodeService::OnStart(const StartWorker& start) {
+  if (workers_.contains(start.process) || leaving_) return;
+  const trace::Span span("start worker");
+  const uint32_t slot = FreeSlot();
+  const auto refuse = [&](const std::string& why) {
+    NoteEnd(start.process);
+    WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
+    Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
+  };
+  if (slot >= kDeathWatchSlots)
+    return refuse("this node already runs " + std::to_string(kDeathWatchSlots) + " workers");
+  watch_->Reset(slot);
+  auto started = StartProcess(start, slot);
+  if (!started.ok()) return refuse(started.error().message);
+  Worker& worker = workers_[start.process];
+  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
+  worker.child = std::move(started->first);
+  if (started->second) worker.order = start;
+  worker.job = start.job;
+  worker.room = start.room;
+  worker.incarnation = incarnation_;
+  worker.slot = slot;
+  worker.out = {worker.child.stdout_fd(), false, false};
+  worker.err = {worker.child.stderr_fd(), true, false};
+  if (!options_.log_dir.empty()) {
+    worker.log.emplace(&files_, options_.log_dir + "/worker-" + start.process + ".log",
+                       options_.logs.worker_bytes);
+    (void)files_.Post(
+        0, [dir = options_.log_dir, limits = options_.logs] { ExpireWorkerLogs(dir, limits); });
+  }
+  relay_.Begin(start.process, worker.log ? worker.log->path() : "");
+  EventLoop& loop = transport_->loop();
+  const std::string name = start.process;
+  watch_->Watch(slot, [this, name, alive = alive_] {
+    transport_->loop().Post([this, name, alive] {
+      if (*alive) OnLifeLost(name);
+    });
+  });
+  loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
+  WatchOutput(name, worker.out);
+  WatchOutput(name, worker.err);
+}
+
+void NodeService::OnLifeLost(const std::string& process) {
+  const auto it = workers_.find(process);
+  if (it == workers_.end() || it->second.death_reported) return;
+  it->second.death_reported = true;
+  if (trace::On()) trace::Instant("life lost", {{"process", process}});
+  WorkerExited exited{process, false, "its process ended", 0, {}};
+  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
+}
+
+void NodeService::OnExit(const std::string& process) {
+  const auto it = workers_.find(process);
+  if (it == workers_.end()) return;
+  Worker& worker = it->second;
+  const std::optional<ExitInfo> info = worker.child.TryReap();
+  if (!info) return;
+  if (trace::On()) trace::Instant("reaped", {{"process", process}, {"how", info->ToString()}});
+  EventLoop& loop = transport_->loop();
+  loop.UnwatchFd(worker.child.pidfd());
+  ReadRest(process, worker.out);
+  ReadRest(process, worker.err);
+  watch_->Unwatch(worker.slot);
+  auto [output, last_lines] = relay_.End(loop.Now(), process);
+  for (const WorkerOutput& one : output)
+    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, one));
+  const uint64_t oom_kills = OomKills();
+  const bool oom = oom_kills > std::exchange(oom_kills_, oom_kills) && info->signal == SIGKILL &&
+                   !worker.child.killed();
+  WorkerExited exited{process, true, Cause(*info, oom), info->code, std::move(last_lines)};
+  std::optional<StartWorker> again;
+  if (worker.order && !watch_->WasHeld(worker.slot) && !worker.child.killed())
+    again = std::move(worker.order);
+  workers_.erase(it);
+  if (again) {
+    LogWarning("a process that was started ahead had ended when it was given work (", exited.how,
+               "); ", process, " is started again");
+    again->spare_argv.clear();
+    return OnStart(*again);
+  }
+  NoteEnd(process);
+  if (info->signal == SIGKILL) left_behind_ = true;
+  EndLeftBehind();
+  metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
+  metrics::Add(metrics::Id::kNodeWorkerExits, 1,
+               info->signal != 0 ? "signal"
+               : info->code == 0 ? "ok"
+                                 : "error");
+  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
+}
+
+void NodeService::NoteEnd(const std::string& process) {
+  ended_.emplace_back(transport_->loop().Now(), process);
+  if (ended_.size() <= kEndedMax) return;
+  ended_.pop_front();
+  all_ended_ = false;
+}
+
+// Once a head has known for long what has ended. One that was restarted has not.
+void NodeService::ForgetEnds() {
+  const Time now = transport_->loop().Now();
+  if (heard_since_ + kEndedKept > now) return;
+  while (!ended_.empty() && ended_.front().first + kEndedKept < now) ended_.pop_front();
+  if (ended_.empty()) all_ended_ = true;
+}
+
+// A guard that was killed itself has left us what its worker started.
+void NodeService::EndLeftBehind() {
+  if (!left_behind_) return;
+  std::set<int> guards = spares_.guard_pids();
+  for (const auto& [name, worker] : workers_) guards.insert(worker.child.guard_pid());
+  left_behind_ = !EndStrays(guards);
+}
+
+}  // namespace troupe::daemons

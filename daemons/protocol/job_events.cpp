@@ -1,0 +1,251 @@
+// Adapter of nlohmann::json: the only file that includes it.
+#include "daemons/protocol/job_events.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+using Json = nlohmann::json;
+
+Json Base(const char* kind, const std::string& job, Time at) {
+  return Json{{"kind", kind}, {"job", job}, {"time_s", static_cast<double>(at.ns) / 1e9}};
+}
+
+// Output of programs is bytes; JSON is UTF-8. Bytes that are not valid are replaced.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json WorkerJson(const WorkerStatus& w) {
+  return Json{{"id", w.id},     {"rank", w.rank},   {"pid", w.pid},         {"host", w.host},
+              {"node", w.node}, {"state", w.state}, {"version", w.version}, {"process", w.process}};
+}
+
+void AddWorker(Json& json, const WorkerStatus& w) {
+  json["worker"] = w.id;
+  json["rank"] = w.rank;
+  json["host"] = w.host;
+  json["pid"] = w.pid;
+}
+
+Json JobJson(const JobStatus& s) {
+  Json workers = Json::array();
+  for (const WorkerStatus& w : s.workers) workers.push_back(WorkerJson(w));
+  return Json{{"job", s.job},
+              {"name", s.name},
+              {"state", s.state},
+              {"reason", s.reason},
+              {"epoch", s.epoch},
+              {"target", s.target},
+              {"min_workers", s.min_workers},
+              {"max_workers", s.max_workers},
+              {"workers", workers},
+              {"detached", s.detached},
+              {"attended", s.attended},
+              {"age_s", s.age_s}};
+}
+
+}  // namespace
+
+JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                     const std::string& state, const std::string& detail,
+                     const std::vector<std::string>& last_lines) {
+  Json json = Base("worker", job, at);
+  AddWorker(json, worker);
+  json["state"] = state;
+  json["detail"] = detail;
+  if (!last_lines.empty()) json["last_lines"] = last_lines;
+  if (worker.address.endpoint.empty()) return {"worker", Dump(json), ""};
+  return {"worker", Dump(json), wire::Encode(kFrameWorkerHello, worker.address)};
+}
+
+JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size,
+                    Duration pause, bool planned,
+                    const std::map<std::string, WorkerStatus>& workers) {
+  Json json = Base("epoch", job, at);
+  json["epoch"] = view.epoch;
+  json["reason"] = view.reason;
+  json["old_size"] = old_size;
+  json["size"] = view.members.size();
+  json["planned"] = planned;
+  json["pause_ms"] = ToMilliseconds(pause);
+  Json members = Json::array();
+  int rank = 0;
+  for (const groups::ViewMember& m : view.members) {
+    const auto it = workers.find(m.id.ToString());
+    members.push_back({{"id", m.id.ToString()},
+                       {"rank", rank++},
+                       {"host", m.host},
+                       {"pid", it == workers.end() ? 0 : it->second.pid},
+                       {"version", m.version},
+                       {"has_state", m.has_state}});
+  }
+  json["members"] = members;
+  return {"epoch", Dump(json), ""};
+}
+
+JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                  const WorkerOutput& output) {
+  Json json = Base("log", job, at);
+  AddWorker(json, worker);
+  json["stream"] = output.is_stderr ? "stderr" : "stdout";
+  Json& lines = json["lines"] = Json::array();
+  if (output.dropped > 0) {
+    std::string told = "[" + std::to_string(output.dropped) + " lines dropped: ";
+    told += "printed faster than they could be sent";
+    if (!output.file.empty()) told += "; look in " + output.file + " on " + worker.host;
+    lines.push_back(told + "]");
+  }
+  for (const std::string& line : output.lines) lines.push_back(line);
+  return {"log", Dump(json), ""};
+}
+
+JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines) {
+  Json json = Base("log", job, at);
+  AddWorker(json, WorkerStatus{});
+  json["stream"] = "stderr";
+  json["lines"] = {"[" + std::to_string(lines) + " lines dropped: this driver did not take them]"};
+  return {"log", Dump(json), ""};
+}
+
+std::optional<Recovered> ReadRecovered(const WorkerNote& note) {
+  if (note.kind != "recovered") return std::nullopt;
+  const Json json = Json::parse(note.payload, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const auto count = [&](const char* name) -> uint64_t {
+    const auto it = json.find(name);
+    return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+  };
+  Recovered recovered{count("steps_replayed"), count("steps_recomputed"), count("samples_returned"),
+                      ""};
+  if (const auto it = json.find("message"); it != json.end() && it->is_string()) {
+    recovered.message = it->get<std::string>();
+  }
+  return recovered;
+}
+
+JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                   const WorkerNote& note) {
+  if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
+    Json json = Base("recovered", job, at);
+    AddWorker(json, worker);
+    json["steps_replayed"] = recovered->steps_replayed;
+    json["steps_recomputed"] = recovered->steps_recomputed;
+    json["samples_returned"] = recovered->samples_returned;
+    json["message"] = recovered->message;
+    return {"recovered", Dump(json), ""};
+  }
+  const bool told = note.kind == "warning" || note.kind == "resumed";
+  Json json = Base(told || note.kind == "state" ? note.kind.c_str() : "report", job, at);
+  AddWorker(json, worker);
+  json["epoch"] = note.epoch;
+  if (note.kind == "state") json["bytes"] = note.bytes;
+  if (told) json["message"] = note.payload;
+  if (told) return {note.kind, Dump(json), ""};
+  return {json["kind"], Dump(json), note.payload};
+}
+
+JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank,
+                     const std::string& payload) {
+  Json json = Base("result", job, at);
+  AddWorker(json, worker);
+  json["rank"] = rank;
+  return {"result", Dump(json), payload};
+}
+
+JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason) {
+  Json json = Base("parked", job, at);
+  json["reason"] = reason;
+  return {"parked", Dump(json), ""};
+}
+
+JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalled& stalled,
+                      const std::map<std::string, WorkerStatus>& workers) {
+  Json json = Base("stalled", job, at);
+  json["epoch"] = stalled.view.epoch;
+  json["operation"] = stalled.operation;
+  json["seconds"] = ToSeconds(stalled.lasted);
+  json["removed"] = stalled.removed;
+  json["message"] = stalled.reason;
+  json["waiting"] = stalled.waiting;
+  Json missing = Json::array();
+  for (const int rank : stalled.missing) {
+    const groups::ViewMember& m = stalled.view.members[static_cast<size_t>(rank)];
+    const auto it = workers.find(m.id.ToString());
+    missing.push_back({{"id", m.id.ToString()},
+                       {"rank", rank},
+                       {"host", m.host},
+                       {"pid", it == workers.end() ? 0 : it->second.pid}});
+  }
+  json["missing"] = missing;
+  return {"stalled", Dump(json), ""};
+}
+
+JobEvent UnreachableEvent(const std::string& job, Time at, const groups::GroupUnreachable& left) {
+  Json json = Base("unreachable", job, at);
+  json["member"] = left.id.ToString();
+  Json peers = Json::array();
+  for (const groups::MemberId& id : left.peers) peers.push_back(id.ToString());
+  json["peers"] = peers;
+  json["retry_s"] = ToSeconds(left.retry_in);
+  json["message"] = left.reason;
+  return {"unreachable", Dump(json), ""};
+}
+
+JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+                   const std::string& reason, const WorkerStatus& worker,
+                   const std::string& payload) {
+  Json json = Base("done", job, at);
+  AddWorker(json, worker);
+  json["state"] = state;
+  json["reason"] = reason;
+  return {"done", Dump(json), payload};
+}
+
+std::string StatusJson(const JobStatus& status) { return Dump(JobJson(status)); }
+
+std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs) {
+  Json json{{"nodes", Json::array()}, {"jobs", Json::array()}};
+  for (const NodeStatus& n : nodes) {
+    json["nodes"].push_back({{"id", n.id},
+                             {"host", n.host},
+                             {"pid", n.pid},
+                             {"alive", n.alive},
+                             {"resources", n.total.ToMap()},
+                             {"used", n.used.ToMap()}});
+  }
+  for (const JobStatus& s : jobs) json["jobs"].push_back(JobJson(s));
+  return Dump(json);
+}
+
+Result<ClusterState> ParseClusterState(const std::string& json) {
+  try {
+    const Json root = Json::parse(json);
+    ClusterState state;
+    for (const Json& node : root.at("nodes")) {
+      bool idle = true;
+      for (const auto& [name, amount] : node.at("used").items())
+        idle = idle && amount.get<double>() <= 0;
+      state.nodes.push_back({node.at("id"), node.at("alive"), idle});
+    }
+    for (const Json& job : root.at("jobs")) {
+      const std::string phase = job.at("state");
+      const auto members =
+          std::ranges::count_if(job.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
+      state.running =
+          state.running || (phase == "running" && members >= job.at("target").get<int>());
+      if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
+        state.wanted_workers += job.at("target").get<int>();
+    }
+    return state;
+  } catch (const Json::exception& error) {
+    return Error{ErrorCode::kInvalidArgument,
+                 std::string("not a description of a cluster: ") + error.what()};
+  }
+}
+
+}  // namespace troupe::daemons

@@ -1,0 +1,111 @@
+// Events and status of jobs as JSON text: the form in which drivers, the CLI and notebooks get
+// them.
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collective_groups/membership/coordinator.h"
+#include "collective_groups/membership/view.h"
+#include "daemons/protocol/messages.h"
+#include "runtime/clock.h"
+#include "runtime/result.h"
+#include "scheduler/resources.h"
+
+namespace troupe::daemons {
+
+// What people see of one worker.
+struct WorkerStatus {
+  std::string id;
+  int rank = -1;
+  int64_t pid = 0;
+  std::string host;
+  std::string node;
+  std::string state;
+  uint64_t version = 0;
+  std::string process;  // Its name, as in that of its log.
+  PeerAddress address;  // Where it can be called; actors only.
+};
+
+struct JobStatus {
+  std::string job;
+  std::string name;
+  std::string state;
+  std::string reason;
+  uint64_t epoch = 0;
+  uint32_t target = 0;
+  uint32_t min_workers = 0;
+  uint32_t max_workers = 0;
+  std::vector<WorkerStatus> workers;
+  bool detached = false;
+  bool attended = true;  // Its driver is heard.
+  double age_s = 0;      // Since this head knows it.
+};
+
+[[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                   const std::string& state, const std::string& detail,
+                                   const std::vector<std::string>& last_lines = {});
+[[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view,
+                                  int old_size, Duration pause, bool planned,
+                                  const std::map<std::string, WorkerStatus>& workers);
+// All lines of one message of a node: "lines", and before them what was dropped, as a line.
+[[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                const WorkerOutput& output);
+// For lines that the driver did not take in time.
+[[nodiscard]] JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines);
+[[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                 const WorkerNote& note);
+// What a worker says when its group has dealt with a death, in a note of kind "recovered".
+struct Recovered {
+  uint64_t steps_replayed = 0;    // Finished from kept gradients.
+  uint64_t steps_recomputed = 0;  // Computed again since the last commit.
+  uint64_t samples_returned = 0;  // Of dead members, to the sampler.
+  std::string message;            // For people.
+};
+// Nothing if the note is of another kind, or not of this form.
+[[nodiscard]] std::optional<Recovered> ReadRecovered(const WorkerNote& note);
+[[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker,
+                                   int rank, const std::string& payload);
+[[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
+// Members that keep the others waiting in a collective, by rank in the stall's view.
+// A member, or one that wants to be, is left out because it cannot reach others.
+[[nodiscard]] JobEvent UnreachableEvent(const std::string& job, Time at,
+                                        const groups::GroupUnreachable& left);
+[[nodiscard]] JobEvent StalledEvent(const std::string& job, Time at,
+                                    const groups::GroupStalled& stalled,
+                                    const std::map<std::string, WorkerStatus>& workers);
+[[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+                                 const std::string& reason, const WorkerStatus& worker,
+                                 const std::string& payload);
+
+[[nodiscard]] std::string StatusJson(const JobStatus& status);
+struct NodeStatus {
+  std::string id;
+  std::string host;
+  int64_t pid = 0;
+  bool alive = false;
+  ResourceSet total;
+  ResourceSet used;
+};
+[[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes,
+                                      const std::vector<JobStatus>& jobs);
+
+// What an autoscaler needs of that text.
+struct ClusterState {
+  struct Node {
+    std::string id;
+    bool alive = false;
+    bool idle = false;
+  };
+  std::vector<Node> nodes;
+  bool running = false;    // Some job's group is active, with as many members as it wants.
+  int wanted_workers = 0;  // Targets of the jobs that have not ended.
+};
+// kInvalidArgument if the text is not of the form that ClusterJson makes.
+[[nodiscard]] Result<ClusterState> ParseClusterState(const std::string& json);
+
+}  // namespace troupe::daemons

@@ -1,0 +1,107 @@
+// What the head says about a cluster, and what an autoscaler takes from it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemons/protocol/job_events.h"
+
+namespace troupe::daemons {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeStatus Node(const std::string& id, bool alive, double cpus_used) {
+  NodeStatus node;
+  node.id = id;
+  node.alive = alive;
+  node.total = ResourceSet::FromMap({{"CPU", 4}}).value();
+  if (cpus_used > 0) node.used = ResourceSet::FromMap({{"CPU", cpus_used}}).value();
+  return node;
+}
+JobStatus Job(const std::string& state, uint32_t target, uint32_t members = 0) {
+  JobStatus job;
+  job.job = "job-" + state;
+  job.state = state;
+  job.target = target;
+  for (uint32_t rank = 0; rank < members; ++rank) {
+    job.workers.emplace_back();
+    job.workers.back().rank = static_cast<int>(rank);
+  }
+  job.workers.emplace_back();  // One that is not a member.
+  return job;
+}
+
+TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
+  const std::string json =
+      ClusterJson({Node("busy", true, 0.5), Node("idle", true, 0), Node("dead", false, 0)},
+                  {Job("running", 3, 3), Job("pending", 2), Job("succeeded", 10), Job("failed", 20),
+                   Job("cancelled", 40)});
+  const Result<ClusterState> state = ParseClusterState(json);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ(state->wanted_workers, 5);
+  EXPECT_TRUE(state->running);
+  ASSERT_EQ(state->nodes.size(), 3U);
+  EXPECT_EQ(state->nodes[0].id, "busy");
+  EXPECT_TRUE(state->nodes[0].alive);
+  EXPECT_FALSE(state->nodes[0].idle);
+  EXPECT_TRUE(state->nodes[1].idle);
+  EXPECT_FALSE(state->nodes[2].alive);
+}
+
+TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
+  const Result<ClusterState> state = ParseClusterState(ClusterJson({}, {}));
+  ASSERT_TRUE(state.ok());
+  EXPECT_TRUE(state->nodes.empty());
+  EXPECT_EQ(state->wanted_workers, 0);
+  EXPECT_FALSE(state->running);
+}
+
+TEST(ClusterStateTest, RunsOnceItHasAllTheMembersItWants) {
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("pending", 2)}))->running);
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("running", 2, 1)}))->running);
+  EXPECT_TRUE(ParseClusterState(ClusterJson({}, {Job("running", 2, 2)}))->running);
+}
+
+TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
+  for (const char* json :
+       {"", "null", "[]", "{}", "{\"nodes\":[]}", "{\"nodes\":[1],\"jobs\":[]}",
+        "{\"nodes\":[{\"id\":1,\"alive\":true,\"used\":{}}],\"jobs\":[]}",
+        "{\"nodes\":[{\"id\":\"n\",\"alive\":true,\"used\":{\"CPU\":\"x\"}}],\"jobs\":[]}",
+        "{\"nodes\":[],\"jobs\":[{\"state\":\"running\"}]}", "{\"nodes\":[],\"jobs\":[]"}) {
+    const Result<ClusterState> state = ParseClusterState(json);
+    ASSERT_FALSE(state.ok()) << json;
+    EXPECT_EQ(state.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(state.error().message, HasSubstr("not a description of a cluster"));
+  }
+}
+
+TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
+  WorkerNote note;
+  note.kind = "recovered";
+  note.payload = R"({"steps_replayed": 2, "samples_returned": 64, "message": "step 7 \u2713"})";
+  const std::optional<Recovered> recovered = ReadRecovered(note);
+  ASSERT_TRUE(recovered.has_value());
+  EXPECT_EQ(recovered->steps_replayed, 2U);
+  EXPECT_EQ(recovered->steps_recomputed, 0U);
+  EXPECT_EQ(recovered->samples_returned, 64U);
+  const JobEvent event = NoteEvent("job", Time{}, WorkerStatus{}, note);
+  EXPECT_EQ(event.kind, "recovered");
+  EXPECT_THAT(event.json, HasSubstr(R"("samples_returned":64)"));
+  EXPECT_THAT(event.json, HasSubstr(R"("steps_recomputed":0)"));
+}
+
+TEST(JobEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
+  WorkerNote note;
+  note.kind = "recovered";
+  for (const char* payload : {"", "{", "[1]", "7"}) {
+    note.payload = payload;
+    EXPECT_FALSE(ReadRecovered(note).has_value()) << payload;
+  }
+  note.payload = R"({"steps_replayed": -1, "samples_returned": "many"})";
+  ASSERT_TRUE(ReadRecovered(note).has_value());
+  EXPECT_EQ(ReadRecovered(note)->steps_replayed, 0U);
+  note.kind = "warning";
+  EXPECT_FALSE(ReadRecovered(note).has_value());
+}
+
+}  // namespace
+}  // namespace troupe::daemons
