@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "actors/actor_type.h"
+#include "actors/api/actor_type.h"
 
 namespace troupe::capi {
 namespace {

@@ -18,7 +18,7 @@ if(TARGET troupe_torch)
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp OPTIONAL)
   install(EXPORT TroupeTorchTargets NAMESPACE Troupe:: DESTINATION ${troupe_cmake_dir} COMPONENT cpp)
 endif()
-# Only what <troupe/...> needs, and under that name: what is "actors/future.h" here is <troupe/detail/actors/future.h>.
+# Only what <troupe/...> needs, and under that name: what is "actors/api/future.h" here is <troupe/detail/actors/future.h>.
 install(CODE "
   set(troupe_source \"${PROJECT_SOURCE_DIR}\")
   set(troupe_target \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe\")

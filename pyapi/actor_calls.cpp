@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "actors/actor_type.h"
-#include "actors/handle.h"
+#include "actors/api/actor_type.h"
+#include "actors/api/handle.h"
 #include "pyapi/python_support.h"
 #include "runtime/wire.h"
 

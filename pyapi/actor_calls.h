@@ -18,10 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "actors/actor_ref.h"
-#include "actors/actor_system.h"
-#include "actors/cluster_protocol.h"
-#include "actors/future.h"
+#include "actors/api/future.h"
+#include "actors/core/cluster_protocol.h"
+#include "actors/host/actor_ref.h"
+#include "actors/host/actor_system.h"
 
 namespace troupe::pyapi {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "actors/actor_type.h"
+#include "actors/api/actor_type.h"
 #include "pyapi/python_support.h"
 #include "runtime/wire.h"
 

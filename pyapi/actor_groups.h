@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "actors/actor_group_protocol.h"
+#include "actors/core/actor_group_protocol.h"
 
 namespace troupe::pyapi {
 

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <string>
 
-#include "actors/instance.h"
+#include "actors/host/instance.h"
 
 namespace troupe::pyapi {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 
 namespace troupe::pyapi {
 

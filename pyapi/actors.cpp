@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "actors/placing.h"
-#include "actors/runtime.h"
-#include "actors/task_pool.h"
+#include "actors/api/runtime.h"
+#include "actors/host/placing.h"
+#include "actors/host/task_pool.h"
 #include "daemons/client/actor_link.h"
 #include "daemons/client/actor_process.h"
 #include "daemons/client/process_groups.h"

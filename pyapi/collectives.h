@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "actors/collective_protocol.h"
+#include "actors/core/collective_protocol.h"
 #include "collective_groups/collectives/collective_group.h"
 
 namespace troupe::pyapi {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "actors/group_protocol.h"
+#include "actors/core/group_protocol.h"
 
 namespace troupe::pyapi {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "actors/actor_type.h"
+#include "actors/api/actor_type.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/python_support.h"
 #include "runtime/wire.h"

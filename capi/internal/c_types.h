@@ -6,7 +6,7 @@
 #include <string>
 
 #include <troupe/c.h>
-#include "actors/type_table.h"
+#include "actors/host/type_table.h"
 
 // What the callbacks of C are handed; complete only here.
 struct troupe_reply {

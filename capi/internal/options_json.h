@@ -6,7 +6,7 @@
 #pragma once
 
 #include <troupe/troupe.h>
-#include "actors/options.h"
+#include "actors/api/options.h"
 
 namespace troupe::capi {
 

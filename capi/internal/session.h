@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "actors/runtime.h"
+#include "actors/api/runtime.h"
 
 namespace troupe::capi {
 

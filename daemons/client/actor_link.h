@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/actor_group_protocol.h"
-#include "actors/actor_system.h"
-#include "actors/cluster_protocol.h"
+#include "actors/core/actor_group_protocol.h"
+#include "actors/core/cluster_protocol.h"
+#include "actors/host/actor_system.h"
 #include "runtime/transport.h"
 
 namespace troupe::daemons {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "actors/actor_system.h"
+#include "actors/host/actor_system.h"
 #include "daemons/client/worker_client.h"
 
 namespace troupe::daemons {

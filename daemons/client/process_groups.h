@@ -13,7 +13,7 @@
 #include <mutex>
 #include <string>
 
-#include "actors/collective.h"
+#include "actors/api/collective.h"
 #include "collective_groups/collectives/collective_group.h"
 #include "daemons/client/worker_client.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "actors/actor_group_protocol.h"
+#include "actors/core/actor_group_protocol.h"
 #include "daemons/client/process_groups.h"
 #include "runtime/executor.h"
 #include "runtime/thread.h"

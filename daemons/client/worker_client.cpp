@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "daemons/protocol/spool.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "runtime/clock.h"
 
 namespace troupe::daemons {

@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/cluster_protocol.h"
-#include "actors/directory.h"
+#include "actors/core/cluster_protocol.h"
+#include "actors/core/directory.h"
 #include "collective_groups/membership/group_service.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"

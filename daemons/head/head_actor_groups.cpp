@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 #include "daemons/head/records.h"
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/wire.h"

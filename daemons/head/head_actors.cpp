@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/actor_group_protocol.h"
+#include "actors/core/actor_group_protocol.h"
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/log.h"
 #include "runtime/process.h"

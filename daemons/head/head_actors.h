@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/directory.h"
+#include "actors/core/directory.h"
 #include "daemons/head/actor_feed.h"
 #include "daemons/head/records.h"
 #include "daemons/head/state_loads.h"

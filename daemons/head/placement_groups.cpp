@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 #include "daemons/head/records.h"
 #include "runtime/log.h"
 #include "runtime/wire.h"

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 #include "scheduler/scheduler.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 
 namespace troupe::daemons {
 

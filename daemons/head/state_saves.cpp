@@ -1,6 +1,6 @@
 #include "daemons/head/state_saves.h"
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 
 namespace troupe::daemons {
 

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <set>
 
-#include "actors/actor_group_protocol.h"
-#include "actors/cluster_protocol.h"
+#include "actors/core/actor_group_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "daemons/node/node_service.h"
 #include "runtime/descendants.h"
 #include "runtime/log.h"

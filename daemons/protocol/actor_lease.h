@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "scheduler/scheduler.h"
 
 namespace troupe::daemons {

@@ -6,4 +6,4 @@
 // Thread: any.
 #pragma once
 
-#include "actors/dynamic_handle.h"
+#include "actors/api/dynamic_handle.h"

@@ -13,8 +13,8 @@
 //
 // The same executable is driver and worker: the cluster starts it again for every actor, and Init
 // hosts the actor there. Types may also lie in a plugin: <troupe/plugin.h>. What can be described:
-// actors/actor_type.h. What a runtime can do: actors/runtime.h. What a running method can ask:
-// actors/context.h.
+// actors/api/actor_type.h. What a runtime can do: actors/api/runtime.h. What a running method can
+// ask: actors/api/context.h.
 // Thread: any.
 // Owns: the last copy of a Runtime ends its embedded cluster and every actor spawned through it
 // that is not detached.
@@ -23,8 +23,8 @@
 #include <map>
 #include <string>
 
-#include "actors/actor_macros.h"
-#include "actors/runtime.h"
+#include "actors/api/actor_macros.h"
+#include "actors/api/runtime.h"
 
 #ifndef TROUPE_INSTALLED_BIN_DIR  // The CMake package of an installed Troupe says where it is.
 #define TROUPE_INSTALLED_BIN_DIR ""

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "actors/cluster_protocol.h"
-#include "actors/directory.h"
-#include "actors/protocol.h"
+#include "actors/core/cluster_protocol.h"
+#include "actors/core/directory.h"
+#include "actors/core/protocol.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/wire.h"

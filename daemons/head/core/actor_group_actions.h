@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/actor_group_protocol.h"
+#include "actors/core/actor_group_protocol.h"
 
 namespace troupe::daemons {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 
 namespace troupe::daemons {
 

@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/directory.h"
+#include "actors/core/directory.h"
 #include "daemons/head/core/actor_group_actions.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"

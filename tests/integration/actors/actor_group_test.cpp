@@ -1,5 +1,5 @@
 // Groups of actors of C++, on a real embedded cluster.
-#include "actors/actor_group.h"
+#include "actors/api/actor_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/mailbox.h"
+#include "actors/core/mailbox.h"
 #include "tests/sim/actors/actor_sim.h"
 
 namespace troupe::actors::sim {

@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "actors/directory.h"
+#include "actors/core/directory.h"
 #include "tests/sim/actors/actor_sim.h"
 
 namespace troupe::actors::sim {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/actor_system.h"
+#include "actors/host/actor_system.h"
 #include "runtime/loopback_transport.h"
 
 namespace troupe::actors {

@@ -1,7 +1,7 @@
 // Collective groups of actors at the head: who joins, leaves or dies, and restarts of the head.
 #include "daemons/head/collective_groups.h"
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 #include "collective_groups/membership/messages.h"
 #include "tests/unit/daemons/head/head_actors_rig.h"
 

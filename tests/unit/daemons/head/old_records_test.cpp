@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "actors/directory.h"
+#include "actors/core/directory.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/job.h"
 #include "daemons/head/placement_groups.h"

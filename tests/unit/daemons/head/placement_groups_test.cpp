@@ -6,7 +6,7 @@
 
 #include <deque>
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/cluster_protocol.h"
+#include "actors/core/cluster_protocol.h"
 #include "tests/unit/daemons/scripted_transport.h"
 
 namespace troupe::daemons::testing {

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "actors/error_chain.h"
+#include "actors/core/error_chain.h"
 
 namespace troupe::daemons {
 namespace {

@@ -1,0 +1,86 @@
+#include "actors/api/context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/api/future.h"
+
+namespace troupe {
+namespace actors {
+
+void RunningCall::Cancel() {
+  std::function<void()> tell;
+  {
+    std::lock_guard lock(mu_);
+    if (std::exchange(cancelled_, true)) return;
+    tell.swap(on_cancel_);
+    if (waiting_ != nullptr) waiting_->Set();
+  }
+  if (tell) tell();
+}
+
+bool RunningCall::cancelled() const {
+  std::lock_guard lock(mu_);
+  return cancelled_;
+}
+
+void RunningCall::OnCancel(std::function<void()> fn) {
+  {
+    std::lock_guard lock(mu_);
+    if (!cancelled_) {
+      on_cancel_ = std::move(fn);
+      return;
+    }
+  }
+  fn();
+}
+
+Status RunningCall::Await(FiberEvent& event, Duration limit, Time deadline) {
+  const Error cancelled{ErrorCode::kCancelled, "the call that waits was cancelled"};
+  {
+    std::lock_guard lock(mu_);
+    if (cancelled_) return cancelled;
+    waiting_ = &event;
+  }
+  const Duration left =
+      deadline == Time::Never() ? limit : std::min(limit, deadline - SteadyClock().Now());
+  const bool set = event.WaitFor(std::max(left, Duration::zero()));
+  std::lock_guard lock(mu_);
+  waiting_ = nullptr;
+  if (cancelled_) return cancelled;
+  if (set) return Status::Ok();
+  return Error{ErrorCode::kDeadlineExceeded,
+               left < limit ? "the deadline of the call that waits has passed" : "no result yet"};
+}
+
+Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call) {
+  CallContext* const context = CallContext::Current();
+  if (context != nullptr) return context->call()->Await(event, limit, context->deadline());
+  if (call != nullptr && limit > Duration::zero()) {
+    call->Await(event, SteadyClock().Now() + limit);
+    if (event.IsSet()) return Status::Ok();
+  } else if (event.WaitFor(limit)) {
+    return Status::Ok();
+  }
+  return Error{ErrorCode::kDeadlineExceeded, "no result yet"};
+}
+
+}  // namespace actors
+
+CallContext* CallContext::Current() { return static_cast<CallContext*>(FiberLocal()); }
+
+Status CallContext::Check() const {
+  if (call_->cancelled()) return Error{ErrorCode::kCancelled, "the caller has cancelled the call"};
+  if (deadline_ != Time::Never() && SteadyClock().Now() >= deadline_)
+    return Error{ErrorCode::kDeadlineExceeded, "the call's deadline has passed"};
+  return Status::Ok();
+}
+
+Status CallContext::Sleep(Duration duration) {
+  FiberEvent never;
+  Status woken = call_->Await(never, duration, deadline_);
+  if (!woken.ok() && woken.error().code == ErrorCode::kCancelled) return woken;
+  return Check();
+}
+
+}  // namespace troupe

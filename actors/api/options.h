@@ -1,0 +1,67 @@
+// Options of actors and tasks.
+// Thread: plain values.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "actors/core/protocol.h"
+#include "runtime/clock.h"
+
+namespace troupe {
+
+// How an actor's calls are queued and run.
+struct CallLimits {
+  uint32_t max_concurrency = 1;  // Calls at once; one that waits lets the others run.
+  uint32_t mailbox_depth = actors::kMailboxDepthMax;  // Calls that wait,
+  uint64_t mailbox_bytes = uint64_t{64} << 20;        // and their arguments.
+  actors::Overflow overflow = actors::Overflow::kWait;
+};
+
+// Made for designated initialisers: Spawn<Counter>({.name = "till", .max_restarts = 3}, 10).
+struct ActorOptions {
+  std::string name = {};       // Unique among living actors of the cluster; empty: none.
+  bool get_if_exists = false;  // A living one of this name and type is as good.
+  bool detached = false;       // It outlives this process.
+  // CPU, GPU (below 1: a share of one), memory in bytes, or what nodes offer by other names. The
+  // default is nothing in a placement group.
+  std::map<std::string, double> resources = {{"CPU", 0.01}};
+  std::string strategy = "hybrid";       // Or "spread".
+  std::vector<std::string> labels = {};  // Terms that must hold: "zone=a", "gpu in (a100, h100)".
+  std::vector<std::string> prefer = {};  // Terms that are nice to have.
+  std::string node = {};                 // Only there, or
+  bool node_soft = false;                // rather there.
+  std::string placement_group = {};      // Then `resources` are drawn from its bundles.
+  int32_t bundle = -1;                   // Of the group; -1: any.
+  int32_t priority = 0;                  // Among those that wait for a place; higher goes first.
+  int32_t max_restarts = 0;              // After a death; -1: always.
+  Duration backoff = milliseconds(100);  // Before the second restart in a row, then twice that...
+  Duration backoff_most = seconds(10);   // up to this.
+  Duration timeout = seconds(60);        // From its process's start until it can be called.
+  std::map<std::string, std::string> env = {};
+  // A plugin that describes the type (<troupe/plugin.h>): its absolute path on the nodes. Empty:
+  // this program does.
+  std::string plugin = {};
+  // Command line of another program that describes the type; empty: this one.
+  std::vector<std::string> program = {};
+  // As CallLimits.
+  uint32_t max_concurrency = 1;
+  uint32_t mailbox_depth = actors::kMailboxDepthMax;
+  uint64_t mailbox_bytes = uint64_t{64} << 20;
+  actors::Overflow overflow = actors::Overflow::kWait;
+
+  [[nodiscard]] CallLimits limits() const {
+    return {max_concurrency, mailbox_depth, mailbox_bytes, overflow};
+  }
+};
+
+struct TaskOptions {
+  std::map<std::string, double> resources = {{"CPU", 1}};
+  std::vector<std::string> labels = {};
+  Duration timeout = seconds(3600);
+  int32_t max_retries = 3;  // If its process dies; a task that threw is not repeated.
+  std::string plugin = {};  // As ActorOptions::plugin.
+};
+
+}  // namespace troupe

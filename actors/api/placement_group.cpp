@@ -1,0 +1,91 @@
+#include "actors/api/placement_group.h"
+
+#include "actors/api/future.h"
+#include "runtime/process.h"
+
+namespace troupe {
+namespace {
+
+constexpr Duration kRequestLimit = seconds(30);
+
+actors::GroupRequest About(actors::PlacementGroupVerb verb, const std::string& id) {
+  actors::GroupRequest request;
+  request.verb = verb;
+  request.spec.group = id;
+  return request;
+}
+
+}  // namespace
+
+namespace actors {
+
+Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& system,
+                                           GroupRequest request, Duration limit) {
+  if (system->supervisor() == nullptr) {
+    return Future<PlacementGroupStatus>::Failed(Error{
+        ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
+  }
+  if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
+  Future<PlacementGroupStatus> answer;
+  system->supervisor()->Group(std::move(request), limit,
+                              [answer](auto status) { answer.Complete(std::move(status)); });
+  return answer;
+}
+
+Result<PlacementGroupStatus> AskGroup(const std::shared_ptr<ActorSystem>& system,
+                                      GroupRequest request, Duration limit) {
+  return AskGroupLater(system, std::move(request), limit).Get();
+}
+
+Result<PlacementGroupStatus> CreateGroup(const std::shared_ptr<ActorSystem>& system,
+                                         const PlacementGroupOptions& options) {
+  GroupRequest request = About(actors::PlacementGroupVerb::kCreate, "");
+  request.spec.name = options.name;
+  request.spec.detached = options.detached;
+  request.spec.strategy = options.strategy;
+  request.spec.priority = options.priority;
+  request.add = options.bundles;
+  return AskGroup(system, std::move(request), kRequestLimit);
+}
+
+Result<PlacementGroupStatus> FindGroup(const std::shared_ptr<ActorSystem>& system,
+                                       const std::string& name) {
+  GroupRequest request = About(actors::PlacementGroupVerb::kFind, "");
+  request.spec.name = name;
+  return AskGroup(system, std::move(request), kRequestLimit);
+}
+
+}  // namespace actors
+
+Status PlacementGroup::Wait(Duration limit) const {
+  const Result<PlacementGroupStatus> placed =
+      actors::AskGroup(system_, About(actors::PlacementGroupVerb::kAwait, id_), limit);
+  if (placed.ok()) return Status::Ok();
+  if (placed.error().code != ErrorCode::kDeadlineExceeded) return placed.error();
+  const Result<PlacementGroupStatus> now = Look(seconds(1));
+  if (!now.ok()) return placed.error();
+  if (now->placed()) return Status::Ok();
+  return Error{ErrorCode::kDeadlineExceeded,
+               "placement group " + id_ + " is " + now->state + ": " + now->reason};
+}
+
+Result<PlacementGroupStatus> PlacementGroup::Look(Duration limit) const {
+  return actors::AskGroup(system_, About(actors::PlacementGroupVerb::kStatus, id_), limit);
+}
+
+Status PlacementGroup::Resize(const std::vector<PlacementBundle>& add,
+                              const std::vector<uint32_t>& remove) const {
+  actors::GroupRequest request = About(actors::PlacementGroupVerb::kResize, id_);
+  request.add = add;
+  request.remove = remove;
+  const auto answer = actors::AskGroup(system_, std::move(request), kRequestLimit);
+  return answer.ok() ? Status::Ok() : Status(answer.error());
+}
+
+Status PlacementGroup::Remove() const {
+  const auto answer =
+      actors::AskGroup(system_, About(actors::PlacementGroupVerb::kRemove, id_), kRequestLimit);
+  return answer.ok() ? Status::Ok() : Status(answer.error());
+}
+
+}  // namespace troupe

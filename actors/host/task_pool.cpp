@@ -1,0 +1,254 @@
+#include "actors/host/task_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/api/runtime.h"
+#include "actors/host/actor_system.h"
+
+namespace troupe::actors {
+
+// One task, from its submission to its end.
+class TaskPool::Task final : public PendingCall {
+ public:
+  Task(ActorSystem* system, std::string method, std::string arguments, bool retry)
+      : system_(system->weak_from_this()),
+        method_(std::move(method)),
+        arguments_(std::move(arguments)),
+        retry_(retry) {}
+
+  const std::shared_ptr<ActorSystem::LocalCall> call = std::make_shared<ActorSystem::LocalCall>();
+
+  [[nodiscard]] bool over() const { return call->finished.load(); }
+  // Lets it run there; `left` follows when the runner is free again, or has perhaps died.
+  void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void(bool died)> left) {
+    const Duration limit = std::max(Duration::zero(), call->deadline - SteadyClock().Now());
+    const uint64_t number =
+        ref->Call(method_, std::move(arguments_), CallOptions{limit, retry_},
+                  [call = call, left = std::move(left)](Result<std::string> result) {
+                    const bool died = !result.ok() && result.error().code == ErrorCode::kPeerGone;
+                    call->Finish(std::move(result));
+                    left(died);
+                  });
+    bool cancel = false;
+    {
+      std::lock_guard lock(mu_);
+      ref_ = ref;
+      number_ = number;
+      cancel = cancelled_;
+    }
+    if (cancel && number != 0) ref->Cancel(number);
+  }
+  void Cancel() override {
+    std::shared_ptr<ActorRef> ref;
+    uint64_t number = 0;
+    {
+      std::lock_guard lock(mu_);
+      cancelled_ = true;
+      ref = ref_;
+      number = number_;
+    }
+    if (ref && number != 0) ref->Cancel(number);
+    call->Finish(Error{ErrorCode::kCancelled, "cancelled by its caller"});
+  }
+  void Await(FiberEvent& event, Time until) override {
+    if (const auto system = system_.lock()) return system->AwaitHelping(event, until);
+    (void)event.WaitFor(until - SteadyClock().Now());
+  }
+
+ private:
+  const std::weak_ptr<ActorSystem> system_;
+  const std::string method_;
+  std::string arguments_;
+  const bool retry_;
+  std::mutex mu_;
+  bool cancelled_ = false;
+  std::shared_ptr<ActorRef> ref_;
+  uint64_t number_ = 0;
+};
+
+std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const std::string& task,
+                                              std::string arguments, const CallDone& done) {
+  const Kind kind{options.resources, options.labels, options.max_retries, options.plugin};
+  auto submitted =
+      std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0);
+  submitted->call->deadline = SteadyClock().Now() + options.timeout;
+  submitted->call->done = done;
+  submitted->call->why_late = [this, kind] { return WhyLate(kind); };
+  bool stopped = false;
+  {
+    std::lock_guard lock(mu_);
+    stopped = stopped_;
+    if (!stopped) lanes_[kind].waiting.push_back(submitted);
+  }
+  if (stopped) {
+    submitted->call->Finish(Error{ErrorCode::kCancelled, "this runtime was shut down"});
+    return submitted;
+  }
+  system_->Expect(submitted->call);
+  Serve(kind);
+  return submitted;
+}
+
+// Gives what waits to runners that are free, and asks for more of them while something waits.
+void TaskPool::Serve(const Kind& kind) {
+  std::vector<std::pair<std::shared_ptr<Runner>, std::shared_ptr<Task>>> begun;
+  std::vector<std::shared_ptr<Runner>> created;
+  {
+    std::lock_guard lock(mu_);
+    if (stopped_) return;
+    Lane& lane = lanes_[kind];
+    std::erase_if(lane.waiting, [](const auto& task) { return task->over(); });
+    for (const auto& runner : lane.runners) {
+      if (lane.waiting.empty()) break;
+      if (!runner->alive || runner->busy) continue;
+      runner->busy = true;
+      begun.emplace_back(runner, std::move(lane.waiting.front()));
+      lane.waiting.pop_front();
+    }
+    auto coming = static_cast<size_t>(
+        std::ranges::count_if(lane.runners, [](const auto& r) { return !r->alive; }));
+    const size_t wanted = std::min(lane.waiting.size(), kRunnersComing);
+    for (coming += lane.failed; coming < wanted && lane.runners.size() < kRunnersMax; ++coming) {
+      created.push_back(lane.runners.emplace_back(std::make_shared<Runner>()));
+      created.back()->idle_since = SteadyClock().Now();
+    }
+  }
+  for (const auto& [runner, task] : begun) Run(kind, runner, task);
+  for (const auto& runner : created) Create(kind, runner);
+}
+
+void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
+                   const std::shared_ptr<Task>& task) {
+  task->RunOn(runner->ref, [this, kind, runner](bool died) {
+    // Or somebody whom the task has called has: it answers, or the monitor follows.
+    if (died) return AwaitRunner(kind, runner);
+    Free(kind, runner);
+  });
+}
+
+// It takes the next task.
+void TaskPool::Free(const Kind& kind, const std::shared_ptr<Runner>& runner) {
+  {
+    std::lock_guard lock(mu_);
+    if (!std::exchange(runner->alive, true)) lanes_[kind].failed = 0;
+    runner->busy = false;
+    runner->idle_since = SteadyClock().Now();
+  }
+  Serve(kind);
+}
+
+// Its word says that there is room for it, and that it lives.
+void TaskPool::AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runner) {
+  std::shared_ptr<ActorRef> ref;
+  {
+    std::lock_guard lock(mu_);
+    ref = runner->ref;
+  }
+  if (!ref) return;  // It was let go.
+  (void)ref->Call(kPing, "", CallOptions{kUntilComplete, true},
+                  [this, kind, runner](const Result<std::string>& pong) {
+                    if (pong.ok()) Free(kind, runner);  // Else the monitor says why.
+                  });
+}
+
+void TaskPool::Create(const Kind& kind, const std::shared_ptr<Runner>& runner) {
+  ActorOptions options;
+  std::tie(options.resources, options.labels, options.max_restarts, options.plugin) = kind;
+  const auto system = system_->shared_from_this();
+  PlaceAsync(system, options, MakeBlueprint(options.limits(), kTaskRunner, ""),
+             [this, system, kind, runner](const Result<std::shared_ptr<ActorRef>>& placed) {
+               if (!placed.ok()) return OnEnded(kind, runner, placed.error());
+               OnRunner(kind, runner, *placed);
+             });
+}
+
+void TaskPool::OnRunner(const Kind& kind, const std::shared_ptr<Runner>& runner,
+                        const std::shared_ptr<ActorRef>& ref) {
+  bool stopped = false;
+  {
+    std::lock_guard lock(mu_);
+    stopped = stopped_;
+    if (!stopped) runner->ref = ref;
+  }
+  if (stopped) return;
+  const std::weak_ptr<ActorSystem> alive = system_->weak_from_this();
+  (void)ref->Monitor([this, alive, kind, runner](const Error& why) {
+    if (const auto system = alive.lock()) OnEnded(kind, runner, why);
+  });
+  AwaitRunner(kind, runner);
+}
+
+// One that has never run a task will not if it is tried again: the tasks are told why.
+void TaskPool::OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, const Error& why) {
+  std::deque<std::shared_ptr<Task>> failed;
+  {
+    std::lock_guard lock(mu_);
+    if (stopped_) return;
+    Lane& lane = lanes_[kind];
+    if (std::erase(lane.runners, runner) == 0) return;  // It was let go.
+    if (!runner->alive && lane.runners.empty()) failed.swap(lane.waiting);
+    lane.failed = runner->alive || lane.runners.empty() ? 0 : lane.failed + 1;
+    lane.failed_at = SteadyClock().Now();
+  }
+  for (const auto& task : failed) task->call->Finish(why.WithContext("no process for the task"));
+  Serve(kind);
+}
+
+std::string TaskPool::WhyLate(const Kind& kind) {
+  std::shared_ptr<ActorRef> coming;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& runner : lanes_[kind].runners) {
+      if (!runner->alive && runner->ref) coming = runner->ref;
+    }
+  }
+  const std::string why = coming ? coming->WhyNot() : "";
+  return "the task was not done within its time-out" +
+         (why.empty() ? "" : "; a process for it is " + why);
+}
+
+void TaskPool::Clean(Time now) {
+  std::vector<std::shared_ptr<ActorRef>> unneeded;
+  std::vector<Kind> again;
+  {
+    std::lock_guard lock(mu_);
+    for (auto& [kind, lane] : lanes_) {
+      if (lane.failed > 0 && now > lane.failed_at + kRunnerRetry) {  // It may be over.
+        lane.failed = 0;
+        again.push_back(kind);
+      }
+      std::erase_if(lane.runners, [&, &lane = lane](const auto& runner) {
+        const bool needed = runner->busy || (!runner->alive && !lane.waiting.empty());
+        const bool over = runner->ref && !needed && now > runner->idle_since + kRunnerIdle;
+        if (over) unneeded.push_back(runner->ref);
+        return over;
+      });
+    }
+    std::erase_if(lanes_, [](const auto& entry) {
+      return entry.second.runners.empty() && entry.second.waiting.empty();
+    });
+  }
+  for (const auto& ref : unneeded)
+    ref->Kill(false, "it has been idle", [](const Result<std::string>&) {});
+  for (const Kind& kind : again) Serve(kind);
+}
+
+void TaskPool::Stop(const Error& why) {
+  std::map<Kind, Lane> lanes;
+  {
+    std::lock_guard lock(mu_);
+    stopped_ = true;
+    lanes.swap(lanes_);
+  }
+  for (const auto& [kind, lane] : lanes) {
+    for (const auto& task : lane.waiting) task->call->Finish(why);
+    // Callbacks hold runners, and those this system.
+    for (const auto& runner : lane.runners) {
+      std::lock_guard lock(mu_);
+      runner->ref.reset();
+    }
+  }
+}
+
+}  // namespace troupe::actors

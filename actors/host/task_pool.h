@@ -1,0 +1,81 @@
+// TaskPool: runs a program's tasks in worker processes that are started and ended by demand.
+//
+// A runner is a placed actor whose methods are the tasks; it runs one at a time. Tasks of one kind
+// (resources, labels, retries, plugin) wait in one queue, from which any runner of the kind takes
+// the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
+// asked for, kRunnersComing at once; in place of one that could not start none is, while others may
+// yet come. If none does, the tasks fail with the reason. A runner that has been idle is ended, one
+// that still waits for room withdrawn.
+// Thread: any.
+// Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "actors/api/future.h"
+#include "actors/api/options.h"
+#include "actors/host/actor_ref.h"
+
+namespace troupe::actors {
+
+class ActorSystem;
+
+inline constexpr size_t kRunnersMax = 256;
+inline constexpr size_t kRunnersComing = 4;
+inline constexpr Duration kRunnerIdle = seconds(10);
+inline constexpr Duration kRunnerRetry = seconds(5);
+
+class TaskPool {
+ public:
+  explicit TaskPool(ActorSystem* system) : system_(system) {}
+
+  // `done` runs once, by the time-out at the latest. What is returned cancels the task, also one
+  // that runs.
+  std::shared_ptr<PendingCall> Submit(const TaskOptions& options, const std::string& task,
+                                      std::string arguments, const CallDone& done);
+  // Ends runners that nobody has needed for long.
+  void Clean(Time now);
+  // What waits fails with `why`, and no runner is kept.
+  void Stop(const Error& why);
+
+ private:
+  class Task;
+  using Kind =
+      std::tuple<std::map<std::string, double>, std::vector<std::string>, int32_t, std::string>;
+  struct Runner {
+    std::shared_ptr<ActorRef> ref;  // Null: being created.
+    bool alive = false;             // It has answered once, so there was room for it.
+    bool busy = false;
+    Time idle_since{};
+  };
+  struct Lane {
+    std::deque<std::shared_ptr<Task>> waiting;
+    std::vector<std::shared_ptr<Runner>> runners;
+    size_t failed = 0;  // Runners that never came, since one did or it was tried again.
+    Time failed_at{};
+  };
+
+  void Serve(const Kind& kind);
+  void Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
+           const std::shared_ptr<Task>& task);
+  void Free(const Kind& kind, const std::shared_ptr<Runner>& runner);
+  void AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runner);
+  void Create(const Kind& kind, const std::shared_ptr<Runner>& runner);
+  void OnRunner(const Kind& kind, const std::shared_ptr<Runner>& runner,
+                const std::shared_ptr<ActorRef>& ref);
+  void OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, const Error& why);
+  [[nodiscard]] std::string WhyLate(const Kind& kind);
+
+  ActorSystem* const system_;
+  std::mutex mu_;
+  bool stopped_ = false;
+  std::map<Kind, Lane> lanes_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,169 @@
+#include "actors/api/future.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "actors/api/when.h"
+
+namespace troupe {
+namespace {
+
+const Error kNo{ErrorCode::kUserError, "no"};
+
+TEST(FutureTest, TheFirstResultCountsAndCopiesShareIt) {
+  const Future<int> future;
+  Future<int> copy;
+  copy = future;
+  EXPECT_FALSE(copy.Ready());
+  future.Complete(1);
+  future.Complete(2);
+  future.Complete(kNo);
+  EXPECT_TRUE(copy.Ready());
+  EXPECT_EQ(copy.Get().value(), 1);
+  EXPECT_EQ(copy.GetValue(), 1);
+}
+
+TEST(FutureTest, GetWaitsForAnotherThreadAndNoLongerThanItsLimit) {
+  const Future<int> future;
+  EXPECT_EQ(future.Get(Duration::zero()).error().code, ErrorCode::kDeadlineExceeded);
+  std::thread other([future] { future.Complete(7); });
+  EXPECT_EQ(future.Get(seconds(20)).value(), 7);
+  other.join();
+}
+
+TEST(FutureTest, AnErrorIsThrownByGetValue) {
+  try {
+    (void)Future<int>::Failed(kNo).GetValue();
+    FAIL();
+  } catch (const ActorError& e) {
+    EXPECT_EQ(e.error().code, ErrorCode::kUserError);
+    EXPECT_STREQ(e.what(), "user_error: no");
+  }
+}
+
+TEST(FutureTest, ThenRunsOnceBeforeOrAfter) {
+  const Future<int> future;
+  int runs = 0;
+  const Future<std::string> text = future.Then([&](const Result<int>& r) {
+    ++runs;
+    return std::to_string(*r);
+  });
+  const Future<int> checked = future.Then(
+      [](const Result<int>& r) -> Result<int> { return *r > 3 ? Result<int>(kNo) : *r; });
+  const Future<void> status = future.Then([](const Result<int>&) -> Status { return kNo; });
+  const Future<void> nothing = future.Then([](const Result<int>&) {});
+  future.Complete(4);
+  EXPECT_EQ(*text.Get(), "4");
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(checked.Get().error().message, "no");
+  EXPECT_FALSE(status.Get().ok());
+  EXPECT_TRUE(nothing.Get().ok());
+  EXPECT_EQ(*future.Then([](const Result<int>& r) { return *r + 1; }).Get(), 5);
+}
+
+// What is behind a future: counts who asks it to stop, and keeps what it is given.
+class CountedCall final : public actors::PendingCall {
+ public:
+  explicit CountedCall(int* asked, std::shared_ptr<int> kept = nullptr)
+      : asked_(asked), kept_(std::move(kept)) {}
+  void Cancel() override { ++*asked_; }
+  void Await(FiberEvent& event, Time until) override {
+    (void)event.WaitFor(until - SteadyClock().Now());
+  }
+
+ private:
+  int* const asked_;
+  const std::shared_ptr<int> kept_;
+};
+
+TEST(FutureTest, CancelAsksOnceAndNotWhenItIsOver) {
+  const Future<int> future;
+  int asked = 0;
+  future.Cancel();  // Nobody to ask.
+  EXPECT_FALSE(future.Ready());
+  future.SetCall(std::make_shared<CountedCall>(&asked));
+  future.Cancel();
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(future.Get().error().code, ErrorCode::kCancelled);
+  future.Cancel();
+  future.SetCall(std::make_shared<CountedCall>(&asked));
+  future.Cancel();
+  EXPECT_EQ(asked, 1);
+}
+
+// A future may be kept for long; what was behind it is not.
+TEST(FutureTest, ACompleteFutureKeepsNothingOfItsCall) {
+  auto call = std::make_shared<int>(0);
+  const std::weak_ptr<int> weak = call;
+  {
+    const Future<int> future;
+    int asked = 0;
+    future.SetCall(std::make_shared<CountedCall>(&asked, call));
+    future.OnComplete([call](const Result<int>&) {});
+    call.reset();
+    EXPECT_FALSE(weak.expired());
+    future.Complete(1);
+    EXPECT_TRUE(weak.expired());
+  }
+}
+
+TEST(WhenTest, AllInOrderOrTheFirstError) {
+  const std::vector<Future<int>> three(3);
+  std::vector<Future<int>> futures{Future<int>(), Future<int>(), Future<int>()};
+  const auto all = WhenAll(futures);
+  for (int i = 2; i >= 0; --i) {
+    EXPECT_FALSE(all.Ready());
+    futures[static_cast<size_t>(i)].Complete(i * 10);
+  }
+  EXPECT_EQ(*all.Get(), (std::vector<int>{0, 10, 20}));
+  std::vector<Future<int>> some{Future<int>(), Future<int>()};
+  const auto failed = WhenAll(some);
+  some[1].Complete(kNo);
+  EXPECT_EQ(failed.Get().error().message, "no") << "at once";
+  some[0].Complete(1);
+  EXPECT_FALSE(failed.Get().ok());
+  EXPECT_TRUE(WhenAll(std::vector<Future<int>>{}).Get()->empty());
+}
+
+TEST(WhenTest, AllOfCallsWithoutAResult) {
+  std::vector<Future<void>> futures{Future<void>(), Future<void>()};
+  const auto all = WhenAll(futures);
+  futures[0].Complete(true);
+  futures[1].Complete(true);
+  EXPECT_EQ(all.Get()->size(), 2u);
+}
+
+TEST(WhenTest, AnyIsTheFirstSuccessOrTheLastError) {
+  std::vector<Future<int>> futures{Future<int>(), Future<int>(), Future<int>()};
+  const auto any = WhenAny(futures);
+  futures[0].Complete(kNo);
+  EXPECT_FALSE(any.Ready());
+  futures[2].Complete(5);
+  futures[1].Complete(6);
+  EXPECT_EQ(any.Get()->first, 2u);
+  EXPECT_EQ(any.Get()->second, 5);
+  const std::vector<Future<int>> errors{Future<int>::Failed(kNo),
+                                        Future<int>::Failed({ErrorCode::kPeerGone, "last"})};
+  EXPECT_EQ(WhenAny(errors).Get().error().message, "last");
+  EXPECT_EQ(WhenAny(std::vector<Future<int>>{}).Get().error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(WhenTest, ManyThreadsCompleteTheirsAtOnce) {
+  constexpr int kThreads = 8;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Future<int>> futures;
+    for (int i = 0; i < kThreads; ++i) futures.emplace_back();
+    const auto all = WhenAll(futures);
+    const auto any = WhenAny(futures);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i)
+      threads.emplace_back([i, f = futures[static_cast<size_t>(i)]] { f.Complete(i); });
+    for (auto& thread : threads) thread.join();
+    ASSERT_EQ(all.Get()->at(kThreads - 1), kThreads - 1);
+    ASSERT_EQ(static_cast<int>(any.Get()->first), any.Get()->second);
+  }
+}
+
+}  // namespace
+}  // namespace troupe
