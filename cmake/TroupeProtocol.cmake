@@ -2,7 +2,7 @@
 # spaces. A plugin brings a runtime of its own, which may have been built long ago: equal digests tell that it will be
 # understood.
 set(troupe_protocol_headers
-  actors/api/actor_type.h actors/core/cluster_protocol.h actors/core/error_chain.h actors/core/protocol.h actors/core/supervisor.h
+  actors/api/actor_type.h actors/core/cluster_protocol.h actors/core/error_chain.h actors/core/protocol.h actors/core/directory_client.h
   collective_groups/membership/messages.h runtime/error.h runtime/transport.h runtime/wire.h daemons/protocol/messages.h)
 set(troupe_protocol_text "")
 foreach(header IN LISTS troupe_protocol_headers)

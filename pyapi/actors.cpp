@@ -174,9 +174,9 @@ class PyActors {
   }
   std::unique_ptr<PyActorRef> Lookup(const std::string& name, double limit_s) {
     const Future<ActorAddress> found;
-    if (system_->supervisor() == nullptr)
+    if (system_->directory_client() == nullptr)
       Raise(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    system_->supervisor()->Lookup(name, Seconds(limit_s),
+    system_->directory_client()->Lookup(name, Seconds(limit_s),
                                   [found](auto address) { found.Complete(std::move(address)); });
     return Refer(Await(found, limit_s + 1));
   }
@@ -190,7 +190,7 @@ class PyActors {
     actors::ActorGroupRequest request = ActorGroupRequestOf(verb, options);
     if (options.contains("type")) {
       const ActorOptions o = OptionsOf(options["options"].cast<py::dict>());
-      if (system_->supervisor() == nullptr)
+      if (system_->directory_client() == nullptr)
         Raise(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
       request.spec.group = actors::kActorGroupId + RandomId();
       request.spec.member =
@@ -435,7 +435,7 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   system_options.node = "driver";
   system_options.actors_run_loop = false;
   system_options.program = ActorProgram(options.worker_argv, options.preload, options.python_path);
-  system_options.supervisor = link;
+  system_options.directory_client = link;
   auto system = ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + client->socket_dir() + "/" + client->id() + ".sock";
   if (remote) {

@@ -8,12 +8,12 @@ namespace troupe::actors {
 
 Result<CollectiveStatus> AskCollective(const std::shared_ptr<ActorSystem>& system,
                                        CollectiveRequest request, Duration limit) {
-  if (system->supervisor() == nullptr) {
+  if (system->directory_client() == nullptr) {
     return Error{ErrorCode::kUnavailable,
                  "this process is not part of a cluster; call troupe::Init first"};
   }
   const Future<CollectiveStatus> answer;
-  system->supervisor()->Collective(std::move(request), limit,
+  system->directory_client()->Collective(std::move(request), limit,
                                    [answer](auto status) { answer.Complete(std::move(status)); });
   return answer.Get(limit + seconds(1));
 }

@@ -257,9 +257,9 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
 }  // namespace
 
 void AskActorGroupLater(const std::shared_ptr<ActorSystem>& system, ActorGroupRequest request,
-                        Duration limit, Supervisor::OnActorGroup done) {
-  if (system->supervisor() == nullptr) return done(NoCluster());
-  system->supervisor()->Actors(std::move(request), limit, std::move(done));
+                        Duration limit, ActorDirectoryClient::OnActorGroup done) {
+  if (system->directory_client() == nullptr) return done(NoCluster());
+  system->directory_client()->Actors(std::move(request), limit, std::move(done));
 }
 
 Result<ActorGroupStatus> AskActorGroup(const std::shared_ptr<ActorSystem>& system,
@@ -274,7 +274,7 @@ Result<ActorGroupStatus> AskActorGroup(const std::shared_ptr<ActorSystem>& syste
 Result<ActorGroupStatus> MakeGroup(const std::shared_ptr<ActorSystem>& system,
                                    const ActorGroupOptions& options,
                                    const ActorBlueprint& blueprint) {
-  if (system->supervisor() == nullptr) return NoCluster();
+  if (system->directory_client() == nullptr) return NoCluster();
   const ActorOptions member = options.member();
   if (const Status s = CheckProgram(member); !s.ok()) return s.error();
   ActorGroupRequest request;

@@ -26,7 +26,7 @@ using GroupResults = std::vector<std::pair<uint32_t, std::string>>;
                                                       const std::string& name,
                                                       const std::string& type);
 void AskActorGroupLater(const std::shared_ptr<ActorSystem>& system, ActorGroupRequest request,
-                        Duration limit, Supervisor::OnActorGroup done);
+                        Duration limit, ActorDirectoryClient::OnActorGroup done);
 // Asks the head; kUnavailable: this process is not part of a cluster.
 [[nodiscard]] Result<ActorGroupStatus> AskActorGroup(const std::shared_ptr<ActorSystem>& system,
                                                      ActorGroupRequest request, Duration limit);

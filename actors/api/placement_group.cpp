@@ -21,13 +21,13 @@ namespace actors {
 
 Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& system,
                                            GroupRequest request, Duration limit) {
-  if (system->supervisor() == nullptr) {
+  if (system->directory_client() == nullptr) {
     return Future<PlacementGroupStatus>::Failed(Error{
         ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
   }
   if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
   Future<PlacementGroupStatus> answer;
-  system->supervisor()->Group(std::move(request), limit,
+  system->directory_client()->Group(std::move(request), limit,
                               [answer](auto status) { answer.Complete(std::move(status)); });
   return answer;
 }

@@ -12,7 +12,7 @@ Error NoCluster() {
                "this process is not part of a cluster; call troupe::Init first"};
 }
 
-Result<ActorAddress> Await(const std::function<void(Supervisor::OnAddress)>& ask, Duration limit) {
+Result<ActorAddress> Await(const std::function<void(ActorDirectoryClient::OnAddress)>& ask, Duration limit) {
   const Future<ActorAddress> address;
   ask([address](Result<ActorAddress> result) { address.Complete(std::move(result)); });
   return address.Get(limit);
@@ -32,9 +32,9 @@ ActorBlueprint MakeBlueprint(const CallLimits& limits, const std::string& type,
 
 void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& options,
                 const ActorBlueprint& blueprint, OnRef done) {
-  if (system->supervisor() == nullptr) return done(NoCluster());
+  if (system->directory_client() == nullptr) return done(NoCluster());
   if (const Status s = CheckProgram(options); !s.ok()) return done(s.error());
-  system->supervisor()->Create(
+  system->directory_client()->Create(
       SpecOf(*system, options, blueprint),
       [system, done = std::move(done)](const Result<ActorAddress>& address) {
         if (address.ok()) return done(system->Refer(*address));
@@ -75,9 +75,9 @@ Result<ActorAddress> StartBeside(const std::shared_ptr<ActorSystem>& system,
 
 Result<ActorAddress> FindNamed(const std::shared_ptr<ActorSystem>& system, const std::string& name,
                                const std::string& type, Duration limit) {
-  if (system->supervisor() == nullptr) return NoCluster();
+  if (system->directory_client() == nullptr) return NoCluster();
   Result<ActorAddress> address = Await(
-      [&](const Supervisor::OnAddress& done) { system->supervisor()->Lookup(name, limit, done); },
+      [&](const ActorDirectoryClient::OnAddress& done) { system->directory_client()->Lookup(name, limit, done); },
       kUntilComplete);
   if (!address.ok() || type.empty() || address->type == type) return address;
   return Error{ErrorCode::kInvalidArgument,
@@ -87,7 +87,7 @@ Result<ActorAddress> FindNamed(const std::shared_ptr<ActorSystem>& system, const
 std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& system,
                                         const TaskOptions& options, const std::string& task,
                                         std::string arguments, const CallDone& done) {
-  if (system->supervisor() != nullptr)
+  if (system->directory_client() != nullptr)
     return system->tasks().Submit(options, task, std::move(arguments), done);
   done(NoCluster());
   return nullptr;

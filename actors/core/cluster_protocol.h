@@ -14,7 +14,7 @@
 #include "actors/api/actor_group_status.h"
 #include "actors/core/collective_protocol.h"
 #include "actors/core/group_protocol.h"
-#include "actors/core/supervisor.h"
+#include "actors/core/directory_client.h"
 
 namespace troupe::actors {
 

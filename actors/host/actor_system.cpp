@@ -89,9 +89,9 @@ void ActorSystem::Stop(Duration limit) {
     cells_.clear();
   }
   const Error why{ErrorCode::kCancelled, "its process shuts down"};
-  // Of a placed one the supervisor says what becomes of it.
+  // Of a placed one the directory_client says what becomes of it.
   for (const auto& cell : cells)
-    cell->End(why, !cell->self().placed || options_.supervisor == nullptr);
+    cell->End(why, !cell->self().placed || options_.directory_client == nullptr);
   const Error shut_down{ErrorCode::kCancelled, "this runtime was shut down"};
   if (tasks != nullptr) tasks->Stop(shut_down);
   for (const auto& remote : remotes) remote->OnGone(shut_down);
@@ -226,14 +226,14 @@ void ActorSystem::SendTo(const std::string& to, const ActorRoom& room) {
 
 void ActorSystem::Save(const ActorAddress& actor, std::string state,
                        std::function<void(Status)> done) {
-  // Without a supervisor nobody starts it again: there is nothing to keep its state for.
-  if (!actor.placed || options_.supervisor == nullptr) return done(Status::Ok());
-  options_.supervisor->Save(actor.actor, actor.incarnation, std::move(state), std::move(done));
+  // Without a directory_client nobody starts it again: there is nothing to keep its state for.
+  if (!actor.placed || options_.directory_client == nullptr) return done(Status::Ok());
+  options_.directory_client->Save(actor.actor, actor.incarnation, std::move(state), std::move(done));
 }
 
 void ActorSystem::Exited(const ActorAddress& actor, const Error& reason) {
-  if (actor.placed && options_.supervisor != nullptr)
-    options_.supervisor->Exited(actor.actor, actor.incarnation, reason);
+  if (actor.placed && options_.directory_client != nullptr)
+    options_.directory_client->Exited(actor.actor, actor.incarnation, reason);
   (void)End(actor.actor, reason);
 }
 
@@ -245,9 +245,9 @@ void ActorSystem::Leave(const LeaveActor& leave) {
 
 // There is no use in its going on: what it does now is lost.
 void ActorSystem::Failed(const ActorAddress& actor, const Error& reason) {
-  if (!actor.placed || options_.supervisor == nullptr) return Exited(actor, reason);
+  if (!actor.placed || options_.directory_client == nullptr) return Exited(actor, reason);
   if (const auto cell = Find(actor.actor)) cell->End(reason, false);
-  options_.supervisor->Failed(actor.actor, actor.incarnation, reason);
+  options_.directory_client->Failed(actor.actor, actor.incarnation, reason);
 }
 
 Status ActorSystem::Spawn(size_t thread, std::function<void()> fn) {
@@ -286,7 +286,7 @@ void ActorSystem::Forget(const std::string& actor, const std::string& followed) 
     // Else somebody refers to it anew.
     if (it != remotes_.end() && it->second.expired()) remotes_.erase(it);
   }
-  if (!followed.empty() && !stopped_.load()) options_.supervisor->Unfollow(followed);
+  if (!followed.empty() && !stopped_.load()) options_.directory_client->Unfollow(followed);
 }
 
 Status ActorSystem::Reach(const PeerAddress& process) {

@@ -1,7 +1,7 @@
 // ActorSystem: the actors of one process, and its calls to those of others.
 //
 // One transport carries both. Actors that are placed by the cluster are followed through a
-// Supervisor: while one restarts, calls to it wait. Others live and die with their process. Every
+// ActorDirectoryClient: while one restarts, calls to it wait. Others live and die with their process. Every
 // process has a host actor, through which others can start actors in it.
 // Thread: any; callbacks come on the transport's loop or an actor's thread.
 // Owns: its transport, the threads of its actors, its actors.
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "actors/core/cluster_protocol.h"
-#include "actors/core/supervisor.h"
+#include "actors/core/directory_client.h"
 #include "actors/host/actor_cell.h"
 #include "actors/host/actor_ref.h"
 #include "actors/host/type_table.h"
@@ -47,7 +47,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
     Program program;  // How more processes like this one are started,
     // and, before its path, one that loads a plugin.
     std::vector<std::string> plugin_host = {kPluginHost, kPluginFlag};
-    std::shared_ptr<Supervisor> supervisor;  // Null: no placed actors.
+    std::shared_ptr<ActorDirectoryClient> directory_client;  // Null: no placed actors.
   };
 
   static std::shared_ptr<ActorSystem> Create(std::unique_ptr<Transport> transport, Options options);
@@ -76,13 +76,13 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   // The host actor of a process: methods "spawn"(ActorBlueprint) and "end"(id, reason).
   [[nodiscard]] static ActorAddress HostOf(const PeerAddress& process);
 
-  // The Supervisor's word.
+  // The ActorDirectoryClient's word.
   void SetWhereabouts(const Whereabouts& whereabouts);
   // Waits on a plain thread, which runs the transport's loop meanwhile if it may.
   void AwaitHelping(FiberEvent& event, Time until) { (void)transport_->AwaitHelping(event, until); }
   [[nodiscard]] const PeerAddress& self() const { return self_; }
   [[nodiscard]] size_t actors() const;
-  [[nodiscard]] Supervisor* supervisor() const { return options_.supervisor.get(); }
+  [[nodiscard]] ActorDirectoryClient* directory_client() const { return options_.directory_client.get(); }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] TaskPool& tasks();
 

@@ -43,8 +43,8 @@ void LocalActor::Demonitor(uint64_t monitor) {
 
 void LocalActor::Kill(bool restart, const std::string& reason, CallDone done) {
   const ActorAddress& self = cell_->self();
-  if (self.placed && system_->supervisor() != nullptr)
-    return system_->supervisor()->Kill(self.actor, restart, reason, std::move(done));
+  if (self.placed && system_->directory_client() != nullptr)
+    return system_->directory_client()->Kill(self.actor, restart, reason, std::move(done));
   (void)system_->End(self.actor, Error{ErrorCode::kPeerGone, reason});
   done(std::string());
 }

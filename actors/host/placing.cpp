@@ -23,7 +23,7 @@ ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
   spec.actor = RandomId();
   spec.name = options.name;
   spec.type = blueprint.type;
-  spec.owner = system.supervisor()->owner();
+  spec.owner = system.directory_client()->owner();
   spec.detached = options.detached;
   spec.get_if_exists = options.get_if_exists;
   spec.blueprint = wire::Encode(kActorBlueprint, blueprint);

@@ -26,7 +26,7 @@ RemoteActor::~RemoteActor() { system_->Forget(address_.actor, followed_); }
 
 void RemoteActor::Begin() {
   if (address_.placed) {
-    if (system_->supervisor() != nullptr) return Follow(address_.actor);
+    if (system_->directory_client() != nullptr) return Follow(address_.actor);
     return OnGone(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
   }
   if (const Status s = system_->Reach(address_.process); !s.ok()) return OnGone(s.error());
@@ -34,12 +34,12 @@ void RemoteActor::Begin() {
     std::lock_guard lock(mu_);
     window_.Bind(address_.incarnation);
   }
-  if (system_->supervisor() != nullptr) Follow(kProcessPrefix + address_.process.peer);
+  if (system_->directory_client() != nullptr) Follow(kProcessPrefix + address_.process.peer);
 }
 
 void RemoteActor::Follow(const std::string& what) {
   followed_ = what;
-  system_->supervisor()->Follow(what);
+  system_->directory_client()->Follow(what);
 }
 
 ActorAddress RemoteActor::address() const {
@@ -212,7 +212,7 @@ bool RemoteActor::Sweep(Time now) {
   return open;
 }
 
-// With mu_ held. Of a placed actor the supervisor tells.
+// With mu_ held. Of a placed actor the directory_client tells.
 void RemoteActor::WatchAgain() {
   const Time now = SteadyClock().Now();
   if (monitors_.empty() || address_.placed || gone_ || now < watch_at_) return;
@@ -258,11 +258,11 @@ void RemoteActor::Demonitor(uint64_t monitor) {
 void RemoteActor::Kill(bool restart, const std::string& reason, CallDone done) {
   const ActorAddress address = this->address();
   if (address.placed) {
-    if (system_->supervisor() == nullptr)
+    if (system_->directory_client() == nullptr)
       return done(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    if (restart) return system_->supervisor()->Kill(address.actor, true, reason, std::move(done));
+    if (restart) return system_->directory_client()->Kill(address.actor, true, reason, std::move(done));
     // Its process may answer for some milliseconds more; who has ended it is not to hear that.
-    return system_->supervisor()->Kill(
+    return system_->directory_client()->Kill(
         address.actor, false, reason,
         [self = shared_from_this(), reason, done = std::move(done)](Result<std::string> ended) {
           if (ended.ok()) self->OnGone(Error{ErrorCode::kPeerGone, reason});

@@ -25,7 +25,7 @@ namespace troupe::daemons {
 inline constexpr size_t kLinkRequestsMax = 1'000'000;
 inline constexpr Duration kLinkRequestLimit = seconds(30);
 
-class ActorLink final : public actors::Supervisor {
+class ActorLink final : public actors::ActorDirectoryClient {
  public:
   using OnOutput = std::function<void(const actors::ActorOutput&)>;
 

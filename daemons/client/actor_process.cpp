@@ -77,7 +77,7 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
   system_options.node = worker.node();
   system_options.types = std::move(options.types);
   system_options.program = std::move(options.program);
-  system_options.supervisor = link;
+  system_options.directory_client = link;
   std::shared_ptr<actors::ActorSystem> system =
       actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
   const std::string endpoint =

@@ -129,7 +129,7 @@ Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
   system_options.node = "driver";
   system_options.types = std::move(types);
   system_options.program = {{SelfPath()}, {}};
-  system_options.supervisor = driver->link;
+  system_options.directory_client = driver->link;
   system_options.actors_run_loop = false;
   driver->system = actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + raw->socket_dir() + "/" + raw->id() + ".sock";

@@ -69,13 +69,13 @@ class Mailing final : public Transport, private EventLoop {
 // A process of the name: its actor system on the network, and its mail in `mails`.
 inline std::shared_ptr<ActorSystem> MakeSystem(LoopbackNetwork& network,
                                                std::map<std::string, Mailing*>& mails,
-                                               const std::shared_ptr<Supervisor>& supervisor,
+                                               const std::shared_ptr<ActorDirectoryClient>& directory_client,
                                                const std::string& name) {
   auto transport = std::make_unique<Mailing>(network.MakeTransport(name));
   mails[name] = transport.get();
   ActorSystem::Options options;
   options.node = "n";
-  options.supervisor = supervisor;
+  options.directory_client = directory_client;
   auto system = ActorSystem::Create(std::move(transport), std::move(options));
   EXPECT_TRUE(system->Listen("ipc://" + name).ok());
   return system;

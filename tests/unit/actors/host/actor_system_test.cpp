@@ -55,9 +55,9 @@ class Log final : public Instance {
 };
 
 // Keeps state at once, and lets the test say where actors are.
-class FakeSupervisor final : public Supervisor {
+class FakeDirectoryClient final : public ActorDirectoryClient {
  public:
-  explicit FakeSupervisor(World* world) : world_(world) {}
+  explicit FakeDirectoryClient(World* world) : world_(world) {}
   void Create(ActorSpec, OnAddress) override {}
   void Lookup(const std::string&, Duration, OnAddress) override {}
   void Group(GroupRequest, Duration, OnGroup) override {}
@@ -107,7 +107,7 @@ class ActorSystemTest : public ::testing::Test {
     for (const auto& host : hosts_) host->Stop(kSoon);
   }
   std::shared_ptr<ActorSystem> Make(const std::string& name) {
-    return MakeSystem(network_, mails_, supervisor_, name);
+    return MakeSystem(network_, mails_, directory_client_, name);
   }
   // A process that hosts `incarnation` of the actor "a"; 0: one that is not placed.
   ActorAddress Host(uint64_t incarnation, bool saves = false, uint32_t depth = kMailboxDepthMax) {
@@ -156,7 +156,7 @@ class ActorSystemTest : public ::testing::Test {
 
   World world_;
   LoopbackNetwork network_{7};
-  std::shared_ptr<FakeSupervisor> supervisor_ = std::make_shared<FakeSupervisor>(&world_);
+  std::shared_ptr<FakeDirectoryClient> directory_client_ = std::make_shared<FakeDirectoryClient>(&world_);
   std::map<std::string, Mailing*> mails_;
   std::shared_ptr<ActorSystem> caller_;
   std::shared_ptr<ActorSystem> host_;                // The last of
@@ -311,13 +311,13 @@ TEST_F(ActorSystemTest, AFailureToSaveIsToldAndNothingIsAnswered) {
   const ActorAddress first = Host(1, true);
   ref_ = caller_->Refer(first);
   Alive(first);
-  supervisor_->fails = true;
+  directory_client_->fails = true;
   const auto call = Say("x", true);
-  ASSERT_TRUE(Until([&] { return supervisor_->failed.load() == 1; }));
+  ASSERT_TRUE(Until([&] { return directory_client_->failed.load() == 1; }));
   for (int i = 0; i < 1000; ++i) Step();
   EXPECT_FALSE(call->result);
-  EXPECT_FALSE(supervisor_->exited.load());
-  supervisor_->fails = false;
+  EXPECT_FALSE(directory_client_->exited.load());
+  directory_client_->fails = false;
   Restarting(2);
   Alive(Host(2, true));
   EXPECT_EQ(Wait(call), "x");
@@ -328,10 +328,10 @@ TEST_F(ActorSystemTest, WhatIsReferredToIsFollowedAsLong) {
   ref_ = caller_->Refer(placed);
   EXPECT_EQ(caller_->Refer(placed), ref_) << "the same as long as somebody holds it";
   auto beside = caller_->Refer(ActorSystem::HostOf(placed.process));
-  EXPECT_EQ(supervisor_->followed.size(), 2u);
+  EXPECT_EQ(directory_client_->followed.size(), 2u);
   beside.reset();
   ref_.reset();
-  EXPECT_TRUE(supervisor_->followed.empty());
+  EXPECT_TRUE(directory_client_->followed.empty());
 }
 
 TEST_F(ActorSystemTest, StoppingFailsWhatIsOpenAndWhatComesLater) {

@@ -52,7 +52,7 @@ class Runner final : public Instance {
 };
 
 // Notes what is asked for.
-class Asked final : public Supervisor {
+class Asked final : public ActorDirectoryClient {
  public:
   void Create(ActorSpec spec, OnAddress done) override {
     const ActorAddress address{spec.actor, 0, spec.type, {}, true};
@@ -111,7 +111,7 @@ class TaskPoolTest : public ::testing::Test {
     for (const auto& host : hosts_) host->Stop(kSoon);
   }
   std::shared_ptr<ActorSystem> Make(const std::string& name) {
-    return MakeSystem(network_, mails_, supervisor_, name);
+    return MakeSystem(network_, mails_, directory_client_, name);
   }
   std::shared_ptr<Answer> Submit(const std::string& argument, const std::string& task = "say",
                                  const TaskOptions& options = {}) {
@@ -147,12 +147,12 @@ class TaskPoolTest : public ::testing::Test {
     (void)Until([&] { return ++steps > 300; });
   }
   std::vector<ActorSpec> Created() {
-    std::lock_guard lock(supervisor_->mu);
-    return supervisor_->created;
+    std::lock_guard lock(directory_client_->mu);
+    return directory_client_->created;
   }
   std::vector<std::string> Killed() {
-    std::lock_guard lock(supervisor_->mu);
-    return supervisor_->killed;
+    std::lock_guard lock(directory_client_->mu);
+    return directory_client_->killed;
   }
   std::vector<std::string> Ran() {
     std::lock_guard lock(world_.mu);
@@ -162,7 +162,7 @@ class TaskPoolTest : public ::testing::Test {
 
   World world_;
   LoopbackNetwork network_{7};
-  std::shared_ptr<Asked> supervisor_ = std::make_shared<Asked>();
+  std::shared_ptr<Asked> directory_client_ = std::make_shared<Asked>();
   std::map<std::string, Mailing*> mails_;
   std::shared_ptr<ActorSystem> caller_;
   std::vector<std::shared_ptr<ActorSystem>> hosts_;
@@ -238,7 +238,7 @@ TEST_F(TaskPoolTest, WhoseRunnersCannotBeIsToldWhy) {
     EXPECT_THAT(task->text(), HasSubstr("no process for the task"));
     EXPECT_THAT(task->text(), HasSubstr("its plugin is missing"));
   }
-  supervisor_->refuse = Error{ErrorCode::kInvalidArgument, "CPU 1.5 is odd"};
+  directory_client_->refuse = Error{ErrorCode::kInvalidArgument, "CPU 1.5 is odd"};
   EXPECT_THAT(Submit("three")->text(), HasSubstr("CPU 1.5 is odd"));
 }
 

@@ -1,4 +1,4 @@
-// Supervisor: what a process asks of the cluster about actors that are placed: where they are, and
+// ActorDirectoryClient: what a process asks of the cluster about actors that are placed: where they are, and
 // to end them. Implemented over the head; faked in tests.
 // Thread: any; must not block.
 #pragma once
@@ -51,7 +51,7 @@ struct CollectiveRequest;  // actors/core/collective_protocol.h
 struct CollectiveStatus;
 struct ActorGroupRequest;  // actors/core/actor_group_protocol.h
 
-class Supervisor {
+class ActorDirectoryClient {
  public:
   using OnAddress = std::function<void(Result<ActorAddress>)>;
   using OnGroup = std::function<void(Result<PlacementGroupStatus>)>;
@@ -59,7 +59,7 @@ class Supervisor {
 
   using OnActorGroup = std::function<void(Result<ActorGroupStatus>)>;
 
-  virtual ~Supervisor() = default;
+  virtual ~ActorDirectoryClient() = default;
   // Starts the actor of `spec` somewhere; `done` as soon as that is decided, with its address or,
   // for a name that is taken and get_if_exists, the other's.
   virtual void Create(ActorSpec spec, OnAddress done) = 0;
