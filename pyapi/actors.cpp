@@ -8,7 +8,7 @@
 #include "actors/api/runtime.h"
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 #include "daemons/client/actor_process.h"
 #include "daemons/client/process_groups.h"
 #include "pyapi/actor_calls.h"
@@ -425,7 +425,7 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
     if (!loaded.ok()) return loaded.error();
     keys = loaded->own;
   }
-  auto link = std::make_shared<daemons::ActorLink>(
+  auto link = std::make_shared<daemons::HeadClient>(
       &client->loop(), [client](std::string frame) { return client->SendToHead(std::move(frame)); },
       "driver/" + client->id());
   Result<std::unique_ptr<Transport>> transport =

@@ -157,7 +157,7 @@ struct ActorStates {
   uint64_t before = 0;    // Who has not got this revision has missed something.
   uint64_t revision = 0;  // Has been told with this frame.
   uint64_t version = 0;   // Of the list that the head has.
-  std::vector<Whereabouts> actors;
+  std::vector<ActorLocation> actors;
   template <class A>
   void Fields(A& a) {
     a(log, before, revision, version, actors);

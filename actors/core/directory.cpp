@@ -39,7 +39,7 @@ PlacedActor* Directory::Living(const std::string& actor, uint64_t incarnation) {
   return it->second.life.incarnation == incarnation ? &it->second : nullptr;
 }
 
-Whereabouts Directory::Where(const std::string& actor) const {
+ActorLocation Directory::Where(const std::string& actor) const {
   const PlacedActor* known = Find(actor);
   if (known == nullptr) {
     const Error gone{ErrorCode::kPeerGone,

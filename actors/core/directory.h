@@ -106,7 +106,7 @@ class Directory {
   [[nodiscard]] const PlacedActor* Find(const std::string& actor) const;
   // By name, among the living.
   [[nodiscard]] const PlacedActor* Named(const std::string& name) const;
-  [[nodiscard]] Whereabouts Where(const std::string& actor) const;
+  [[nodiscard]] ActorLocation Where(const std::string& actor) const;
   [[nodiscard]] const std::map<std::string, PlacedActor>& actors() const { return actors_; }
 
  private:

@@ -28,7 +28,7 @@ constexpr ActorState LastValue(ActorState) { return ActorState::kDead; }
 [[nodiscard]] const char* ActorStateName(ActorState state);
 
 // What the cluster says of one actor.
-struct Whereabouts {
+struct ActorLocation {
   std::string actor;
   ActorState state = ActorState::kPending;
   uint64_t incarnation = 0;

@@ -394,7 +394,7 @@ void ActorSystem::Clean() {
   });
 }
 
-void ActorSystem::SetWhereabouts(const Whereabouts& whereabouts) {
+void ActorSystem::SetWhereabouts(const ActorLocation& whereabouts) {
   const std::string& actor = whereabouts.actor;
   if (actor.starts_with(kProcessPrefix)) {
     if (whereabouts.state != ActorState::kDead) return;

@@ -77,7 +77,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   [[nodiscard]] static ActorAddress HostOf(const PeerAddress& process);
 
   // The ActorDirectoryClient's word.
-  void SetWhereabouts(const Whereabouts& whereabouts);
+  void SetWhereabouts(const ActorLocation& whereabouts);
   // Waits on a plain thread, which runs the transport's loop meanwhile if it may.
   void AwaitHelping(FiberEvent& event, Time until) { (void)transport_->AwaitHelping(event, until); }
   [[nodiscard]] const PeerAddress& self() const { return self_; }

@@ -146,7 +146,7 @@ void RemoteActor::OnRoom(const std::string& from) {
   Pump(SteadyClock().Now());
 }
 
-void RemoteActor::OnWhereabouts(const Whereabouts& whereabouts) {
+void RemoteActor::OnWhereabouts(const ActorLocation& whereabouts) {
   const Error reason = whereabouts.reason.empty()
                            ? Error{ErrorCode::kPeerGone, "the actor has ended"}
                            : FromChain(whereabouts.reason);

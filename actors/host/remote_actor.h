@@ -37,7 +37,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
   void OnMissing(const std::string& from, const ActorMissing& missing);
   void OnFull(const std::string& from, const ActorFull& full);
   void OnRoom(const std::string& from);
-  void OnWhereabouts(const Whereabouts& whereabouts);
+  void OnWhereabouts(const ActorLocation& whereabouts);
   void OnGone(const Error& reason);
   // Deadlines, checks, what is left to send. False when no call is open any more.
   [[nodiscard]] bool Sweep(Time now);

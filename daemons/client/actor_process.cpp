@@ -4,7 +4,7 @@
 #include <iostream>
 #include <utility>
 
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 #include "daemons/client/process_groups.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
@@ -70,7 +70,7 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
   Result<std::unique_ptr<Transport>> transport =
       MakeZmqTransport({worker.process() + actors::kCallsSuffix, keys, {}, true, true});
   if (!transport.ok()) return transport.error();
-  const auto link = std::make_shared<ActorLink>(
+  const auto link = std::make_shared<HeadClient>(
       &worker.loop(), [&worker](std::string frame) { return worker.SendToHead(std::move(frame)); },
       owner);
   actors::ActorSystem::Options system_options;

@@ -9,7 +9,7 @@
 #include <iostream>
 #include <utility>
 
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 #include "daemons/client/actor_process.h"
 #include "daemons/client/driver_client.h"
 #include "runtime/curve_key_files.h"
@@ -63,7 +63,7 @@ std::string KeyFile(const std::string& given) {
 // A driver's part of the cluster, in the order in which it is to be taken down.
 struct Driver {
   std::unique_ptr<daemons::DriverClient> client;
-  std::shared_ptr<daemons::ActorLink> link;
+  std::shared_ptr<daemons::HeadClient> link;
   std::shared_ptr<actors::ActorSystem> system;
 
   ~Driver() {
@@ -119,7 +119,7 @@ Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
   if (!client.ok()) return client.error();
   driver->client = std::move(*client);
   daemons::DriverClient* const raw = driver->client.get();
-  driver->link = std::make_shared<daemons::ActorLink>(
+  driver->link = std::make_shared<daemons::HeadClient>(
       &raw->loop(), [raw](std::string frame) { return raw->SendToHead(std::move(frame)); },
       "driver/" + raw->id());
   Result<std::unique_ptr<Transport>> transport =

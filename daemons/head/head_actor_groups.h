@@ -26,7 +26,7 @@ inline constexpr const char* kActorGroupRecords = "actor_group/";
 class HeadActorGroups {
  public:
   struct Seams {
-    std::function<actors::Whereabouts(const std::string& actor)> where;
+    std::function<actors::ActorLocation(const std::string& actor)> where;
     std::function<bool(const std::string& actor)> known;
     std::function<Status(const std::vector<actors::ActorSpec>& actors, size_t at_least)> start;
     std::function<void(const std::string& actor, const std::string& reason)> end;

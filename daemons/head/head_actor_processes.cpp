@@ -249,8 +249,8 @@ void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
   if (over) {
     confirm_by_ = Time::Never();
     survivors_.clear();
-    for (const std::string& process : feed_.Followed(actors::kProcessPrefix))
-      feed_.Changed(process);
+    for (const std::string& process : watch_.Followed(actors::kProcessPrefix))
+      watch_.Changed(process);
   }
   std::sort(missing.begin(), missing.end());
   for (const Missing& one : missing) {

@@ -35,7 +35,7 @@ struct SavedState {
 HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
     : seams_(std::move(seams)),
       options_(options),
-      feed_(
+      watch_(
           std::move(log), [this](const std::string& followed) { return Where(followed); },
           [this](const std::string& to, const actors::ActorStates& states) {
             (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
@@ -52,13 +52,13 @@ HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
 HeadActors::~HeadActors() { *alive_ = false; }
 
 // An actor, or a process that holds some: one of an actor's, or one that is heard.
-actors::Whereabouts HeadActors::Where(const std::string& followed) const {
+actors::ActorLocation HeadActors::Where(const std::string& followed) const {
   if (!followed.starts_with(actors::kProcessPrefix)) return directory_.Where(followed);
   std::string name = followed.substr(std::string_view(actors::kProcessPrefix).size());
   if (name.ends_with(actors::kCallsSuffix))
     name.resize(name.size() - std::string_view(actors::kCallsSuffix).size());
   // Soon after a restart not all have been heard.
-  const bool alive = !ended_.contains(name) && (processes_.contains(name) || feed_.Knows(name) ||
+  const bool alive = !ended_.contains(name) && (processes_.contains(name) || watch_.Knows(name) ||
                                                 confirm_by_ != Time::Never());
   if (alive) return {followed, ActorState::kAlive, 0, {}, {}};
   const Error gone{ErrorCode::kPeerGone, "process " + name + " has ended"};
@@ -68,8 +68,8 @@ actors::Whereabouts HeadActors::Where(const std::string& followed) const {
 // It has ended.
 void HeadActors::TellProcess(const std::string& process) {
   ended_[process] = Now();
-  feed_.Drop(process);
-  feed_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
+  watch_.Drop(process);
+  watch_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
 }
 
 // ---- the store ----
@@ -207,7 +207,7 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       // Were the next head not to know why, it would make the actor anew.
       seams_.records->WhenKept([this, end = *end] { End(end.process, end.reason); });
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
-      feed_.Changed(tell->actor);
+      watch_.Changed(tell->actor);
       seams_.actor_changed(tell->actor);
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
       if (actor != nullptr && actor->dead()) seams_.owner_gone(actors::kActorOwner + tell->actor);
@@ -333,8 +333,8 @@ void HeadActors::OnTick() {
   }
   for (const auto& [owner, why] : gone) OwnerGone(owner, why);
   Confirm(nullptr, 0);
-  for (const std::string& process : feed_.Forget(Now()))
-    feed_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
+  for (const std::string& process : watch_.Forget(Now()))
+    watch_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
   std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });
 }
 
@@ -389,7 +389,7 @@ void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& f
   if (ended_.contains(from)) return;  // Its last words came by another way than its end.
   if (!follow.owner.empty() && owners_.contains(follow.owner)) owners_[follow.owner] = Now();
   if (const auto it = outputs_.find(follow.owner); it != outputs_.end()) it->second.bytes = 0;
-  feed_.OnFollow(Now(), from, follow);
+  watch_.OnFollow(Now(), from, follow);
 }
 
 void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& create) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "actors/core/directory.h"
-#include "daemons/head/actor_feed.h"
+#include "daemons/head/actor_watch.h"
 #include "daemons/head/records.h"
 #include "daemons/head/state_loads.h"
 #include "daemons/head/state_saves.h"
@@ -141,7 +141,7 @@ class HeadActors {
   void Gone(const std::string& process, const std::string& how);
   void OrderLost(const std::string& process);
   [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
-  [[nodiscard]] actors::Whereabouts Where(const std::string& followed) const;
+  [[nodiscard]] actors::ActorLocation Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
   void Confirm(const NodeHello* hello, uint64_t heard);
   void Claim(const actors::PlacedActor& actor, const Process& process);
@@ -160,7 +160,7 @@ class HeadActors {
   const HeadActorsOptions options_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   actors::Directory directory_;
-  ActorFeed feed_;
+  ActorWatch watch_;
   std::unordered_map<std::string, Process> processes_;
   std::map<std::string, uint64_t> answers_;         // By node: sent to it, with its last hello.
   std::set<std::string> survivors_;                 // Nodes that knew the head before.

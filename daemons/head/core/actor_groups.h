@@ -57,7 +57,7 @@ class ActorGroups {
            ActorGroupActions& actions);
   void OwnerGone(Time now, const std::string& owner, ActorGroupActions& actions);
   // What the directory says of an actor; of one that is no member nothing happens.
-  void OnActor(Time now, const actors::Whereabouts& actor, ActorGroupActions& actions);
+  void OnActor(Time now, const actors::ActorLocation& actor, ActorGroupActions& actions);
   void Tick(Time now, ActorGroupActions& actions);
 
   // Its id, by name or id. Empty: there is none.

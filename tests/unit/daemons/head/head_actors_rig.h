@@ -188,7 +188,7 @@ class HeadActorsTest : public ::testing::Test {
         const actors::ActorStates states = *wire::Decode<actors::ActorStates>(type, frame);
         log_ = states.log;
         revision_ = states.revision;
-        for (const actors::Whereabouts& w : states.actors)
+        for (const actors::ActorLocation& w : states.actors)
           if (w.state == ActorState::kDead) dead_[w.actor] = actors::FromChain(w.reason).message;
       }
     }

@@ -6,7 +6,7 @@
 
 #include <tuple>
 
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 #include "tests/unit/daemons/head/head_actors_rig.h"
 
 namespace troupe::daemons::testing {
@@ -114,7 +114,7 @@ class RequestFaults : public HeadActorsTest {
   using HeadActorsTest::started_;
   using HeadActorsTest::State;
   ScriptedTransport loop_{&clock_};
-  ActorLink link_{&static_cast<Transport&>(loop_).loop(),
+  HeadClient link_{&static_cast<Transport&>(loop_).loop(),
                   [this](const std::string& frame) { return Send(frame); }, "driver/c"};
   int answered_ = 0;
   bool ok_ = false;

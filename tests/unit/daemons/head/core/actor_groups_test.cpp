@@ -78,7 +78,7 @@ class ActorGroupsTest : public ::testing::Test {
   void Say(const std::string& actor, ActorState state, const std::string& why = "") {
     Life& life = lives_.at(actor);
     life.state = state;
-    actors::Whereabouts where{actor, state, life.incarnation, {}, {}};
+    actors::ActorLocation where{actor, state, life.incarnation, {}, {}};
     if (!why.empty()) where.reason = actors::ToChain(Error{ErrorCode::kPeerGone, why});
     (void)Did([&](ActorGroupActions& actions) {
       groups_.OnActor(now_, where, actions);

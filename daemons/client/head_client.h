@@ -1,4 +1,4 @@
-// ActorLink: a process's line to the head about placed actors: creates, finds and ends them, learns
+// HeadClient: a process's line to the head about placed actors: creates, finds and ends them, learns
 // where they are, keeps their state.
 //
 // What is asked is repeated until it is answered, so neither a lost frame nor a head that is being
@@ -25,18 +25,18 @@ namespace troupe::daemons {
 inline constexpr size_t kLinkRequestsMax = 1'000'000;
 inline constexpr Duration kLinkRequestLimit = seconds(30);
 
-class ActorLink final : public actors::ActorDirectoryClient {
+class HeadClient final : public actors::ActorDirectoryClient {
  public:
   using OnOutput = std::function<void(const actors::ActorOutput&)>;
 
   // `send` hands a frame to the head. `owner`: as what this process owns actors, "driver/ID".
-  ActorLink(EventLoop* loop, std::function<Status(std::string frame)> send, std::string owner);
-  ~ActorLink() override;
+  HeadClient(EventLoop* loop, std::function<Status(std::string frame)> send, std::string owner);
+  ~HeadClient() override;
   // Who is told whereabouts, and which of its actors are to leave; null: nobody. Set before the
   // first frame.
   void SetSystem(const std::weak_ptr<actors::ActorSystem>& system);
   // The same for who is no actor system.
-  void SetTold(std::function<void(const actors::Whereabouts&)> told);
+  void SetTold(std::function<void(const actors::ActorLocation&)> told);
   void SetOutput(OnOutput output);
   void Start();
   // What it owns ends with it. No callback comes any more once it has returned.
@@ -96,7 +96,7 @@ class ActorLink final : public actors::ActorDirectoryClient {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   std::mutex mu_;
-  std::function<void(const actors::Whereabouts&)> told_;
+  std::function<void(const actors::ActorLocation&)> told_;
   std::function<void(const actors::LeaveActor&)> leave_;
   OnOutput output_;
   bool stopped_ = false;

@@ -1,13 +1,13 @@
-// ActorFeed and ActorLink against each other: whatever is lost, doubled or late, each follower ends
+// ActorWatch and HeadClient against each other: whatever is lost, doubled or late, each follower ends
 // up with the true state of every actor that it follows.
-#include "daemons/head/actor_feed.h"
+#include "daemons/head/actor_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 #include "runtime/loopback_transport.h"
 #include "runtime/wire.h"
 
@@ -16,14 +16,14 @@ namespace {
 
 using actors::ActorState;
 using actors::FollowActors;
-using actors::Whereabouts;
+using actors::ActorLocation;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 constexpr Time kNow{1'000'000'000};
 
-class ActorFeedTest : public ::testing::Test {
+class ActorWatchTest : public ::testing::Test {
  protected:
   struct Told {
     std::string to;
@@ -44,18 +44,18 @@ class ActorFeedTest : public ::testing::Test {
 
   Time now_ = kNow;
   std::vector<Told> told_;
-  ActorFeed feed_{"log",
+  ActorWatch feed_{"log",
                   [](const std::string& id) {
-                    return Whereabouts{id, {}, 1, {}, {}};
+                    return ActorLocation{id, {}, 1, {}, {}};
                   },
                   [this](const std::string& to, const actors::ActorStates& states) {
                     Told one{to, {}, states.before, states.revision, states.version};
-                    for (const Whereabouts& w : states.actors) one.actors.push_back(w.actor);
+                    for (const ActorLocation& w : states.actors) one.actors.push_back(w.actor);
                     told_.push_back(one);
                   }};
 };
 
-TEST_F(ActorFeedTest, WhatIsFollowedIsToldAtOnceAndAtEveryChange) {
+TEST_F(ActorWatchTest, WhatIsFollowedIsToldAtOnceAndAtEveryChange) {
   EXPECT_THAT(Follow(1, {"a", "b"}).actors, ElementsAre("a", "b"));
   feed_.Changed("a");
   feed_.Changed("other");
@@ -65,7 +65,7 @@ TEST_F(ActorFeedTest, WhatIsFollowedIsToldAtOnceAndAtEveryChange) {
   EXPECT_LT(told[0].before, told[0].revision);
 }
 
-TEST_F(ActorFeedTest, WhoHasMissedAChangeIsToldIt) {
+TEST_F(ActorWatchTest, WhoHasMissedAChangeIsToldIt) {
   const uint64_t stands = Follow(1, {"a", "b", "c"}).revision;
   feed_.Changed("a");
   feed_.Changed("b");
@@ -76,14 +76,14 @@ TEST_F(ActorFeedTest, WhoHasMissedAChangeIsToldIt) {
   EXPECT_THAT(Follow(1, {}, again.revision).actors, IsEmpty());
 }
 
-TEST_F(ActorFeedTest, TheFirstWordOnAnActorIsToldAgainIfItWasLost) {
+TEST_F(ActorWatchTest, TheFirstWordOnAnActorIsToldAgainIfItWasLost) {
   feed_.Changed("b");
   const uint64_t stands = Follow(1, {"a"}).revision;
   (void)Follow(2, {"b"}, stands);  // The answer is lost; b does not change any more.
   EXPECT_THAT(Follow(2, {}, stands).actors, ElementsAre("b"));
 }
 
-TEST_F(ActorFeedTest, AChangeOfTheListThatDoesNotFollowIsLeftAside) {
+TEST_F(ActorWatchTest, AChangeOfTheListThatDoesNotFollowIsLeftAside) {
   EXPECT_EQ(Follow(1, {"a"}).version, 1u);
   EXPECT_EQ(Follow(3, {"c"}).version, 1u) << "2 was lost";
   feed_.Changed("c");
@@ -98,7 +98,7 @@ TEST_F(ActorFeedTest, AChangeOfTheListThatDoesNotFollowIsLeftAside) {
   EXPECT_THAT(TakeTold(), IsEmpty());
 }
 
-TEST_F(ActorFeedTest, WhoHasAnotherHeadsRevisionsIsToldAll) {
+TEST_F(ActorWatchTest, WhoHasAnotherHeadsRevisionsIsToldAll) {
   (void)Follow(1, {"a", "b"});
   feed_.OnFollow(now_, "f", {"", "another log", 1000, 1, false, {}, {}});
   const auto told = TakeTold();
@@ -106,7 +106,7 @@ TEST_F(ActorFeedTest, WhoHasAnotherHeadsRevisionsIsToldAll) {
   EXPECT_EQ(told.at(0).before, 0u);
 }
 
-TEST_F(ActorFeedTest, WhoIsSilentForLongIsForgotten) {
+TEST_F(ActorWatchTest, WhoIsSilentForLongIsForgotten) {
   (void)Follow(1, {"a"});
   now_ = now_ + kFollowerIdle;
   EXPECT_THAT(feed_.Forget(now_ - nanoseconds(1)), IsEmpty());
@@ -118,7 +118,7 @@ TEST_F(ActorFeedTest, WhoIsSilentForLongIsForgotten) {
   EXPECT_EQ(Follow(1, {}).version, 0u) << "so that it sends its list";
 }
 
-TEST_F(ActorFeedTest, FollowedActorsAreFoundByPrefix) {
+TEST_F(ActorWatchTest, FollowedActorsAreFoundByPrefix) {
   (void)Follow(1, {"process/x", "a", "process/y"});
   EXPECT_THAT(feed_.Followed("process/"), UnorderedElementsAre("process/x", "process/y"));
   feed_.Drop("f");
@@ -133,10 +133,10 @@ class Follower {
  public:
   Follower(LoopbackNetwork* network, const std::string& name)
       : transport_(network->MakeTransport(name)),
-        link_(std::make_shared<ActorLink>(
+        link_(std::make_shared<HeadClient>(
             &transport_->loop(),
             [this](std::string frame) { return transport_->Send("head", std::move(frame)); }, "")) {
-    link_->SetTold([this](const Whereabouts& w) { seen[w.actor] = w; });
+    link_->SetTold([this](const ActorLocation& w) { seen[w.actor] = w; });
     transport_->SetHandler(
         [this](const std::string&, const std::string& frame) { (void)link_->OnFrame(frame); });
     link_->Start();
@@ -152,11 +152,11 @@ class Follower {
   }
 
   std::set<std::string> follows;
-  std::map<std::string, Whereabouts> seen;
+  std::map<std::string, ActorLocation> seen;
 
  private:
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<ActorLink> link_;
+  std::shared_ptr<HeadClient> link_;
 };
 
 class LossyFeed {
@@ -171,11 +171,11 @@ class LossyFeed {
     head_.reset();
     feed_.reset();
     head_ = network_.MakeTransport("head");
-    feed_ = std::make_unique<ActorFeed>(
+    feed_ = std::make_unique<ActorWatch>(
         "log" + std::to_string(heads_++),
         [this](const std::string& id) {
           const uint64_t state = truth_[id];
-          return Whereabouts{id, static_cast<ActorState>(state % 4), state, {}, {}};
+          return ActorLocation{id, static_cast<ActorState>(state % 4), state, {}, {}};
         },
         [this](const std::string& to, const actors::ActorStates& states) {
           (void)head_->Send(to, wire::Encode(actors::kFrameActorStates, states));
@@ -228,7 +228,7 @@ class LossyFeed {
   std::mt19937_64 random_;
   std::map<std::string, uint64_t> truth_;
   std::unique_ptr<Transport> head_;
-  std::unique_ptr<ActorFeed> feed_;
+  std::unique_ptr<ActorWatch> feed_;
   std::vector<std::unique_ptr<Follower>> followers_;
   int heads_ = 0;
 };

@@ -1,4 +1,4 @@
-#include "daemons/client/actor_link.h"
+#include "daemons/client/head_client.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@ constexpr Duration kBeat = milliseconds(500);
 constexpr uint32_t kBeatsMax = 8;  // A state is offered less and less often, but after so many.
 
 // What takes an answer for who wants the address in it.
-auto WithAddress(ActorLink::OnAddress done) {
+auto WithAddress(HeadClient::OnAddress done) {
   return [done = std::move(done)](const Result<actors::ActorAnswer>& answer) {
     if (answer.ok()) return done(answer->address);
     done(answer.error());
@@ -36,14 +36,14 @@ auto Part(T actors::ActorAnswer::*part, std::function<void(Result<T>)> done) {
 
 }  // namespace
 
-ActorLink::ActorLink(EventLoop* loop, std::function<Status(std::string frame)> send,
+HeadClient::HeadClient(EventLoop* loop, std::function<Status(std::string frame)> send,
                      std::string owner)
     : loop_(loop), send_(std::move(send)), owner_(std::move(owner)) {}
 
-ActorLink::~ActorLink() { *alive_ = false; }
+HeadClient::~HeadClient() { *alive_ = false; }
 
-void ActorLink::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
-  SetTold([system](const actors::Whereabouts& one) {
+void HeadClient::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
+  SetTold([system](const actors::ActorLocation& one) {
     if (const auto alive = system.lock()) alive->SetWhereabouts(one);
   });
   std::lock_guard lock(mu_);
@@ -52,23 +52,23 @@ void ActorLink::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
   };
 }
 
-void ActorLink::SetTold(std::function<void(const actors::Whereabouts&)> told) {
+void HeadClient::SetTold(std::function<void(const actors::ActorLocation&)> told) {
   std::lock_guard lock(mu_);
   told_ = std::move(told);
 }
 
-void ActorLink::SetOutput(OnOutput output) {
+void HeadClient::SetOutput(OnOutput output) {
   std::lock_guard lock(mu_);
   output_ = std::move(output);
 }
 
-void ActorLink::Start() {
+void HeadClient::Start() {
   loop_->Post([this, alive = alive_] {
     if (*alive) Beat();
   });
 }
 
-void ActorLink::Stop() {
+void HeadClient::Stop() {
   std::map<uint64_t, Request> requests;
   std::map<std::string, Saving> saving;
   {
@@ -92,12 +92,12 @@ void ActorLink::Stop() {
 
 // ---- requests ----
 
-uint64_t ActorLink::NextRequest() {
+uint64_t HeadClient::NextRequest() {
   std::lock_guard lock(mu_);
   return next_request_++;
 }
 
-void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const OnAnswered& done) {
+void HeadClient::Ask(uint64_t request, std::string frame, Duration limit, const OnAnswered& done) {
   std::optional<Error> refusal;
   {
     std::lock_guard lock(mu_);
@@ -113,42 +113,42 @@ void ActorLink::Ask(uint64_t request, std::string frame, Duration limit, const O
   (void)send_(std::move(frame));  // If it is lost, the next beat repeats it.
 }
 
-void ActorLink::Create(actors::ActorSpec spec, OnAddress done) {
+void HeadClient::Create(actors::ActorSpec spec, OnAddress done) {
   const uint64_t request = NextRequest();
   Ask(request,
       wire::Encode(actors::kFrameCreateActor, actors::CreateActor{request, std::move(spec)}),
       kLinkRequestLimit, WithAddress(std::move(done)));
 }
 
-void ActorLink::Lookup(const std::string& name, Duration limit, OnAddress done) {
+void HeadClient::Lookup(const std::string& name, Duration limit, OnAddress done) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest lookup{request, actors::ActorVerb::kLookup, name, 0, ""};
   Ask(request, wire::Encode(actors::kFrameActorRequest, lookup), limit,
       WithAddress(std::move(done)));
 }
 
-void ActorLink::Group(actors::GroupRequest request, Duration limit, OnGroup done) {
+void HeadClient::Group(actors::GroupRequest request, Duration limit, OnGroup done) {
   request.request = NextRequest();
   request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameGroupRequest, request);
   Ask(request.request, frame, limit, Part(&actors::ActorAnswer::group, std::move(done)));
 }
 
-void ActorLink::Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) {
+void HeadClient::Collective(actors::CollectiveRequest request, Duration limit, OnCollective done) {
   request.request = NextRequest();
   if (request.verb == actors::CollectiveVerb::kCreate) request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameCollectiveRequest, request);
   Ask(request.request, frame, limit, Part(&actors::ActorAnswer::collective, std::move(done)));
 }
 
-void ActorLink::Actors(actors::ActorGroupRequest request, Duration limit, OnActorGroup done) {
+void HeadClient::Actors(actors::ActorGroupRequest request, Duration limit, OnActorGroup done) {
   request.request = NextRequest();
   request.spec.owner = owner_;
   const std::string frame = wire::Encode(actors::kFrameActorGroupRequest, request);
   Ask(request.request, frame, limit, Part(&actors::ActorAnswer::actors, std::move(done)));
 }
 
-void ActorLink::Kill(const std::string& actor, bool restart, const std::string& reason,
+void HeadClient::Kill(const std::string& actor, bool restart, const std::string& reason,
                      actors::CallDone done) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest kill{
@@ -157,7 +157,7 @@ void ActorLink::Kill(const std::string& actor, bool restart, const std::string& 
       WithoutValue(std::move(done)));
 }
 
-void ActorLink::Link(const std::string& one, const std::string& other, bool on, Duration limit,
+void HeadClient::Link(const std::string& one, const std::string& other, bool on, Duration limit,
                      actors::CallDone done) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest link{
@@ -166,15 +166,15 @@ void ActorLink::Link(const std::string& one, const std::string& other, bool on, 
       WithoutValue(std::move(done)));
 }
 
-void ActorLink::Failed(const std::string& actor, uint64_t incarnation, const Error& reason) {
+void HeadClient::Failed(const std::string& actor, uint64_t incarnation, const Error& reason) {
   AskLast(actors::ActorVerb::kFailed, actor, incarnation, reason);
 }
 
-void ActorLink::Exited(const std::string& actor, uint64_t incarnation, const Error& reason) {
+void HeadClient::Exited(const std::string& actor, uint64_t incarnation, const Error& reason) {
   AskLast(actors::ActorVerb::kExited, actor, incarnation, reason);
 }
 
-void ActorLink::AskLast(actors::ActorVerb verb, const std::string& actor, uint64_t incarnation,
+void HeadClient::AskLast(actors::ActorVerb verb, const std::string& actor, uint64_t incarnation,
                         const Error& reason) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest last{request, verb, actor, incarnation, reason.message};
@@ -182,7 +182,7 @@ void ActorLink::AskLast(actors::ActorVerb verb, const std::string& actor, uint64
       [](const Result<actors::ActorAnswer>&) {});
 }
 
-void ActorLink::OnAnswer(const actors::ActorAnswer& answer) {
+void HeadClient::OnAnswer(const actors::ActorAnswer& answer) {
   Request request;
   {
     std::lock_guard lock(mu_);
@@ -200,7 +200,7 @@ void ActorLink::OnAnswer(const actors::ActorAnswer& answer) {
 
 // ---- whereabouts ----
 
-void ActorLink::SendFollow(std::vector<std::string> add, std::vector<std::string> drop) {
+void HeadClient::SendFollow(std::vector<std::string> add, std::vector<std::string> drop) {
   if (!add.empty() || !drop.empty()) ++version_;
   const actors::FollowActors follow{owner_, log_,           revision_,      version_,
                                     false,  std::move(add), std::move(drop)};
@@ -209,7 +209,7 @@ void ActorLink::SendFollow(std::vector<std::string> add, std::vector<std::string
 
 // The first part begins the list anew; the others add to it, each with a version of its own, so
 // that a part that is lost shows.
-void ActorLink::SendAll() {
+void HeadClient::SendAll() {
   actors::FollowActors part{owner_, log_, revision_, 0, true, {}, {}};
   const auto send = [&] {
     part.version = ++version_;
@@ -224,13 +224,13 @@ void ActorLink::SendAll() {
   send();
 }
 
-void ActorLink::Follow(const std::string& actor) {
+void HeadClient::Follow(const std::string& actor) {
   std::lock_guard lock(mu_);
   if (stopped_ || followed_[actor]++ > 0) return;
   SendFollow({actor}, {});
 }
 
-void ActorLink::Unfollow(const std::string& actor) {
+void HeadClient::Unfollow(const std::string& actor) {
   std::lock_guard lock(mu_);
   const auto it = followed_.find(actor);
   if (stopped_ || it == followed_.end() || --it->second > 0) return;
@@ -238,8 +238,8 @@ void ActorLink::Unfollow(const std::string& actor) {
   SendFollow({}, {actor});
 }
 
-void ActorLink::OnStates(const actors::ActorStates& states) {
-  std::function<void(const actors::Whereabouts&)> told;
+void HeadClient::OnStates(const actors::ActorStates& states) {
+  std::function<void(const actors::ActorLocation&)> told;
   {
     std::lock_guard lock(mu_);
     if (states.log != log_) {  // A new head; its first answer tells all that it has.
@@ -259,12 +259,12 @@ void ActorLink::OnStates(const actors::ActorStates& states) {
     revision_ = states.revision;
   }
   if (!told) return;
-  for (const actors::Whereabouts& one : states.actors) told(one);
+  for (const actors::ActorLocation& one : states.actors) told(one);
 }
 
 // ---- state ----
 
-void ActorLink::Save(const std::string& actor, uint64_t incarnation, std::string state,
+void HeadClient::Save(const std::string& actor, uint64_t incarnation, std::string state,
                      std::function<void(Status)> done) {
   std::string frame;
   {
@@ -289,7 +289,7 @@ void ActorLink::Save(const std::string& actor, uint64_t incarnation, std::string
   (void)send_(std::move(frame));
 }
 
-void ActorLink::OnSendState(const actors::SendState& wanted) {
+void HeadClient::OnSendState(const actors::SendState& wanted) {
   std::string frame;
   {
     std::lock_guard lock(mu_);
@@ -301,7 +301,7 @@ void ActorLink::OnSendState(const actors::SendState& wanted) {
   (void)send_(std::move(frame));
 }
 
-void ActorLink::OnSaved(const actors::ActorSaved& saved) {
+void HeadClient::OnSaved(const actors::ActorSaved& saved) {
   std::function<void(Status)> done;
   {
     std::lock_guard lock(mu_);
@@ -315,7 +315,7 @@ void ActorLink::OnSaved(const actors::ActorSaved& saved) {
 
 // ---- time ----
 
-void ActorLink::Beat() {
+void HeadClient::Beat() {
   std::vector<OnAnswered> late;
   {
     std::lock_guard lock(mu_);
@@ -352,18 +352,18 @@ void ActorLink::Beat() {
   });
 }
 
-bool ActorLink::OnFrame(const std::string& frame) {
+bool HeadClient::OnFrame(const std::string& frame) {
   const Result<uint8_t> type = wire::PeekType(frame);
   if (!type.ok()) return false;
-  const auto on = [&]<class T>(void (ActorLink::*handler)(const T&)) {
+  const auto on = [&]<class T>(void (HeadClient::*handler)(const T&)) {
     Result<T> message = wire::Decode<T>(*type, frame);
     if (message.ok()) (this->*handler)(*message);
     return true;
   };
-  if (*type == actors::kFrameActorAnswer) return on(&ActorLink::OnAnswer);
-  if (*type == actors::kFrameActorStates) return on(&ActorLink::OnStates);
-  if (*type == actors::kFrameSendState) return on(&ActorLink::OnSendState);
-  if (*type == actors::kFrameActorSaved) return on(&ActorLink::OnSaved);
+  if (*type == actors::kFrameActorAnswer) return on(&HeadClient::OnAnswer);
+  if (*type == actors::kFrameActorStates) return on(&HeadClient::OnStates);
+  if (*type == actors::kFrameSendState) return on(&HeadClient::OnSendState);
+  if (*type == actors::kFrameActorSaved) return on(&HeadClient::OnSaved);
   if (*type == actors::kFrameLeaveActor) {
     const Result<actors::LeaveActor> leave = wire::Decode<actors::LeaveActor>(*type, frame);
     std::unique_lock lock(mu_);

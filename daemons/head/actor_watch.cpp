@@ -1,4 +1,4 @@
-#include "daemons/head/actor_feed.h"
+#include "daemons/head/actor_watch.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@ namespace troupe::daemons {
 // Follower list protocol: every frame that changes the list has the version that it leads to, so a
 // version stands for one list. A change that does not follow ours is ignored, and the answer's
 // version tells the follower to send the whole.
-void ActorFeed::OnFollow(Time now, const std::string& from, const actors::FollowActors& follow) {
+void ActorWatch::OnFollow(Time now, const std::string& from, const actors::FollowActors& follow) {
   const bool known = followers_.contains(from);
   if (!known && followers_.size() >= kFollowersMax) return;
   Follower& follower = followers_[from];
@@ -34,7 +34,7 @@ void ActorFeed::OnFollow(Time now, const std::string& from, const actors::Follow
 
 // Returns what is new on the list. Being put there counts as a change, so that its first word is
 // told again if it gets lost.
-std::set<std::string> ActorFeed::Change(const std::string& from, Follower& follower,
+std::set<std::string> ActorWatch::Change(const std::string& from, Follower& follower,
                                         const actors::FollowActors& follow) {
   std::set<std::string> added;
   if (follow.whole) {
@@ -54,7 +54,7 @@ std::set<std::string> ActorFeed::Change(const std::string& from, Follower& follo
   return added;
 }
 
-void ActorFeed::Tell(const std::string& to, Follower& follower, const std::set<std::string>& actors,
+void ActorWatch::Tell(const std::string& to, Follower& follower, const std::set<std::string>& actors,
                      uint64_t before) {
   actors::ActorStates states{log_, before, revision_, follower.version, {}};
   for (const std::string& actor : actors) states.actors.push_back(where_(actor));
@@ -62,7 +62,7 @@ void ActorFeed::Tell(const std::string& to, Follower& follower, const std::set<s
   send_(to, states);
 }
 
-void ActorFeed::Changed(const std::string& actor) {
+void ActorWatch::Changed(const std::string& actor) {
   ++revision_;
   changed_[actor] = revision_;
   const auto it = following_.find(actor);
@@ -74,7 +74,7 @@ void ActorFeed::Changed(const std::string& actor) {
   }
 }
 
-std::vector<std::string> ActorFeed::Forget(Time now) {
+std::vector<std::string> ActorWatch::Forget(Time now) {
   std::vector<std::string> silent;
   for (const auto& [name, follower] : followers_) {
     if (now >= follower.heard + kFollowerIdle) silent.push_back(name);
@@ -85,7 +85,7 @@ std::vector<std::string> ActorFeed::Forget(Time now) {
   return silent;
 }
 
-std::vector<std::string> ActorFeed::Followed(const std::string& prefix) const {
+std::vector<std::string> ActorWatch::Followed(const std::string& prefix) const {
   std::vector<std::string> all;
   for (const auto& [actor, followers] : following_) {
     if (actor.starts_with(prefix)) all.push_back(actor);
@@ -93,7 +93,7 @@ std::vector<std::string> ActorFeed::Followed(const std::string& prefix) const {
   return all;
 }
 
-void ActorFeed::Drop(const std::string& name) {
+void ActorWatch::Drop(const std::string& name) {
   const auto it = followers_.find(name);
   if (it == followers_.end()) return;
   for (const auto& [actor, since] : it->second.actors) following_[actor].erase(name);

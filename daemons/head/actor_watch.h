@@ -1,4 +1,4 @@
-// ActorFeed: tells processes what has changed of the actors that they follow.
+// ActorWatch: tells processes what has changed of the actors that they follow.
 //
 // Every change of an actor has a revision. A follower is told changes as they come, each frame
 // naming the revision before; who has missed one says where it stands and is told the rest. The
@@ -23,12 +23,12 @@ namespace troupe::daemons {
 inline constexpr size_t kFollowersMax = 100'000;
 inline constexpr Duration kFollowerIdle = seconds(60);
 
-class ActorFeed {
+class ActorWatch {
  public:
   using Send = std::function<void(const std::string& to, const actors::ActorStates& states)>;
-  using Where = std::function<actors::Whereabouts(const std::string& actor)>;
+  using Where = std::function<actors::ActorLocation(const std::string& actor)>;
 
-  ActorFeed(std::string log, Where where, Send send)
+  ActorWatch(std::string log, Where where, Send send)
       : log_(std::move(log)), where_(std::move(where)), send_(std::move(send)) {}
 
   void OnFollow(Time now, const std::string& from, const actors::FollowActors& follow);
