@@ -57,7 +57,7 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   if (hello.address.endpoint.empty()) return true;
   actors::DirectoryActions actions;
   if (process.booked)
-    seams_.schedule(sched::Confirm{LeaseOf(process.actor, process.incarnation), process.node});
+    seams_.schedule(sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
   directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
   Do(actions);
   return true;
@@ -95,7 +95,7 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
     processes_.erase(it);
     TellProcess(exited.process);
     // First its room, so that its next life may have it.
-    seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
+    seams_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
   }
   actors::DirectoryActions actions;
   directory_.Died(Now(), process.actor, process.incarnation,
@@ -146,7 +146,7 @@ void HeadActors::OrderLost(const std::string& name) {
   const Process process = processes_.at(name);
   processes_.erase(name);
   LogWarning("the order to start ", Named(process.actor, process.node), " was lost");
-  seams_.schedule(sched::Release{LeaseOf(process.actor, process.incarnation)});
+  seams_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
   actors::DirectoryActions actions;
   directory_.Lost(Now(), process.actor, process.incarnation,
                   Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
@@ -159,7 +159,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
   answers_[hello.node] = answers;
   std::set<std::string> listed;
   for (const RunningWorker& w : hello.workers) {
-    const auto [id, incarnation] = OfLease(w.job);
+    const auto [id, incarnation] = ParseLeaseId(w.job);
     if (id.empty()) continue;
     listed.insert(w.process);
     const actors::PlacedActor* actor = directory_.Find(id);

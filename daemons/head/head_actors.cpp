@@ -172,7 +172,7 @@ void HeadActors::Give(const std::string& name, std::string saved) {
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor == nullptr || actor->dead() || actor->life.incarnation != incarnation) return;
   Assignment assignment;
-  assignment.job = LeaseOf(id, incarnation);
+  assignment.job = MakeLeaseId(id, incarnation);
   assignment.name = actor->spec.type;
   assignment.kind = "actor";
   assignment.payload = wire::Encode(
@@ -201,7 +201,7 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       Request(want->actor, want->incarnation);
     } else if (const auto* drop = std::get_if<actors::DropPlace>(&action)) {
       // One that was placed is given back when its process has been reaped.
-      const std::string lease = LeaseOf(drop->actor, drop->incarnation);
+      const std::string lease = MakeLeaseId(drop->actor, drop->incarnation);
       if (waiting_.erase(lease) > 0) seams_.schedule(sched::Cancel{lease});
     } else if (const auto* end = std::get_if<actors::EndProcess>(&action)) {
       // Were the next head not to know why, it would make the actor anew.
@@ -230,7 +230,7 @@ void HeadActors::Request(const std::string& id, uint64_t incarnation) {
 
 void HeadActors::OnGranted(const sched::Granted& granted) {
   waiting_.erase(granted.lease);
-  const auto [id, incarnation] = OfLease(granted.lease);
+  const auto [id, incarnation] = ParseLeaseId(granted.lease);
   const actors::PlacedActor* actor = directory_.Find(id);
   const bool current = actor != nullptr && !actor->dead() && actor->life.incarnation == incarnation;
   if (current && actor->life.node == granted.node && processes_.contains(actor->life.process))
@@ -264,7 +264,7 @@ void HeadActors::Launch(const std::string& name, const StartWorker& start) {
 }
 
 void HeadActors::OnRevoked(const sched::Revoked& revoked) {
-  const auto [id, incarnation] = OfLease(revoked.lease);
+  const auto [id, incarnation] = ParseLeaseId(revoked.lease);
   std::string process;
   for (const auto& [name, p] : processes_) {
     if (p.actor == id && p.incarnation == incarnation) process = name;
@@ -283,7 +283,7 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
 
 void HeadActors::OnRefused(const sched::Refused& refused) {
   waiting_.erase(refused.what);
-  const auto [id, incarnation] = OfLease(refused.what);
+  const auto [id, incarnation] = ParseLeaseId(refused.what);
   actors::DirectoryActions actions;
   // One that waits cannot be; one that was claimed after a restart has no room.
   const actors::PlacedActor* actor = directory_.Find(id);
@@ -303,7 +303,7 @@ std::vector<std::string> HeadActors::TakeWaiting(size_t limit) {
 }
 
 void HeadActors::SetReason(const std::string& lease, const std::string& reason, bool never) {
-  const auto [id, incarnation] = OfLease(lease);
+  const auto [id, incarnation] = ParseLeaseId(lease);
   actors::DirectoryActions actions;
   const ErrorCode code = never ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable;
   directory_.Unplaced(Now(), id, incarnation, Error{code, reason}, never, actions);

@@ -59,7 +59,7 @@ void HeadService::CheckRoom(Job& job) {
   if (!patient || late) End(job, "failed", "cannot place " + job.spec.name + ": " + lease->reason);
 }
 
-Job* HeadService::OfLease(const std::string& lease) {
+Job* HeadService::JobOfLease(const std::string& lease) {
   if (!lease.starts_with(kJobLease)) return nullptr;
   const size_t begin = std::string_view(kJobLease).size();
   const auto it = jobs_.find(lease.substr(begin, lease.find('/', begin) - begin));
@@ -67,7 +67,7 @@ Job* HeadService::OfLease(const std::string& lease) {
 }
 
 void HeadService::OnGranted(const sched::Granted& granted) {
-  Job* job = OfLease(granted.lease);
+  Job* job = JobOfLease(granted.lease);
   if (job == nullptr || job->pending.erase(granted.lease) == 0) {
     // One that was claimed has its worker.
     const bool used =
@@ -86,7 +86,7 @@ void HeadService::OnGranted(const sched::Granted& granted) {
 
 void HeadService::OnRevoked(const sched::Revoked& revoked) {
   if (revoked.waits_again) Schedule(sched::Cancel{revoked.lease});  // Fill asks for another.
-  Job* job = OfLease(revoked.lease);
+  Job* job = JobOfLease(revoked.lease);
   if (job == nullptr) return;
   job->pending.erase(revoked.lease);
   std::erase_if(job->granted, [&](const auto& one) { return one.lease == revoked.lease; });
@@ -97,7 +97,7 @@ void HeadService::OnRevoked(const sched::Revoked& revoked) {
 }
 
 void HeadService::OnRefused(const sched::Refused& refused) {
-  Job* job = OfLease(refused.what);
+  Job* job = JobOfLease(refused.what);
   if (job == nullptr) return;
   for (const JobWorker& worker : job->record.workers) {
     // Claimed after a restart, and there is no room for it.

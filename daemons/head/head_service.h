@@ -136,7 +136,7 @@ class HeadService {
   void OnGranted(const sched::Granted& granted);
   void OnRevoked(const sched::Revoked& revoked);
   void OnRefused(const sched::Refused& refused);
-  [[nodiscard]] Job* OfLease(const std::string& lease);
+  [[nodiscard]] Job* JobOfLease(const std::string& lease);
   void StartWorkerOn(Job& job, const sched::Granted& granted);
   void EnsureSpare(Job& job);
   std::string LaunchProcess(Job& job, const std::string& node);

@@ -20,11 +20,11 @@ Result<LabelSelector> ParseAll(const std::vector<std::string>& terms) {
 
 }  // namespace
 
-std::string LeaseOf(const std::string& actor, uint64_t incarnation) {
+std::string MakeLeaseId(const std::string& actor, uint64_t incarnation) {
   return kActorLease + actor + "#" + std::to_string(incarnation);
 }
 
-std::pair<std::string, uint64_t> OfLease(const std::string& lease) {
+std::pair<std::string, uint64_t> ParseLeaseId(const std::string& lease) {
   const size_t mark = lease.rfind('#');
   if (!lease.starts_with(kActorLease) || mark == std::string::npos) return {};
   const size_t begin = std::string_view(kActorLease).size();
@@ -34,7 +34,7 @@ std::pair<std::string, uint64_t> OfLease(const std::string& lease) {
 Result<LeaseRequest> LeaseFor(const actors::ActorSpec& spec, uint64_t incarnation) {
   const actors::PlacementWish& wish = spec.wish;
   LeaseRequest request;
-  request.id = LeaseOf(spec.actor, incarnation);
+  request.id = MakeLeaseId(spec.actor, incarnation);
   request.priority = wish.priority;
   request.node = wish.node;
   request.node_only = !wish.node.empty() && !wish.node_soft;
