@@ -18,9 +18,9 @@ std::string Seconds(Duration span) {
 }  // namespace
 
 AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string token_prefix,
-                                     AutoscalerSeams seams)
+                                     AutoscalerSeams callbacks)
     : tick_(config.tick),
-      seams_(std::move(seams)),
+      callbacks_(std::move(callbacks)),
       policy_(config.limits, std::move(token_prefix)) {}
 
 Time AutoscalerService::Step(Time now) {
@@ -29,7 +29,7 @@ Time AutoscalerService::Step(Time now) {
   const Decision decision = policy_.Decide(now, demand_, fleet_.nodes());
   if (decision.reason != reason_) {
     reason_ = decision.reason;
-    seams_.say(reason_);
+    callbacks_.say(reason_);
   }
   for (const Action& action : decision.actions) Act(now, action);
   metrics::Set(metrics::Id::kAutoscalerWorkersWanted, demand_.workers);
@@ -37,9 +37,9 @@ Time AutoscalerService::Step(Time now) {
 }
 
 void AutoscalerService::TakeNotices(Time now) {
-  for (const Notice& notice : seams_.notices->Poll(now)) {
+  for (const Notice& notice : callbacks_.notices->Poll(now)) {
     metrics::Add(metrics::Id::kPreemptionNotices);
-    seams_.say("notice: node " + notice.node + " is taken back in " +
+    callbacks_.say("notice: node " + notice.node + " is taken back in " +
                Seconds(notice.deadline - now) + " (" + notice.source + ")");
     fleet_.Noticed(notice.node, notice.deadline);
   }
@@ -47,14 +47,14 @@ void AutoscalerService::TakeNotices(Time now) {
 
 void AutoscalerService::Observe(Time now) {
   std::string trouble;
-  if (const Result<std::vector<ProviderNode>> listed = seams_.provider->List(); listed.ok()) {
+  if (const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List(); listed.ok()) {
     fleet_.Update(now, *listed);
   } else {
     trouble = "the provider does not list its nodes: " + listed.error().message;
   }
-  if (const Result<ClusterState> cluster = seams_.cluster(); cluster.ok()) {
+  if (const Result<ClusterState> cluster = callbacks_.cluster(); cluster.ok()) {
     demand_.workers = cluster->wanted_workers;
-    if (cluster->running && !std::exchange(ran_, true)) seams_.notices->TrainingRuns(now);
+    if (cluster->running && !std::exchange(ran_, true)) callbacks_.notices->TrainingRuns(now);
     for (const ClusterState::Node& node : cluster->nodes) {
       if (!node.alive) continue;
       fleet_.NodeUp(now, node.id);
@@ -63,7 +63,7 @@ void AutoscalerService::Observe(Time now) {
   } else {
     trouble = "the head does not answer: " + cluster.error().message;
   }
-  if (trouble != trouble_ && !trouble.empty()) seams_.say(trouble);
+  if (trouble != trouble_ && !trouble.empty()) callbacks_.say(trouble);
   trouble_ = trouble;
   SayChanges();
 }
@@ -78,14 +78,14 @@ void AutoscalerService::SayChanges() {
     ++counts[kPhases[static_cast<size_t>(node.phase)]];
     const auto before = said_.find(node.id);
     const bool was_up = before != said_.end() && before->second >= NodePhase::kUp;
-    if (node.phase == NodePhase::kUp && !was_up) seams_.say("node " + node.id + " is up");
+    if (node.phase == NodePhase::kUp && !was_up) callbacks_.say("node " + node.id + " is up");
   }
   for (const auto& [phase, count] : counts)
     metrics::Set(metrics::Id::kAutoscalerNodes, count, phase);
   for (const auto& [id, phase] : said_) {
     if (phases.contains(id)) continue;
-    seams_.say("node " + id + " is gone");
-    seams_.gone(id);
+    callbacks_.say("node " + id + " is gone");
+    callbacks_.gone(id);
   }
   said_ = std::move(phases);
 }
@@ -93,32 +93,32 @@ void AutoscalerService::SayChanges() {
 void AutoscalerService::Act(Time now, const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
-    const Result<std::string> id = seams_.provider->Launch(launch->token, launch->pool);
-    if (id.ok()) return seams_.say("launch " + *id + ": " + action.reason);
+    const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
+    if (id.ok()) return callbacks_.say("launch " + *id + ": " + action.reason);
     const Error& error = id.error();
     metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, launch->pool);
     policy_.LaunchFailed(now, launch->token, error.message, LaunchIsRetriable(error.code));
-    seams_.say("launch in pool " + launch->pool + " failed: " + error.message);
+    callbacks_.say("launch in pool " + launch->pool + " failed: " + error.message);
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
-    const Status status = seams_.drain(drain->node, action.reason, drain->deadline - now);
-    if (!status.ok()) return seams_.say("drain " + drain->node + ": " + status.error().message);
+    const Status status = callbacks_.drain(drain->node, action.reason, drain->deadline - now);
+    if (!status.ok()) return callbacks_.say("drain " + drain->node + ": " + status.error().message);
     fleet_.Draining(now, drain->node);
-    seams_.say("drain " + drain->node + ": " + action.reason);
+    callbacks_.say("drain " + drain->node + ": " + action.reason);
   } else if (const auto* terminate = std::get_if<Terminate>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "terminate");
-    const Status status = seams_.provider->Terminate(terminate->node);
+    const Status status = callbacks_.provider->Terminate(terminate->node);
     if (!status.ok())
-      return seams_.say("terminate " + terminate->node + ": " + status.error().message);
+      return callbacks_.say("terminate " + terminate->node + ": " + status.error().message);
     fleet_.Terminating(now, terminate->node);
-    seams_.say("terminate " + terminate->node + ": " + action.reason);
+    callbacks_.say("terminate " + terminate->node + ": " + action.reason);
   }
 }
 
 bool AutoscalerService::End() {
-  const Result<std::vector<ProviderNode>> listed = seams_.provider->List();
+  const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
   if (!listed.ok()) return true;
-  for (const ProviderNode& node : *listed) (void)seams_.provider->Terminate(node.id);
+  for (const ProviderNode& node : *listed) (void)callbacks_.provider->Terminate(node.id);
   return listed->empty();
 }
 

@@ -34,7 +34,7 @@ struct AutoscalerSeams {
 
 class AutoscalerService {
  public:
-  AutoscalerService(const ClusterConfig& config, std::string token_prefix, AutoscalerSeams seams);
+  AutoscalerService(const ClusterConfig& config, std::string token_prefix, AutoscalerSeams callbacks);
 
   // One turn. Returns when the next one is due at the latest.
   Time Step(Time now);
@@ -48,7 +48,7 @@ class AutoscalerService {
   void SayChanges();
 
   const Duration tick_;
-  AutoscalerSeams seams_;
+  AutoscalerSeams callbacks_;
   AutoscalerPolicy policy_;
   Fleet fleet_;
   Demand demand_;

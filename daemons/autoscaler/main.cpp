@@ -157,19 +157,19 @@ int Run(const ClusterConfig& config, const fs::path& folder,
     return NodeCommand(config, options.bin_dir, client.address(), dirs, id, pool);
   };
   ProcessProvider provider(&clock, std::move(nodes));
-  daemons::AutoscalerSeams seams;
-  seams.provider = &provider;
-  seams.notices = &provider;
-  seams.cluster = [&]() -> Result<daemons::ClusterState> {
+  daemons::AutoscalerSeams callbacks;
+  callbacks.provider = &provider;
+  callbacks.notices = &provider;
+  callbacks.cluster = [&]() -> Result<daemons::ClusterState> {
     const Result<std::string> json = client.ClusterJson(kClusterLimit);
     return json.ok() ? daemons::ParseClusterState(*json) : json.error();
   };
-  seams.drain = [&](const std::string& id, const std::string& why, Duration left) {
+  callbacks.drain = [&](const std::string& id, const std::string& why, Duration left) {
     return dirs.Notice(id, why, left);
   };
-  seams.gone = [&](const std::string& id) { dirs.Remove(id); };
-  seams.say = Say;
-  daemons::AutoscalerService service(config, RandomId() + "-", std::move(seams));
+  callbacks.gone = [&](const std::string& id) { dirs.Remove(id); };
+  callbacks.say = Say;
+  daemons::AutoscalerService service(config, RandomId() + "-", std::move(callbacks));
 
   Say("cluster " + config.name + " at " + client.address());
   ChildProcess training;

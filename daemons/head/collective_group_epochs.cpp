@@ -42,7 +42,7 @@ void CollectiveGroups::Open(const Record& record) {
     for (const Record::Seat& seat : it->second.seats) {
       if (seat.number != to.incarnation || seat.actor != to.actor) continue;
       const std::string body = wire::Encode(kFrameGroupCommand, command);
-      (void)seams_.send(
+      (void)callbacks_.send(
           seat.process,
           wire::Encode(kFrameGroupCommand, GroupFrame{actors::CollectiveGroupName(name), body}));
     }
@@ -50,7 +50,7 @@ void CollectiveGroups::Open(const Record& record) {
   // Whoever was silent for too long may join again, as another member; its process goes on.
   callbacks.fence = [this, name](const groups::MemberId& id, const std::string& reason) {
     LogWarning("collective group ", name, ": ", reason);
-    seams_.later([this, name, id] {
+    callbacks_.later([this, name, id] {
       const auto it = groups_.find(name);
       if (it == groups_.end()) return;
       for (Record::Seat& seat : it->second.seats) {
@@ -66,10 +66,10 @@ void CollectiveGroups::Open(const Record& record) {
   };
   callbacks.parked = [](const std::string&) {};
   callbacks.failed = [this, name](const std::string& reason) {
-    seams_.later([this, name, reason] { Remove(Time{}, name, reason); });
+    callbacks_.later([this, name, reason] { Remove(Time{}, name, reason); });
   };
   callbacks.ended = [] {};
-  seams_.groups->Open(std::move(options), std::move(callbacks));
+  callbacks_.groups->Open(std::move(options), std::move(callbacks));
   TellOrder(record);
   if (record.spec.trains) BeginTraining(record);
 }
@@ -78,7 +78,7 @@ void CollectiveGroups::TellOrder(const Record& record) {
   if (record.spec.elastic) return;
   std::vector<std::string> order;
   for (const Record::Seat& seat : record.seats) order.push_back(seat.actor);
-  seams_.groups->SetOrder(actors::CollectiveGroupName(record.spec.name), std::move(order));
+  callbacks_.groups->SetOrder(actors::CollectiveGroupName(record.spec.name), std::move(order));
 }
 
 bool CollectiveGroups::OnReport(const std::string& from, const std::string& group,
@@ -94,7 +94,7 @@ bool CollectiveGroups::OnReport(const std::string& from, const std::string& grou
     return seat.actor == report.id.actor && seat.number == report.id.incarnation;
   });
   if (member) {
-    seams_.groups->OnReport(group, report);
+    callbacks_.groups->OnReport(group, report);
   } else {
     Expel(from, group, "this membership is over");
   }
@@ -111,7 +111,7 @@ void CollectiveGroups::Expel(const std::string& process, const std::string& grou
   command.expel = over ? groups::ExpelKind::kEnded : groups::ExpelKind::kFenced;
   command.reason = reason;
   const std::string body = wire::Encode(kFrameGroupCommand, command);
-  (void)seams_.send(process, wire::Encode(kFrameGroupCommand, GroupFrame{group, body}));
+  (void)callbacks_.send(process, wire::Encode(kFrameGroupCommand, GroupFrame{group, body}));
 }
 
 void CollectiveGroups::BeginTraining(const Record& record) {
@@ -120,13 +120,13 @@ void CollectiveGroups::BeginTraining(const Record& record) {
       std::max<uint32_t>(record.spec.min_size, static_cast<uint32_t>(record.spec.actors.size()));
   begins.form_timeout = kTrainingForms;
   begins.prepare_timeout = kStepTimeout;
-  seams_.groups->BeginTraining(actors::CollectiveGroupName(record.spec.name), begins);
+  callbacks_.groups->BeginTraining(actors::CollectiveGroupName(record.spec.name), begins);
 }
 
 // Whoever joins next is in a new group, and may use it in another way.
 void CollectiveGroups::BeginAgain(Record& record) {
-  seams_.groups->Close(actors::CollectiveGroupName(record.spec.name));
-  record.life = record.joins = seams_.first_number();
+  callbacks_.groups->Close(actors::CollectiveGroupName(record.spec.name));
+  record.life = record.joins = callbacks_.first_number();
   record.spec.trains = false;
   Open(record);
 }

@@ -45,7 +45,7 @@ void CollectiveGroups::Keep(const std::string& name) {
   const auto it = groups_.find(name);
   std::string record;
   if (it != groups_.end()) record = wire::Encode(actors::kCollectiveRecord, it->second);
-  seams_.keep(kCollectiveRecords + name, std::move(record));
+  callbacks_.keep(kCollectiveRecords + name, std::move(record));
 }
 
 void CollectiveGroups::RefreshKeys() {
@@ -79,9 +79,9 @@ void CollectiveGroups::OnRequest(Time now, const std::string& from,
     status = NoGroup(name);
   }
   if (!status.ok()) answer.error = actors::ToChain(status.error());
-  seams_.when_kept(from + "#" + std::to_string(request.request),
+  callbacks_.when_kept(from + "#" + std::to_string(request.request),
                    [this, from, answer = std::move(answer)] {
-                     (void)seams_.send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+                     (void)callbacks_.send(from, wire::Encode(actors::kFrameActorAnswer, answer));
                    });
 }
 
@@ -110,7 +110,7 @@ Status CollectiveGroups::CheckSpec(const CollectiveSpec& spec) const {
   std::set<std::string> seen;
   for (const std::string& id : spec.actors) {
     if (!seen.insert(id).second) return Invalid("actor " + id + " is named twice");
-    const actors::PlacedActor* actor = seams_.find(id);
+    const actors::PlacedActor* actor = callbacks_.find(id);
     if (actor == nullptr) return Error{ErrorCode::kPeerGone, "there is no actor " + id};
     if (actor->dead()) return Error{ErrorCode::kPeerGone, "actor " + id + " is dead"};
   }
@@ -133,7 +133,7 @@ Status CollectiveGroups::Create(const CollectiveSpec& spec) {
   ended_.erase(spec.name);
   Record& record = groups_[spec.name];
   record.spec = spec;
-  record.life = record.joins = seams_.first_number();
+  record.life = record.joins = callbacks_.first_number();
   if (!spec.elastic) record.seats.resize(spec.size);
   for (size_t i = 0; i < spec.actors.size(); ++i) {
     if (spec.elastic) record.seats.emplace_back();
@@ -180,7 +180,7 @@ Result<CollectiveRecord::Seat*> CollectiveGroups::SeatFor(Record& record,
 
 Result<uint64_t> CollectiveGroups::Join(const std::string& from, const CollectiveRequest& request) {
   const std::string& name = request.spec.name;
-  const actors::PlacedActor* actor = seams_.find(request.actor);
+  const actors::PlacedActor* actor = callbacks_.find(request.actor);
   if (actor == nullptr || actor->dead() || actor->life.incarnation != request.incarnation)
     return Error{ErrorCode::kFenced, "this life of the actor is over"};
   if (!groups_.contains(name)) {
@@ -273,13 +273,13 @@ void CollectiveGroups::End(Record& record, Record::Seat& seat, const std::string
   if (seat.number == 0) return;
   const groups::MemberId member = MemberOf(seat);
   seat.number = 0;
-  seams_.groups->OnDeath(actors::CollectiveGroupName(record.spec.name), member, reason);
+  callbacks_.groups->OnDeath(actors::CollectiveGroupName(record.spec.name), member, reason);
 }
 
 void CollectiveGroups::OnActor(Time now, const std::string& id) {
   const auto of = of_actor_.find(id);
   if (of == of_actor_.end()) return;
-  const actors::PlacedActor* actor = seams_.find(id);
+  const actors::PlacedActor* actor = callbacks_.find(id);
   const bool dead = actor == nullptr || actor->dead();
   const std::string why =
       actor == nullptr ? "it is not known any more" : actors::FromChain(actor->life.reason).message;
@@ -330,7 +330,7 @@ void CollectiveGroups::SetMembers(Time now, const std::string& name, uint32_t mi
     record.spec.name = name;
     record.spec.elastic = record.stays = true;
     record.spec.min_size = min_size;
-    record.life = record.joins = seams_.first_number();
+    record.life = record.joins = callbacks_.first_number();
   }
   record.spec.size = max_size;
   record.spec.actors = actors;
@@ -353,7 +353,7 @@ void CollectiveGroups::Drain(const std::string& name, const std::string& actor,
   seat->leaving = reason;
   Keep(name);
   if (seat->number != 0)
-    seams_.groups->Drain(actors::CollectiveGroupName(name), MemberOf(*seat), reason);
+    callbacks_.groups->Drain(actors::CollectiveGroupName(name), MemberOf(*seat), reason);
 }
 
 void CollectiveGroups::Dismiss(const std::string& name, const std::vector<std::string>& actors,
@@ -390,7 +390,7 @@ void CollectiveGroups::Remove(Time now, const std::string& name, const std::stri
     of_actor_[seat.actor].erase(name);
     if (seat.number != 0) Expel(seat.process, actors::CollectiveGroupName(name), reason);
   }
-  seams_.groups->Close(actors::CollectiveGroupName(name));
+  callbacks_.groups->Close(actors::CollectiveGroupName(name));
   Keep(name);
 }
 
@@ -401,7 +401,7 @@ void CollectiveGroups::OnTick(Time now) {
 // ---- for people ----
 
 std::string CollectiveGroups::Describe(const Record& record, const Record::Seat& seat) const {
-  const actors::PlacedActor* actor = seams_.find(seat.actor);
+  const actors::PlacedActor* actor = callbacks_.find(seat.actor);
   const std::string type = actor == nullptr ? "actor" : actor->spec.type;
   std::string who = type + " " + seat.actor;
   if (record.spec.elastic) return who;
@@ -414,7 +414,7 @@ CollectiveStatus CollectiveGroups::StatusOf(const Record& record) const {
   status.life = record.life;
   for (const Record::Seat& seat : record.seats) {
     std::string state = "free";
-    if (const actors::PlacedActor* actor = seams_.find(seat.actor); actor != nullptr) {
+    if (const actors::PlacedActor* actor = callbacks_.find(seat.actor); actor != nullptr) {
       const bool alive = actor->life.state == actors::ActorState::kAlive;
       state = seat.number != 0 ? "member"
               : alive          ? "awaited: it has not called a collective of this group yet"
@@ -423,7 +423,7 @@ CollectiveStatus CollectiveGroups::StatusOf(const Record& record) const {
     status.seats.push_back({seat.actor, seat.number, std::move(state)});
   }
   if (const groups::Coordinator* c =
-          seams_.groups->Find(actors::CollectiveGroupName(record.spec.name));
+          callbacks_.groups->Find(actors::CollectiveGroupName(record.spec.name));
       c != nullptr) {
     status.phase = groups::GroupPhaseName(c->phase());
     status.epoch = c->view().epoch;

@@ -63,7 +63,7 @@ struct CollectiveRecord {
 
 class CollectiveGroups {
  public:
-  struct Seams {
+  struct Callbacks {
     groups::GroupService* groups = nullptr;
     std::function<const actors::PlacedActor*(const std::string& actor)> find;
     std::function<Status(const std::string& process, const std::string& frame)> send;
@@ -76,7 +76,7 @@ class CollectiveGroups {
     std::function<uint64_t()> first_number;
   };
 
-  explicit CollectiveGroups(Seams seams) : seams_(std::move(seams)) {}
+  explicit CollectiveGroups(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
   // From the store, after the actors.
   void Restore(Time now, const std::map<std::string, std::string>& records);
 
@@ -125,7 +125,7 @@ class CollectiveGroups {
   [[nodiscard]] actors::CollectiveStatus StatusOf(const Record& record) const;
   [[nodiscard]] Error NoGroup(const std::string& name) const;
 
-  const Seams seams_;
+  const Callbacks callbacks_;
   std::map<std::string, Record> groups_;
   std::map<std::string, std::set<std::string>> of_actor_;      // Names of groups.
   std::map<std::string, std::pair<std::string, Time>> ended_;  // Why, and when.

@@ -37,7 +37,7 @@ void HeadActorGroups::Restore(Time now, const std::map<std::string, std::string>
     // then they live once more.
     StartMembers missing{group, {}, 0};
     for (const actors::ActorSpec& spec : groups_.SpecsOf(group)) {
-      if (!seams_.known(spec.actor)) missing.actors.push_back(spec);
+      if (!callbacks_.known(spec.actor)) missing.actors.push_back(spec);
     }
     ActorGroupActions again;
     if (!missing.actors.empty()) again.emplace_back(std::move(missing));
@@ -49,7 +49,7 @@ void HeadActorGroups::Restore(Time now, const std::map<std::string, std::string>
 
 void HeadActorGroups::Keep(const std::string& group) {
   const std::optional<ActorGroupRecord> record = groups_.RecordOf(group);
-  seams_.keep(kActorGroupRecords + group,
+  callbacks_.keep(kActorGroupRecords + group,
               record ? wire::Encode(actors::kActorGroupRecord, *record) : std::string());
 }
 
@@ -75,25 +75,25 @@ void HeadActorGroups::DoOne(const ActorGroupAction& action) {
   if (const auto* keep = std::get_if<KeepGroup>(&action)) {
     Keep(keep->group);
     const std::optional<GroupMembership> members = groups_.MembershipOf(keep->group);
-    if (members) seams_.collect(members->name, &*members);
+    if (members) callbacks_.collect(members->name, &*members);
   } else if (const auto* forget = std::get_if<ForgetGroup>(&action)) {
     Keep(forget->group);
     const Result<ActorGroupStatus> status = groups_.StatusOf(forget->group, 0);
-    if (status.ok()) seams_.collect(status->name, nullptr);
+    if (status.ok()) callbacks_.collect(status->name, nullptr);
   } else if (const auto* start = std::get_if<StartMembers>(&action)) {
-    (void)seams_.start(start->actors, start->at_least);
+    (void)callbacks_.start(start->actors, start->at_least);
   } else if (const auto* end = std::get_if<EndMember>(&action)) {
-    seams_.end(end->actor, end->reason);
+    callbacks_.end(end->actor, end->reason);
   } else if (const auto* drain = std::get_if<DrainMember>(&action)) {
     const Result<ActorGroupStatus> status = groups_.StatusOf(drain->group, 0);
-    if (status.ok()) seams_.drain(status->name, drain->actor, drain->reason);
-    seams_.leave(drain->actor, drain->reason);
+    if (status.ok()) callbacks_.drain(status->name, drain->actor, drain->reason);
+    callbacks_.leave(drain->actor, drain->reason);
   } else if (const auto* dismiss = std::get_if<DismissMembers>(&action)) {
     const Result<ActorGroupStatus> status = groups_.StatusOf(dismiss->group, 0);
-    if (status.ok()) seams_.dismiss(status->name, dismiss->actors, dismiss->reason);
+    if (status.ok()) callbacks_.dismiss(status->name, dismiss->actors, dismiss->reason);
   } else if (const auto* readmit = std::get_if<ReadmitMembers>(&action)) {
     const Result<ActorGroupStatus> status = groups_.StatusOf(readmit->group, 0);
-    if (status.ok()) seams_.readmit(status->name);
+    if (status.ok()) callbacks_.readmit(status->name);
   } else if (const auto* tell = std::get_if<TellGroup>(&action)) {
     Tell(tell->group);
   }
@@ -108,7 +108,7 @@ Status HeadActorGroups::Handle(Time now, const ActorGroupRequest& request, std::
     case ActorGroupVerb::kCreate: {
       const std::string& name = request.spec.name.empty() ? group : request.spec.name;
       const bool repeated = !groups_.Find(group).empty();
-      if (!repeated && seams_.collective_taken(name)) {
+      if (!repeated && callbacks_.collective_taken(name)) {
         return Error{ErrorCode::kAlreadyExists, "there is a collective group \"" + name +
                                                     "\" already, and a group of actors has one "
                                                     "of its own name"};
@@ -174,8 +174,8 @@ void HeadActorGroups::OnRequest(Time now, const std::string& from,
   } else {
     answer.error = actors::ToChain(status.error());
   }
-  seams_.when_kept(from + "#" + std::to_string(request.request),
-                   [this, from, answer = std::move(answer)] { seams_.answer(from, answer); });
+  callbacks_.when_kept(from + "#" + std::to_string(request.request),
+                   [this, from, answer = std::move(answer)] { callbacks_.answer(from, answer); });
 }
 
 void HeadActorGroups::Tell(const std::string& group) {
@@ -189,7 +189,7 @@ void HeadActorGroups::Tell(const std::string& group) {
     Result<ActorGroupStatus> status = groups_.StatusOf(group, waiting.since);
     if (status.ok()) answer.actors = std::move(*status);
     if (!status.ok()) answer.error = actors::ToChain(status.error());
-    seams_.answer(watcher.first, answer);
+    callbacks_.answer(watcher.first, answer);
   }
 }
 
@@ -198,7 +198,7 @@ void HeadActorGroups::Tell(const std::string& group) {
 void HeadActorGroups::OnActor(Time now, const std::string& actor) {
   if (!groups_.MemberOf(actor)) return;
   ActorGroupActions actions;
-  groups_.OnActor(now, seams_.where(actor), actions);
+  groups_.OnActor(now, callbacks_.where(actor), actions);
   Do(std::move(actions));
 }
 

@@ -25,7 +25,7 @@ inline constexpr const char* kActorGroupRecords = "actor_group/";
 
 class HeadActorGroups {
  public:
-  struct Seams {
+  struct Callbacks {
     std::function<actors::ActorLocation(const std::string& actor)> where;
     std::function<bool(const std::string& actor)> known;
     std::function<Status(const std::vector<actors::ActorSpec>& actors, size_t at_least)> start;
@@ -50,7 +50,7 @@ class HeadActorGroups {
     std::function<void(const std::string& to, const actors::ActorAnswer& answer)> answer;
   };
 
-  explicit HeadActorGroups(Seams seams) : seams_(std::move(seams)) {}
+  explicit HeadActorGroups(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
   // From the store, after the actors and the collective groups.
   void Restore(Time now, const std::map<std::string, std::string>& records);
 
@@ -79,7 +79,7 @@ class HeadActorGroups {
   [[nodiscard]] Status Handle(Time now, const actors::ActorGroupRequest& request,
                               std::string& group);
 
-  const Seams seams_;
+  const Callbacks callbacks_;
   ActorGroups groups_;
   std::deque<ActorGroupAction> to_do_;
   bool doing_ = false;

@@ -30,8 +30,8 @@ void HeadActors::End(const std::string& name, const std::string& reason) {
   if (process.gone_by != Time::Never()) return;
   process.gone_by = Now() + kEndGrace;
   if (process.hello)
-    (void)seams_.transport->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
-  seams_.kill(process.node, name, process.hello ? SIGTERM : SIGKILL, reason);
+    (void)callbacks_.transport->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
+  callbacks_.kill(process.node, name, process.hello ? SIGTERM : SIGKILL, reason);
 }
 
 bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
@@ -45,7 +45,7 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   process.hello = true;
   process.pid = hello.pid;
   if (process.gone_by != Time::Never()) {
-    (void)seams_.transport->Send(
+    (void)callbacks_.transport->Send(
         from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its actor has ended"}));
     return true;
   }
@@ -57,7 +57,7 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   if (hello.address.endpoint.empty()) return true;
   actors::DirectoryActions actions;
   if (process.booked)
-    seams_.schedule(sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
+    callbacks_.schedule(sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
   directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
   Do(actions);
   return true;
@@ -72,7 +72,7 @@ bool HeadActors::OnWorkerResult(const WorkerResult& result) {
   const Error why = failure.ok() && !failure->error.empty()
                         ? actors::FromChain(failure->error)
                         : Error{ErrorCode::kUserError, "the actor could not be made"};
-  (void)seams_.transport->Send(result.process,
+  (void)callbacks_.transport->Send(result.process,
                                wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
   it->second.gone_by = std::min(it->second.gone_by, Now() + kEndGrace);
   actors::DirectoryActions actions;
@@ -95,7 +95,7 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
     processes_.erase(it);
     TellProcess(exited.process);
     // First its room, so that its next life may have it.
-    seams_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
+    callbacks_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
   }
   actors::DirectoryActions actions;
   directory_.Died(Now(), process.actor, process.incarnation,
@@ -128,7 +128,7 @@ void HeadActors::TellOutput(const std::string& owner, actors::ActorOutput output
   output.dropped += std::exchange(told.dropped, 0);
   const std::string frame = wire::Encode(actors::kFrameActorOutput, output);
   told.bytes += frame.size();
-  (void)seams_.transport->Send(peer->second, frame);
+  (void)callbacks_.transport->Send(peer->second, frame);
 }
 
 // As people are told of it: its type, its id and where it was.
@@ -146,7 +146,7 @@ void HeadActors::OrderLost(const std::string& name) {
   const Process process = processes_.at(name);
   processes_.erase(name);
   LogWarning("the order to start ", Named(process.actor, process.node), " was lost");
-  seams_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
+  callbacks_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
   actors::DirectoryActions actions;
   directory_.Lost(Now(), process.actor, process.incarnation,
                   Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
@@ -192,7 +192,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
       (void)OnWorkerExited(WorkerExited{w.process, false, "has ended", 0, {}});
     } else if (Now() >= it->second.gone_by) {
       it->second.gone_by = Now() + kKillTime;
-      seams_.kill(hello.node, w.process, SIGKILL, "it should have ended");
+      callbacks_.kill(hello.node, w.process, SIGKILL, "it should have ended");
     }
   }
   std::vector<std::string> lost;
@@ -211,7 +211,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
 void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
   Result<LeaseRequest> request = LeaseFor(actor.spec, process.incarnation);
   if (!request.ok()) return;
-  seams_.schedule(sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
+  callbacks_.schedule(sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the

@@ -32,16 +32,16 @@ struct SavedState {
 
 }  // namespace
 
-HeadActors::HeadActors(Seams seams, HeadActorsOptions options, std::string log)
-    : seams_(std::move(seams)),
+HeadActors::HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log)
+    : callbacks_(std::move(callbacks)),
       options_(options),
       watch_(
           std::move(log), [this](const std::string& followed) { return Where(followed); },
           [this](const std::string& to, const actors::ActorStates& states) {
-            (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
+            (void)callbacks_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
           }),
-      saves_(&seams_.transport->loop(), seams_.store_lane, seams_.store, options_.key_ttl),
-      loads_(&seams_.transport->loop(), seams_.store_lane, seams_.store,
+      saves_(&callbacks_.transport->loop(), callbacks_.store_lane, callbacks_.store, options_.key_ttl),
+      loads_(&callbacks_.transport->loop(), callbacks_.store_lane, callbacks_.store,
              [this](const std::string& process, std::optional<std::string> value) {
                Result<SavedState> state =
                    wire::Decode<SavedState>(actors::kFrameSaveActor, value.value_or(""));
@@ -101,8 +101,8 @@ void HeadActors::Keep(const std::string& id, bool with_spec) {
     whole.program = *actor->program;
     spec = wire::Encode(actors::kFrameCreateActor, whole);
   }
-  if (!spec.empty()) seams_.records->Put(kRecords + id + "/spec", std::move(spec));
-  seams_.records->Put(kRecords + id + "/life", wire::Encode(actors::kActorRecord, actor->life));
+  if (!spec.empty()) callbacks_.records->Put(kRecords + id + "/spec", std::move(spec));
+  callbacks_.records->Put(kRecords + id + "/life", wire::Encode(actors::kActorRecord, actor->life));
 }
 
 void HeadActors::RefreshKeys() {
@@ -125,14 +125,14 @@ void HeadActors::OnOffer(const std::string& from, const actors::OfferState& offe
   const Status may = MayKeep(offer.actor, offer.incarnation, offer.bytes);
   if (!may.ok()) {
     const actors::ActorSaved never{offer.actor, offer.version, actors::ToChain(may.error())};
-    (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, never));
+    (void)callbacks_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, never));
     return;
   }
   saves_.Offer(
       kStates + offer.actor, {offer.incarnation, offer.version}, offer.bytes, [this, from, offer] {
         if (!MayKeep(offer.actor, offer.incarnation, offer.bytes).ok()) return false;
         const actors::SendState send{offer.actor, offer.version};
-        return seams_.transport->Send(from, wire::Encode(actors::kFrameSendState, send)).ok();
+        return callbacks_.transport->Send(from, wire::Encode(actors::kFrameSendState, send)).ok();
       });
 }
 
@@ -142,7 +142,7 @@ void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
     actors::ActorSaved saved{save_actor, version, {}};
     if (!status.ok()) saved.error = actors::ToChain(status.error());
     if (status.ok() || final)
-      (void)seams_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, saved));
+      (void)callbacks_.transport->Send(from, wire::Encode(actors::kFrameActorSaved, saved));
   };
   const Status may = MayKeep(save.actor, save.incarnation, save.state.size());
   if (!may.ok()) return answer(may, true);
@@ -178,7 +178,7 @@ void HeadActors::Give(const std::string& name, std::string saved) {
   assignment.payload = wire::Encode(
       actors::kActorAssignment,
       actors::ActorAssignment{id, incarnation, actor->spec.blueprint, std::move(saved)});
-  (void)seams_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
+  (void)callbacks_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
 }
 
 // ---- what the directory wants done ----
@@ -191,8 +191,8 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
     } else if (const auto* forget = std::get_if<actors::ForgetActor>(&action)) {
       saved_.erase(forget->actor);
       for (const char* part : {"/spec", "/life"})
-        seams_.records->Delete(kRecords + forget->actor + part);
-      seams_.records->Delete(kStates + forget->actor);
+        callbacks_.records->Delete(kRecords + forget->actor + part);
+      callbacks_.records->Delete(kStates + forget->actor);
     }
   }
   // Doing one may add to them: a grant comes at once.
@@ -202,15 +202,15 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
     } else if (const auto* drop = std::get_if<actors::DropPlace>(&action)) {
       // One that was placed is given back when its process has been reaped.
       const std::string lease = MakeLeaseId(drop->actor, drop->incarnation);
-      if (waiting_.erase(lease) > 0) seams_.schedule(sched::Cancel{lease});
+      if (waiting_.erase(lease) > 0) callbacks_.schedule(sched::Cancel{lease});
     } else if (const auto* end = std::get_if<actors::EndProcess>(&action)) {
       // Were the next head not to know why, it would make the actor anew.
-      seams_.records->WhenKept([this, end = *end] { End(end.process, end.reason); });
+      callbacks_.records->WhenKept([this, end = *end] { End(end.process, end.reason); });
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
       watch_.Changed(tell->actor);
-      seams_.actor_changed(tell->actor);
+      callbacks_.actor_changed(tell->actor);
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
-      if (actor != nullptr && actor->dead()) seams_.owner_gone(actors::kActorOwner + tell->actor);
+      if (actor != nullptr && actor->dead()) callbacks_.owner_gone(actors::kActorOwner + tell->actor);
     }
   }
 }
@@ -221,7 +221,7 @@ void HeadActors::Request(const std::string& id, uint64_t incarnation) {
   Result<LeaseRequest> request = LeaseFor(actor->spec, incarnation);
   if (request.ok()) {
     waiting_.insert(request->id);
-    return seams_.schedule(sched::Request{*request});
+    return callbacks_.schedule(sched::Request{*request});
   }
   actors::DirectoryActions actions;
   directory_.Unplaced(Now(), id, incarnation, request.error(), true, actions);
@@ -236,7 +236,7 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   if (current && actor->life.node == granted.node && processes_.contains(actor->life.process))
     return;  // It was claimed.
   if (!current || actor->life.state != ActorState::kPending)
-    return seams_.schedule(sched::Release{granted.lease});
+    return callbacks_.schedule(sched::Release{granted.lease});
   const std::string name = "a" + RandomId();
   Process& process = processes_[name];
   process.actor = id;
@@ -252,7 +252,7 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
   Do(actions);
   // The next head is to know it, or the actor would be made twice.
-  seams_.records->WhenKept([this, name, start = std::move(start)] { Launch(name, start); });
+  callbacks_.records->WhenKept([this, name, start = std::move(start)] { Launch(name, start); });
 }
 
 void HeadActors::Launch(const std::string& name, const StartWorker& start) {
@@ -260,7 +260,7 @@ void HeadActors::Launch(const std::string& name, const StartWorker& start) {
   if (it == processes_.end()) return;
   if (it->second.gone_by != Time::Never()) return Gone(name, "was not started any more");
   it->second.order = answers_[it->second.node];
-  seams_.launch(it->second.node, start);
+  callbacks_.launch(it->second.node, start);
 }
 
 void HeadActors::OnRevoked(const sched::Revoked& revoked) {
@@ -277,7 +277,7 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   } else {
     directory_.Died(Now(), id, incarnation, why, false, actions);
   }
-  if (revoked.waits_again) seams_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
+  if (revoked.waits_again) callbacks_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
   Do(actions);
 }
 
@@ -325,7 +325,7 @@ void HeadActors::OnTick() {
               : nullptr;
     if (placed != nullptr && !placed->dead()) continue;
     if (!actor) {
-      if (const auto why = seams_.owner_lost(owner, heard)) gone[owner] = *why;
+      if (const auto why = callbacks_.owner_lost(owner, heard)) gone[owner] = *why;
     } else if (Now() > heard + options_.owner_lease) {
       gone[owner] = "its owner has been silent for " +
                     std::to_string(static_cast<int>(ToSeconds(options_.owner_lease))) + " s";
@@ -347,7 +347,7 @@ void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) 
   owners_.erase(owner);
   owner_peers_.erase(owner);
   outputs_.erase(owner);
-  seams_.owner_gone(owner);
+  callbacks_.owner_gone(owner);
   actors::DirectoryActions actions;
   directory_.OwnerGone(Now(), owner, reason, actions);
   Do(actions);
@@ -436,7 +436,7 @@ Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, s
   if (gang.empty()) return Status::Ok();
   for (const LeaseRequest& lease : gang) waiting_.insert(lease.id);
   const PlacementStrategy strategy = gang[0].strategy;
-  seams_.schedule(sched::RequestGang{std::move(gang), strategy, at_least});
+  callbacks_.schedule(sched::RequestGang{std::move(gang), strategy, at_least});
   return Status::Ok();
 }
 
@@ -450,14 +450,14 @@ void HeadActors::TellToLeave(const std::string& id, const std::string& reason) {
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor == nullptr || actor->life.process.empty()) return;
   const actors::LeaveActor leave{id, actor->life.incarnation, reason};
-  (void)seams_.transport->Send(actor->life.process, wire::Encode(actors::kFrameLeaveActor, leave));
+  (void)callbacks_.transport->Send(actor->life.process, wire::Encode(actors::kFrameLeaveActor, leave));
 }
 
 // What it promises, the next head will hold.
 void HeadActors::AnswerWhenKept(const std::string& to, actors::ActorAnswer answer) {
   const std::string name = to + "#" + std::to_string(answer.request);
-  seams_.records->WhenKept(name, [this, to, answer = std::move(answer)] {
-    (void)seams_.transport->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
+  callbacks_.records->WhenKept(name, [this, to, answer = std::move(answer)] {
+    (void)callbacks_.transport->Send(to, wire::Encode(actors::kFrameActorAnswer, answer));
   });
 }
 

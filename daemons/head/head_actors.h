@@ -41,7 +41,7 @@ inline constexpr size_t kOwnerOutputBytes = 512 << 10;
 class HeadActors {
  public:
   // What it asks of the head that it is part of.
-  struct Seams {
+  struct Callbacks {
     Transport* transport = nullptr;
     BlockingLane* store_lane = nullptr;
     Store* store = nullptr;
@@ -60,7 +60,7 @@ class HeadActors {
     std::function<std::optional<std::string>(const std::string& owner, Time heard)> owner_lost;
   };
 
-  HeadActors(Seams seams, HeadActorsOptions options, std::string log);
+  HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log);
   ~HeadActors();
   // From the store; before anything else.
   void Restore(const std::map<std::string, std::string>& records);
@@ -154,9 +154,9 @@ class HeadActors {
   void OnFollow(const std::string& from, const actors::FollowActors& follow);
   void AnswerWhenKept(const std::string& to, actors::ActorAnswer answer);
   void TellOutput(const std::string& owner, actors::ActorOutput output);
-  [[nodiscard]] Time Now() { return seams_.transport->loop().Now(); }
+  [[nodiscard]] Time Now() { return callbacks_.transport->loop().Now(); }
 
-  const Seams seams_;
+  const Callbacks callbacks_;
   const HeadActorsOptions options_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   actors::Directory directory_;

@@ -9,8 +9,8 @@ void LogRequests::OnQuery(Time now, const std::string& driver, uint64_t request,
                           const std::string& node, const std::string& log, uint32_t lines) {
   const Key key{driver, request};
   if (open_.contains(key)) return;  // A repeat; the ticks see to it.
-  const auto refuse = [&](const Error& why) { seams_.reply(driver, request, why, ""); };
-  if (const Status known = seams_.reachable(node); !known.ok()) return refuse(known.error());
+  const auto refuse = [&](const Error& why) { callbacks_.reply(driver, request, why, ""); };
+  if (const Status known = callbacks_.reachable(node); !known.ok()) return refuse(known.error());
   if (open_.size() >= kLogRequestsMax) {
     return refuse(Error{ErrorCode::kBackpressure,
                         std::to_string(kLogRequestsMax) + " questions for logs are open already"});
@@ -18,7 +18,7 @@ void LogRequests::OnQuery(Time now, const std::string& driver, uint64_t request,
   const ReadLog read{next_++, log, lines};
   by_number_[read.number] = key;
   open_[key] = {node, read, now + kLogLimit, now + kLogAskAgain};
-  seams_.ask(node, read);
+  callbacks_.ask(node, read);
 }
 
 void LogRequests::OnTail(const LogTail& tail) {
@@ -30,18 +30,18 @@ void LogRequests::OnTail(const LogTail& tail) {
   open_.erase(key);
   if (tail.code != 0) {
     const Error why{static_cast<ErrorCode>(tail.code), "node " + node + ": " + tail.message};
-    return seams_.reply(key.first, key.second, why, "");
+    return callbacks_.reply(key.first, key.second, why, "");
   }
   const nlohmann::json json{{"node", node}, {"file", tail.file}, {"text", tail.text}};
   // What was printed may be any bytes.
-  seams_.reply(key.first, key.second, Status::Ok(),
+  callbacks_.reply(key.first, key.second, Status::Ok(),
                json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void LogRequests::OnTick(Time now) {
   std::vector<std::pair<Key, Error>> over;
   for (auto& [key, open] : open_) {
-    if (const Status known = seams_.reachable(open.node); !known.ok()) {
+    if (const Status known = callbacks_.reachable(open.node); !known.ok()) {
       over.emplace_back(key, known.error());
     } else if (now >= open.deadline) {
       over.emplace_back(key, Error{ErrorCode::kDeadlineExceeded,
@@ -50,7 +50,7 @@ void LogRequests::OnTick(Time now) {
                                        " s; look at `troupe nodes`"});
     } else if (now >= open.ask_at) {
       open.ask_at = now + kLogAskAgain;
-      seams_.ask(open.node, open.read);
+      callbacks_.ask(open.node, open.read);
     }
   }
   for (const auto& [key, why] : over) Refuse(key, why);
@@ -60,7 +60,7 @@ void LogRequests::Refuse(const Key& key, const Error& why) {
   const auto it = open_.find(key);
   by_number_.erase(it->second.read.number);
   open_.erase(it);
-  seams_.reply(key.first, key.second, why, "");
+  callbacks_.reply(key.first, key.second, why, "");
 }
 
 }  // namespace troupe::daemons

@@ -27,7 +27,7 @@ inline constexpr Duration kLogAskAgain = milliseconds(500);
 
 class LogRequests {
  public:
-  struct Seams {
+  struct Callbacks {
     // Why the node cannot be asked; Ok if it can.
     std::function<Status(const std::string& node)> reachable;
     std::function<void(const std::string& node, const ReadLog& read)> ask;
@@ -36,7 +36,7 @@ class LogRequests {
         reply;
   };
 
-  explicit LogRequests(Seams seams) : seams_(std::move(seams)) {}
+  explicit LogRequests(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
 
   void OnQuery(Time now, const std::string& driver, uint64_t request, const std::string& node,
                const std::string& log, uint32_t lines);
@@ -54,7 +54,7 @@ class LogRequests {
 
   void Refuse(const Key& key, const Error& why);
 
-  const Seams seams_;
+  const Callbacks callbacks_;
   std::map<Key, Open> open_;
   std::map<uint64_t, Key> by_number_;
   uint64_t next_ = 1;

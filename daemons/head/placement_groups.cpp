@@ -35,7 +35,7 @@ void PlacementGroups::Restore(const std::map<std::string, std::string>& records)
     if (!record->spec.name.empty()) names_[record->spec.name] = id;
     claims_[id] = ClaimOf(*record);
     groups_[id] = std::move(*record);
-    seams_.schedule(claims_[id]);
+    callbacks_.schedule(claims_[id]);
   }
 }
 
@@ -58,7 +58,7 @@ void PlacementGroups::Keep(const std::string& group) {
   const auto it = groups_.find(group);
   std::string record;
   if (it != groups_.end()) record = wire::Encode(actors::kGroupRecord, it->second);
-  seams_.keep(kGroupRecords + group, std::move(record));
+  callbacks_.keep(kGroupRecords + group, std::move(record));
 }
 
 void PlacementGroups::RefreshKeys() {
@@ -70,12 +70,12 @@ void PlacementGroups::RefreshKeys() {
 void PlacementGroups::OnNodeUp() {
   // What answers may change the claims.
   const std::map<std::string, sched::ClaimGroup> claims = claims_;
-  for (const auto& [id, claim] : claims) seams_.schedule(claim);
+  for (const auto& [id, claim] : claims) callbacks_.schedule(claim);
 }
 
 bool PlacementGroups::Unconfirmed() const {
   return std::ranges::any_of(claims_, [&](const auto& entry) {
-    const std::optional<sched::GroupStatus> status = seams_.status(entry.first);
+    const std::optional<sched::GroupStatus> status = callbacks_.status(entry.first);
     if (!status) return false;
     return std::ranges::any_of(entry.second.bundles, [&](const auto& claimed) {
       if (claimed.node.empty()) return false;
@@ -106,7 +106,7 @@ void PlacementGroups::OnChange(const sched::GroupChange& change) {
   const std::string id = change.group;
   const bool placed = change.state == sched::GroupState::kPlaced;
   if (changed || placed) Keep(id);
-  if (placed) seams_.when_kept("", [this, id] { AnswerWaiters(id, Status::Ok()); });
+  if (placed) callbacks_.when_kept("", [this, id] { AnswerWaiters(id, Status::Ok()); });
 }
 
 void PlacementGroups::OnRefused(const sched::Refused& refused) {
@@ -123,7 +123,7 @@ void PlacementGroups::OnRefused(const sched::Refused& refused) {
 Status PlacementGroups::Try(const std::string& group, const SchedulerEvent& event) {
   trying_ = group;
   refused_.reset();
-  seams_.schedule(event);
+  callbacks_.schedule(event);
   trying_.clear();
   if (refused_) return *std::exchange(refused_, std::nullopt);
   return Status::Ok();
@@ -224,7 +224,7 @@ void PlacementGroups::Remove(const std::string& id) {
   if (!it->second.spec.name.empty()) names_.erase(it->second.spec.name);
   groups_.erase(it);
   claims_.erase(id);
-  seams_.schedule(sched::RemoveGroup{id});
+  callbacks_.schedule(sched::RemoveGroup{id});
   Keep(id);
   AnswerWaiters(id, NoGroup(id));
 }
@@ -238,13 +238,13 @@ void PlacementGroups::OnRequest(Time now, const std::string& from, const GroupRe
         request.verb == PlacementGroupVerb::kCreate ? Create(key, request) : Resize(key, request);
     if (status.ok()) {
       Keep(id);
-      return seams_.when_kept(key, [this, from, number = request.request, id] {
+      return callbacks_.when_kept(key, [this, from, number = request.request, id] {
         Answer(from, number, id, groups_.contains(id) ? Status::Ok() : Status(NoGroup(id)));
       });
     }
   } else if (request.verb == PlacementGroupVerb::kRemove) {
     Remove(id);
-    return seams_.when_kept(
+    return callbacks_.when_kept(
         key, [this, from, number = request.request] { Answer(from, number, "", Status::Ok()); });
   } else if (request.verb == PlacementGroupVerb::kFind) {
     const auto it = names_.find(request.spec.name);
@@ -274,7 +274,7 @@ void PlacementGroups::Answer(const std::string& to, uint64_t request, const std:
   if (!status.ok()) answer.error = actors::ToChain(status.error());
   if (const auto it = groups_.find(group); status.ok() && it != groups_.end())
     answer.group = StatusOf(it->second);
-  seams_.answer(to, answer);
+  callbacks_.answer(to, answer);
 }
 
 void PlacementGroups::AnswerWaiters(const std::string& group, const Status& status) {
@@ -295,7 +295,7 @@ bool PlacementGroups::Placed(const std::string& group) const {
 
 PlacementGroupStatus PlacementGroups::StatusOf(const GroupRecord& record) const {
   PlacementGroupStatus status{record.spec.group, record.spec.name, "pending", "", {}};
-  const std::optional<sched::GroupStatus> group = seams_.status(record.spec.group);
+  const std::optional<sched::GroupStatus> group = callbacks_.status(record.spec.group);
   if (group) {
     status.state = sched::GroupStateName(group->state);
     status.reason = group->reason;
@@ -332,7 +332,7 @@ void PlacementGroups::OnTick(Time now, bool final) {
     waiting_ -= std::erase_if(
         it->second, [&](const auto& waiter) { return now >= waiter.second + kGroupWaiterKept; });
     if (final) {
-      const std::optional<sched::GroupStatus> status = seams_.status(it->first);
+      const std::optional<sched::GroupStatus> status = callbacks_.status(it->first);
       if (status && status->impossible) never.emplace_back(it->first, status->reason);
     }
     it = it->second.empty() ? waiters_.erase(it) : std::next(it);

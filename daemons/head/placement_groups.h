@@ -56,7 +56,7 @@ struct GroupRecord {
 
 class PlacementGroups {
  public:
-  struct Seams {
+  struct Callbacks {
     std::function<void(const SchedulerEvent& event)> schedule;
     std::function<std::optional<sched::GroupStatus>(const std::string& group)> status;
     // Writes a record, or deletes it if it is empty.
@@ -66,7 +66,7 @@ class PlacementGroups {
     std::function<void(const std::string& to, const actors::ActorAnswer& answer)> answer;
   };
 
-  explicit PlacementGroups(Seams seams) : seams_(std::move(seams)) {}
+  explicit PlacementGroups(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
   // From the store; before anything else, when the scheduler is recovering.
   void Restore(const std::map<std::string, std::string>& records);
   // The scheduler has this node, before what runs on it is claimed.
@@ -104,7 +104,7 @@ class PlacementGroups {
   [[nodiscard]] bool Placed(const std::string& group) const;
   [[nodiscard]] PlacementGroupStatus StatusOf(const GroupRecord& record) const;
 
-  const Seams seams_;
+  const Callbacks callbacks_;
   std::map<std::string, GroupRecord> groups_;
   std::map<std::string, std::string> names_;
   std::map<std::string, sched::ClaimGroup> claims_;

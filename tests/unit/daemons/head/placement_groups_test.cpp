@@ -27,7 +27,7 @@ class PlacementGroupsTest : public ::testing::Test {
   // A new head in place of the old one, with what the store has.
   void Restart() {
     scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{});
-    groups_ = std::make_unique<PlacementGroups>(PlacementGroups::Seams{
+    groups_ = std::make_unique<PlacementGroups>(PlacementGroups::Callbacks{
         [this](const SchedulerEvent& event) { Schedule(event); },
         [this](const std::string& group) { return scheduler_->FindGroup(group); },
         [this](const std::string& key, const std::string& record) {
