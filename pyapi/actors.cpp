@@ -8,8 +8,8 @@
 #include "actors/api/runtime.h"
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
-#include "daemons/client/head_client.h"
 #include "daemons/client/actor_process.h"
+#include "daemons/client/head_client.h"
 #include "daemons/client/process_groups.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_groups.h"
@@ -176,8 +176,8 @@ class PyActors {
     const Future<ActorAddress> found;
     if (system_->directory_client() == nullptr)
       Raise(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    system_->directory_client()->Lookup(name, Seconds(limit_s),
-                                  [found](auto address) { found.Complete(std::move(address)); });
+    system_->directory_client()->Lookup(
+        name, Seconds(limit_s), [found](auto address) { found.Complete(std::move(address)); });
     return Refer(Await(found, limit_s + 1));
   }
   py::dict PlacementGroup(const std::string& kind, const py::dict& options, double limit_s) {

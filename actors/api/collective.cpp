@@ -13,8 +13,8 @@ Result<CollectiveStatus> AskCollective(const std::shared_ptr<ActorSystem>& syste
                  "this process is not part of a cluster; call troupe::Init first"};
   }
   const Future<CollectiveStatus> answer;
-  system->directory_client()->Collective(std::move(request), limit,
-                                   [answer](auto status) { answer.Complete(std::move(status)); });
+  system->directory_client()->Collective(
+      std::move(request), limit, [answer](auto status) { answer.Complete(std::move(status)); });
   return answer.Get(limit + seconds(1));
 }
 

@@ -28,7 +28,7 @@ Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& s
   if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
   Future<PlacementGroupStatus> answer;
   system->directory_client()->Group(std::move(request), limit,
-                              [answer](auto status) { answer.Complete(std::move(status)); });
+                                    [answer](auto status) { answer.Complete(std::move(status)); });
   return answer;
 }
 

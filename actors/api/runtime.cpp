@@ -12,7 +12,8 @@ Error NoCluster() {
                "this process is not part of a cluster; call troupe::Init first"};
 }
 
-Result<ActorAddress> Await(const std::function<void(ActorDirectoryClient::OnAddress)>& ask, Duration limit) {
+Result<ActorAddress> Await(const std::function<void(ActorDirectoryClient::OnAddress)>& ask,
+                           Duration limit) {
   const Future<ActorAddress> address;
   ask([address](Result<ActorAddress> result) { address.Complete(std::move(result)); });
   return address.Get(limit);
@@ -77,7 +78,9 @@ Result<ActorAddress> FindNamed(const std::shared_ptr<ActorSystem>& system, const
                                const std::string& type, Duration limit) {
   if (system->directory_client() == nullptr) return NoCluster();
   Result<ActorAddress> address = Await(
-      [&](const ActorDirectoryClient::OnAddress& done) { system->directory_client()->Lookup(name, limit, done); },
+      [&](const ActorDirectoryClient::OnAddress& done) {
+        system->directory_client()->Lookup(name, limit, done);
+      },
       kUntilComplete);
   if (!address.ok() || type.empty() || address->type == type) return address;
   return Error{ErrorCode::kInvalidArgument,

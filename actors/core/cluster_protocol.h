@@ -13,8 +13,8 @@
 
 #include "actors/api/actor_group_status.h"
 #include "actors/core/collective_protocol.h"
-#include "actors/core/group_protocol.h"
 #include "actors/core/directory_client.h"
+#include "actors/core/group_protocol.h"
 
 namespace troupe::actors {
 

@@ -1,5 +1,5 @@
-// ActorDirectoryClient: what a process asks of the cluster about actors that are placed: where they are, and
-// to end them. Implemented over the head; faked in tests.
+// ActorDirectoryClient: what a process asks of the cluster about actors that are placed: where they
+// are, and to end them. Implemented over the head; faked in tests.
 // Thread: any; must not block.
 #pragma once
 

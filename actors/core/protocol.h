@@ -146,7 +146,7 @@ struct ActorBlueprint {
 // Where an actor can be called, and as what. Travels inside messages.
 struct ActorAddress {
   std::string actor;         // Id: unique in the cluster.
-  uint64_t incarnation = 0;  // Of a placed actor: the last one known; 0: it has no directory_client.
+  uint64_t incarnation = 0;  // Of a placed actor: the last one known; 0: it is in a process.
   std::string type;
   PeerAddress process;  // May be empty for a placed actor, whose whereabouts the head knows.
   bool placed = false;

@@ -42,7 +42,7 @@ class ActorRef {
   // takes.
   virtual uint64_t Monitor(OnDown down) = 0;
   virtual void Demonitor(uint64_t monitor) = 0;
-  // Ends it. `restart`: its directory_client may start it again, as after a crash.
+  // Ends it. `restart`: the cluster may start it again, as after a crash.
   virtual void Kill(bool restart, const std::string& reason, CallDone done) = 0;
   // Why it cannot be called now; empty if it can, or nothing is known.
   [[nodiscard]] virtual std::string WhyNot() const { return ""; }

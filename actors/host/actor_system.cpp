@@ -89,7 +89,7 @@ void ActorSystem::Stop(Duration limit) {
     cells_.clear();
   }
   const Error why{ErrorCode::kCancelled, "its process shuts down"};
-  // Of a placed one the directory_client says what becomes of it.
+  // Of a placed one the directory says what becomes of it.
   for (const auto& cell : cells)
     cell->End(why, !cell->self().placed || options_.directory_client == nullptr);
   const Error shut_down{ErrorCode::kCancelled, "this runtime was shut down"};
@@ -226,9 +226,10 @@ void ActorSystem::SendTo(const std::string& to, const ActorRoom& room) {
 
 void ActorSystem::Save(const ActorAddress& actor, std::string state,
                        std::function<void(Status)> done) {
-  // Without a directory_client nobody starts it again: there is nothing to keep its state for.
+  // Without a directory nobody starts it again: there is nothing to keep its state for.
   if (!actor.placed || options_.directory_client == nullptr) return done(Status::Ok());
-  options_.directory_client->Save(actor.actor, actor.incarnation, std::move(state), std::move(done));
+  options_.directory_client->Save(actor.actor, actor.incarnation, std::move(state),
+                                  std::move(done));
 }
 
 void ActorSystem::Exited(const ActorAddress& actor, const Error& reason) {

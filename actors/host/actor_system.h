@@ -1,8 +1,8 @@
 // ActorSystem: the actors of one process, and its calls to those of others.
 //
-// One transport carries both. Actors that are placed by the cluster are followed through a
-// ActorDirectoryClient: while one restarts, calls to it wait. Others live and die with their process. Every
-// process has a host actor, through which others can start actors in it.
+// One transport carries both. Actors that are placed by the cluster are followed through an
+// ActorDirectoryClient: while one restarts, calls to it wait. Others live and die with their
+// process. Every process has a host actor, through which others can start actors in it.
 // Thread: any; callbacks come on the transport's loop or an actor's thread.
 // Owns: its transport, the threads of its actors, its actors.
 // Invariants: those of CallWindow, Mailbox and ActorCell.
@@ -82,7 +82,9 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   void AwaitHelping(FiberEvent& event, Time until) { (void)transport_->AwaitHelping(event, until); }
   [[nodiscard]] const PeerAddress& self() const { return self_; }
   [[nodiscard]] size_t actors() const;
-  [[nodiscard]] ActorDirectoryClient* directory_client() const { return options_.directory_client.get(); }
+  [[nodiscard]] ActorDirectoryClient* directory_client() const {
+    return options_.directory_client.get();
+  }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] TaskPool& tasks();
 

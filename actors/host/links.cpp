@@ -76,8 +76,9 @@ Status SetLink(const std::shared_ptr<ActorSystem>& system, const ActorAddress& o
     if (system->directory_client() == nullptr)
       return Error{ErrorCode::kUnavailable, "this process is not part of a cluster"};
     const Future<std::string> done;
-    system->directory_client()->Link(one.actor, other.actor, on, limit,
-                               [done](Result<std::string> r) { done.Complete(std::move(r)); });
+    system->directory_client()->Link(
+        one.actor, other.actor, on, limit,
+        [done](Result<std::string> r) { done.Complete(std::move(r)); });
     const Result<std::string> linked = done.Get();
     return linked.ok() ? Status::Ok() : Status(linked.error());
   }

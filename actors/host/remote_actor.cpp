@@ -212,7 +212,7 @@ bool RemoteActor::Sweep(Time now) {
   return open;
 }
 
-// With mu_ held. Of a placed actor the directory_client tells.
+// With mu_ held. Of a placed actor the directory tells.
 void RemoteActor::WatchAgain() {
   const Time now = SteadyClock().Now();
   if (monitors_.empty() || address_.placed || gone_ || now < watch_at_) return;
@@ -260,7 +260,8 @@ void RemoteActor::Kill(bool restart, const std::string& reason, CallDone done) {
   if (address.placed) {
     if (system_->directory_client() == nullptr)
       return done(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
-    if (restart) return system_->directory_client()->Kill(address.actor, true, reason, std::move(done));
+    if (restart)
+      return system_->directory_client()->Kill(address.actor, true, reason, std::move(done));
     // Its process may answer for some milliseconds more; who has ended it is not to hear that.
     return system_->directory_client()->Kill(
         address.actor, false, reason,

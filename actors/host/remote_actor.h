@@ -48,7 +48,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
   void Follow(const std::string& what);
 
   const std::shared_ptr<ActorSystem> system_;
-  std::string followed_;  // At the directory_client. Set by Begin.
+  std::string followed_;  // In the directory. Set by Begin.
   mutable std::mutex mu_;
   ActorAddress address_;
   CallWindow window_;

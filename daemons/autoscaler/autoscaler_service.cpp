@@ -18,7 +18,7 @@ std::string Seconds(Duration span) {
 }  // namespace
 
 AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string token_prefix,
-                                     AutoscalerSeams callbacks)
+                                     AutoscalerCallbacks callbacks)
     : tick_(config.tick),
       callbacks_(std::move(callbacks)),
       policy_(config.limits, std::move(token_prefix)) {}
@@ -40,7 +40,7 @@ void AutoscalerService::TakeNotices(Time now) {
   for (const Notice& notice : callbacks_.notices->Poll(now)) {
     metrics::Add(metrics::Id::kPreemptionNotices);
     callbacks_.say("notice: node " + notice.node + " is taken back in " +
-               Seconds(notice.deadline - now) + " (" + notice.source + ")");
+                   Seconds(notice.deadline - now) + " (" + notice.source + ")");
     fleet_.Noticed(notice.node, notice.deadline);
   }
 }

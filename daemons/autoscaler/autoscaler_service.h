@@ -20,7 +20,7 @@
 
 namespace troupe::daemons {
 
-struct AutoscalerSeams {
+struct AutoscalerCallbacks {
   NodeProvider* provider = nullptr;
   NoticeSource* notices = nullptr;
   // What the head knows; an error means "not now", and the step goes on with what was known.
@@ -34,7 +34,8 @@ struct AutoscalerSeams {
 
 class AutoscalerService {
  public:
-  AutoscalerService(const ClusterConfig& config, std::string token_prefix, AutoscalerSeams callbacks);
+  AutoscalerService(const ClusterConfig& config, std::string token_prefix,
+                    AutoscalerCallbacks callbacks);
 
   // One turn. Returns when the next one is due at the latest.
   Time Step(Time now);
@@ -48,7 +49,7 @@ class AutoscalerService {
   void SayChanges();
 
   const Duration tick_;
-  AutoscalerSeams callbacks_;
+  AutoscalerCallbacks callbacks_;
   AutoscalerPolicy policy_;
   Fleet fleet_;
   Demand demand_;

@@ -157,7 +157,7 @@ int Run(const ClusterConfig& config, const fs::path& folder,
     return NodeCommand(config, options.bin_dir, client.address(), dirs, id, pool);
   };
   ProcessProvider provider(&clock, std::move(nodes));
-  daemons::AutoscalerSeams callbacks;
+  daemons::AutoscalerCallbacks callbacks;
   callbacks.provider = &provider;
   callbacks.notices = &provider;
   callbacks.cluster = [&]() -> Result<daemons::ClusterState> {

@@ -37,7 +37,7 @@ auto Part(T actors::ActorAnswer::*part, std::function<void(Result<T>)> done) {
 }  // namespace
 
 HeadClient::HeadClient(EventLoop* loop, std::function<Status(std::string frame)> send,
-                     std::string owner)
+                       std::string owner)
     : loop_(loop), send_(std::move(send)), owner_(std::move(owner)) {}
 
 HeadClient::~HeadClient() { *alive_ = false; }
@@ -149,7 +149,7 @@ void HeadClient::Actors(actors::ActorGroupRequest request, Duration limit, OnAct
 }
 
 void HeadClient::Kill(const std::string& actor, bool restart, const std::string& reason,
-                     actors::CallDone done) {
+                      actors::CallDone done) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest kill{
       request, restart ? actors::ActorVerb::kRestart : actors::ActorVerb::kKill, actor, 0, reason};
@@ -158,7 +158,7 @@ void HeadClient::Kill(const std::string& actor, bool restart, const std::string&
 }
 
 void HeadClient::Link(const std::string& one, const std::string& other, bool on, Duration limit,
-                     actors::CallDone done) {
+                      actors::CallDone done) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest link{
       request, on ? actors::ActorVerb::kLink : actors::ActorVerb::kUnlink, one, 0, other};
@@ -175,7 +175,7 @@ void HeadClient::Exited(const std::string& actor, uint64_t incarnation, const Er
 }
 
 void HeadClient::AskLast(actors::ActorVerb verb, const std::string& actor, uint64_t incarnation,
-                        const Error& reason) {
+                         const Error& reason) {
   const uint64_t request = NextRequest();
   const actors::ActorRequest last{request, verb, actor, incarnation, reason.message};
   Ask(request, wire::Encode(actors::kFrameActorRequest, last), kLinkRequestLimit,
@@ -265,7 +265,7 @@ void HeadClient::OnStates(const actors::ActorStates& states) {
 // ---- state ----
 
 void HeadClient::Save(const std::string& actor, uint64_t incarnation, std::string state,
-                     std::function<void(Status)> done) {
+                      std::function<void(Status)> done) {
   std::string frame;
   {
     std::lock_guard lock(mu_);

@@ -1,5 +1,5 @@
-// HeadClient: a process's line to the head about placed actors: creates, finds and ends them, learns
-// where they are, keeps their state.
+// HeadClient: what a process asks of the head about placed actors: creates, finds and ends them,
+// learns where they are, keeps their state.
 //
 // What is asked is repeated until it is answered, so neither a lost frame nor a head that is being
 // restarted loses anything; calls between actors do not pass here.

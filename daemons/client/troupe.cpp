@@ -9,9 +9,9 @@
 #include <iostream>
 #include <utility>
 
-#include "daemons/client/head_client.h"
 #include "daemons/client/actor_process.h"
 #include "daemons/client/driver_client.h"
+#include "daemons/client/head_client.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/process.h"
 

@@ -35,7 +35,7 @@ void ActorWatch::OnFollow(Time now, const std::string& from, const actors::Follo
 // Returns what is new on the list. Being put there counts as a change, so that its first word is
 // told again if it gets lost.
 std::set<std::string> ActorWatch::Change(const std::string& from, Follower& follower,
-                                        const actors::FollowActors& follow) {
+                                         const actors::FollowActors& follow) {
   std::set<std::string> added;
   if (follow.whole) {
     for (const auto& [actor, since] : follower.actors) following_[actor].erase(from);
@@ -54,8 +54,8 @@ std::set<std::string> ActorWatch::Change(const std::string& from, Follower& foll
   return added;
 }
 
-void ActorWatch::Tell(const std::string& to, Follower& follower, const std::set<std::string>& actors,
-                     uint64_t before) {
+void ActorWatch::Tell(const std::string& to, Follower& follower,
+                      const std::set<std::string>& actors, uint64_t before) {
   actors::ActorStates states{log_, before, revision_, follower.version, {}};
   for (const std::string& actor : actors) states.actors.push_back(where_(actor));
   follower.told = revision_;

@@ -79,10 +79,10 @@ void CollectiveGroups::OnRequest(Time now, const std::string& from,
     status = NoGroup(name);
   }
   if (!status.ok()) answer.error = actors::ToChain(status.error());
-  callbacks_.when_kept(from + "#" + std::to_string(request.request),
-                   [this, from, answer = std::move(answer)] {
-                     (void)callbacks_.send(from, wire::Encode(actors::kFrameActorAnswer, answer));
-                   });
+  callbacks_.when_kept(
+      from + "#" + std::to_string(request.request), [this, from, answer = std::move(answer)] {
+        (void)callbacks_.send(from, wire::Encode(actors::kFrameActorAnswer, answer));
+      });
 }
 
 Error CollectiveGroups::NoGroup(const std::string& name) const {

@@ -50,7 +50,7 @@ void HeadActorGroups::Restore(Time now, const std::map<std::string, std::string>
 void HeadActorGroups::Keep(const std::string& group) {
   const std::optional<ActorGroupRecord> record = groups_.RecordOf(group);
   callbacks_.keep(kActorGroupRecords + group,
-              record ? wire::Encode(actors::kActorGroupRecord, *record) : std::string());
+                  record ? wire::Encode(actors::kActorGroupRecord, *record) : std::string());
 }
 
 void HeadActorGroups::RefreshKeys() {
@@ -174,8 +174,9 @@ void HeadActorGroups::OnRequest(Time now, const std::string& from,
   } else {
     answer.error = actors::ToChain(status.error());
   }
-  callbacks_.when_kept(from + "#" + std::to_string(request.request),
-                   [this, from, answer = std::move(answer)] { callbacks_.answer(from, answer); });
+  callbacks_.when_kept(
+      from + "#" + std::to_string(request.request),
+      [this, from, answer = std::move(answer)] { callbacks_.answer(from, answer); });
 }
 
 void HeadActorGroups::Tell(const std::string& group) {

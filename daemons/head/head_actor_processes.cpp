@@ -30,7 +30,8 @@ void HeadActors::End(const std::string& name, const std::string& reason) {
   if (process.gone_by != Time::Never()) return;
   process.gone_by = Now() + kEndGrace;
   if (process.hello)
-    (void)callbacks_.transport->Send(name, wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
+    (void)callbacks_.transport->Send(name,
+                                     wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
   callbacks_.kill(process.node, name, process.hello ? SIGTERM : SIGKILL, reason);
 }
 
@@ -57,7 +58,8 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   if (hello.address.endpoint.empty()) return true;
   actors::DirectoryActions actions;
   if (process.booked)
-    callbacks_.schedule(sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
+    callbacks_.schedule(
+        sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
   directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
   Do(actions);
   return true;
@@ -73,7 +75,7 @@ bool HeadActors::OnWorkerResult(const WorkerResult& result) {
                         ? actors::FromChain(failure->error)
                         : Error{ErrorCode::kUserError, "the actor could not be made"};
   (void)callbacks_.transport->Send(result.process,
-                               wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
+                                   wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
   it->second.gone_by = std::min(it->second.gone_by, Now() + kEndGrace);
   actors::DirectoryActions actions;
   directory_.Died(Now(), it->second.actor, it->second.incarnation, why, true, actions);
@@ -211,7 +213,8 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers
 void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
   Result<LeaseRequest> request = LeaseFor(actor.spec, process.incarnation);
   if (!request.ok()) return;
-  callbacks_.schedule(sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
+  callbacks_.schedule(
+      sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the

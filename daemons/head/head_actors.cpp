@@ -40,7 +40,8 @@ HeadActors::HeadActors(Callbacks callbacks, HeadActorsOptions options, std::stri
           [this](const std::string& to, const actors::ActorStates& states) {
             (void)callbacks_.transport->Send(to, wire::Encode(actors::kFrameActorStates, states));
           }),
-      saves_(&callbacks_.transport->loop(), callbacks_.store_lane, callbacks_.store, options_.key_ttl),
+      saves_(&callbacks_.transport->loop(), callbacks_.store_lane, callbacks_.store,
+             options_.key_ttl),
       loads_(&callbacks_.transport->loop(), callbacks_.store_lane, callbacks_.store,
              [this](const std::string& process, std::optional<std::string> value) {
                Result<SavedState> state =
@@ -210,7 +211,8 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       watch_.Changed(tell->actor);
       callbacks_.actor_changed(tell->actor);
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
-      if (actor != nullptr && actor->dead()) callbacks_.owner_gone(actors::kActorOwner + tell->actor);
+      if (actor != nullptr && actor->dead())
+        callbacks_.owner_gone(actors::kActorOwner + tell->actor);
     }
   }
 }
@@ -277,7 +279,8 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   } else {
     directory_.Died(Now(), id, incarnation, why, false, actions);
   }
-  if (revoked.waits_again) callbacks_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
+  if (revoked.waits_again)
+    callbacks_.schedule(sched::Cancel{revoked.lease});  // The next life's turn.
   Do(actions);
 }
 
@@ -450,7 +453,8 @@ void HeadActors::TellToLeave(const std::string& id, const std::string& reason) {
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor == nullptr || actor->life.process.empty()) return;
   const actors::LeaveActor leave{id, actor->life.incarnation, reason};
-  (void)callbacks_.transport->Send(actor->life.process, wire::Encode(actors::kFrameLeaveActor, leave));
+  (void)callbacks_.transport->Send(actor->life.process,
+                                   wire::Encode(actors::kFrameLeaveActor, leave));
 }
 
 // What it promises, the next head will hold.

@@ -35,7 +35,7 @@ void LogRequests::OnTail(const LogTail& tail) {
   const nlohmann::json json{{"node", node}, {"file", tail.file}, {"text", tail.text}};
   // What was printed may be any bytes.
   callbacks_.reply(key.first, key.second, Status::Ok(),
-               json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+                   json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void LogRequests::OnTick(Time now) {

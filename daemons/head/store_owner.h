@@ -1,6 +1,6 @@
 // One head per store: the right to keep a cluster's records in a store that others reach as well.
 //
-// The owner is a directory_client, whose heads follow one another; its claim is refreshed while a head
+// The owner is a supervisor, whose heads follow one another; its claim is refreshed while a head
 // lives, and ends by itself kOwnerLease after the last one. The cluster whose records lie there is
 // noted, too: those of another one are neither taken up nor written over.
 // Thread: Take and Forget block; Keep from the loop. The lane and the store outlive this.

@@ -265,7 +265,8 @@ void ActorGroups::CheckSize(Time now, Group& group, const std::string& why,
   Note(group, GroupEventKind::kBelowMin, -1, group.below_reason, actions);
 }
 
-void ActorGroups::OnActor(Time now, const actors::ActorLocation& actor, ActorGroupActions& actions) {
+void ActorGroups::OnActor(Time now, const actors::ActorLocation& actor,
+                          ActorGroupActions& actions) {
   const auto known = members_.find(actor.actor);
   if (known == members_.end()) return;
   Group& group = groups_.at(known->second.first);

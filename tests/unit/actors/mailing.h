@@ -67,10 +67,9 @@ class Mailing final : public Transport, private EventLoop {
 };
 
 // A process of the name: its actor system on the network, and its mail in `mails`.
-inline std::shared_ptr<ActorSystem> MakeSystem(LoopbackNetwork& network,
-                                               std::map<std::string, Mailing*>& mails,
-                                               const std::shared_ptr<ActorDirectoryClient>& directory_client,
-                                               const std::string& name) {
+inline std::shared_ptr<ActorSystem> MakeSystem(
+    LoopbackNetwork& network, std::map<std::string, Mailing*>& mails,
+    const std::shared_ptr<ActorDirectoryClient>& directory_client, const std::string& name) {
   auto transport = std::make_unique<Mailing>(network.MakeTransport(name));
   mails[name] = transport.get();
   ActorSystem::Options options;

@@ -156,7 +156,8 @@ class ActorSystemTest : public ::testing::Test {
 
   World world_;
   LoopbackNetwork network_{7};
-  std::shared_ptr<FakeDirectoryClient> directory_client_ = std::make_shared<FakeDirectoryClient>(&world_);
+  std::shared_ptr<FakeDirectoryClient> directory_client_ =
+      std::make_shared<FakeDirectoryClient>(&world_);
   std::map<std::string, Mailing*> mails_;
   std::shared_ptr<ActorSystem> caller_;
   std::shared_ptr<ActorSystem> host_;                // The last of

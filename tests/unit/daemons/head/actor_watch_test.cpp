@@ -1,5 +1,5 @@
-// ActorWatch and HeadClient against each other: whatever is lost, doubled or late, each follower ends
-// up with the true state of every actor that it follows.
+// ActorWatch and HeadClient against each other: whatever is lost, doubled or late, each follower
+// ends up with the true state of every actor that it follows.
 #include "daemons/head/actor_watch.h"
 
 #include <gmock/gmock.h>
@@ -14,9 +14,9 @@
 namespace troupe::daemons {
 namespace {
 
+using actors::ActorLocation;
 using actors::ActorState;
 using actors::FollowActors;
-using actors::ActorLocation;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
@@ -45,14 +45,14 @@ class ActorWatchTest : public ::testing::Test {
   Time now_ = kNow;
   std::vector<Told> told_;
   ActorWatch feed_{"log",
-                  [](const std::string& id) {
-                    return ActorLocation{id, {}, 1, {}, {}};
-                  },
-                  [this](const std::string& to, const actors::ActorStates& states) {
-                    Told one{to, {}, states.before, states.revision, states.version};
-                    for (const ActorLocation& w : states.actors) one.actors.push_back(w.actor);
-                    told_.push_back(one);
-                  }};
+                   [](const std::string& id) {
+                     return ActorLocation{id, {}, 1, {}, {}};
+                   },
+                   [this](const std::string& to, const actors::ActorStates& states) {
+                     Told one{to, {}, states.before, states.revision, states.version};
+                     for (const ActorLocation& w : states.actors) one.actors.push_back(w.actor);
+                     told_.push_back(one);
+                   }};
 };
 
 TEST_F(ActorWatchTest, WhatIsFollowedIsToldAtOnceAndAtEveryChange) {

@@ -115,7 +115,7 @@ class RequestFaults : public HeadActorsTest {
   using HeadActorsTest::State;
   ScriptedTransport loop_{&clock_};
   HeadClient link_{&static_cast<Transport&>(loop_).loop(),
-                  [this](const std::string& frame) { return Send(frame); }, "driver/c"};
+                   [this](const std::string& frame) { return Send(frame); }, "driver/c"};
   int answered_ = 0;
   bool ok_ = false;
   PlacementGroupStatus group_;
