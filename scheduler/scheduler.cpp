@@ -81,12 +81,12 @@ void Scheduler::Impl::Advance() {
   while (oldest_unconfirmed_ != kNone &&
          leases_[oldest_unconfirmed_].since + options_.confirm_within <= now_) {
     const uint32_t lease = oldest_unconfirmed_;
-    PutAside(leases_[lease].node);
+    Quarantine(leases_[lease].node);
     Revoke(lease, "it was not confirmed in time", true);
   }
 }
 
-void Scheduler::Impl::PutAside(uint32_t slot) {
+void Scheduler::Impl::Quarantine(uint32_t slot) {
   Node& node = cluster_.nodes[slot];
   if (node.aside) return;
   Duration pause = options_.aside_first;

@@ -23,7 +23,7 @@
 // Invariants:
 //   SC-1 no node and no device is given more than it has, nor a bundle.
 //   SC-2 a lease has one node at most, a granted one exactly one, and only one that its labels
-//        accept; nothing new goes to a node that is suspect, draining or put aside.
+//        accept; nothing new goes to a node that is suspect, draining or quarantined.
 //   SC-3 bundles that were asked for together are placed together or not at all, as the strategy
 //        says.
 //   SC-4 what fits is not left waiting: when Step returns, no waiting single request has room that
@@ -63,7 +63,7 @@ inline constexpr size_t kSchedulerIdBytesMax = 256;
 struct SchedulerOptions {
   Duration confirm_within = seconds(60);
   Duration starvation_after = seconds(30);
-  Duration aside_first = seconds(2);  // How long a node is put aside, doubled each time,
+  Duration aside_first = seconds(2);  // How long a node is quarantined, doubled each time,
   Duration aside_most = seconds(60);  // up to this.
 };
 

@@ -79,7 +79,7 @@ std::string Scheduler::Impl::NameOf(Order order) const {
 std::string Scheduler::Impl::NotUsable(const Node& node) {
   if (!node.alive) return "is not heard";
   if (node.draining) return "is draining";
-  return node.aside ? "is put aside: a grant was not confirmed there" : "";
+  return node.aside ? "is quarantined: a grant was not confirmed there" : "";
 }
 
 // Why one more of this shape finds no node once `plan` is carried out, whose nodes may not be used

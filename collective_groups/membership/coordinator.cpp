@@ -56,7 +56,7 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
   if (const auto* e = std::get_if<ReportReceived>(&event)) {
     OnReport(e->report);
   } else if (const auto* e = std::get_if<MemberDied>(&event)) {
-    PutAside(e->id, EpochCause::kDeath, e->id.ToString() + " died: " + e->reason);
+    Evict(e->id, EpochCause::kDeath, e->id.ToString() + " died: " + e->reason);
   } else if (const auto* e = std::get_if<DrainRequested>(&event)) {
     if (const auto it = peers_.find(e->id); it != peers_.end()) it->second.draining = true;
   } else if (const auto* e = std::get_if<LimitsChanged>(&event)) {
@@ -173,7 +173,7 @@ void Coordinator::OnTick() {
       const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
       const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
       out_.actions.emplace_back(FenceMember{id, reason});
-      PutAside(id, EpochCause::kSilence, reason);
+      Evict(id, EpochCause::kSilence, reason);
     }
   }
   if (next_repeat_ <= now_) {
@@ -183,7 +183,7 @@ void Coordinator::OnTick() {
 }
 
 // Removes an incarnation for good and starts a new epoch if it mattered.
-void Coordinator::PutAside(const MemberId& id, EpochCause cause, const std::string& reason) {
+void Coordinator::Evict(const MemberId& id, EpochCause cause, const std::string& reason) {
   if (!gone_.try_emplace(id, ExpelKind::kFenced).second) return;
   const auto it = peers_.find(id);
   const bool known = it != peers_.end();
@@ -310,7 +310,7 @@ bool Coordinator::AwaitUnwinding() {
   for (const MemberId& id : unwinding) {
     const std::string reason = id.ToString() + " did not come out of its step";
     out_.actions.emplace_back(FenceMember{id, reason});
-    PutAside(id, EpochCause::kDeadline, reason);
+    Evict(id, EpochCause::kDeadline, reason);
   }
   unwinding_since_ = Time::Never();
   return false;

@@ -17,13 +17,13 @@
 // members reach one active epoch.
 // GM-6 below min_members the group parks with a reason. GM-7 an epoch is stored before its first
 // message leaves.
-// GM-10 who keeps the others waiting in a collective is told, then put aside; nobody else is.
+// GM-10 a member that stalls a collective is reported, then evicted. No other member is.
 // GM-11 collectives that do not match fail on every member, with the same reason.
 // GM-13 a group that trains is not stopped by a member that cannot be connected: a joiner is
 // admitted only when it is linked, and of members that cannot reach each other one is left out
 // (PairFaults). The same list of members is proposed again only after a growing delay.
 // GM-14 only a member of the epoch can finish the group.
-// GM-12 while no member is heard none is put aside before silent_lease, and when one is heard again
+// GM-12 while no member is heard none is evicted before silent_lease, and when one is heard again
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
 // last holders of the state are not given up because the coordinator was cut off.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
@@ -54,7 +54,7 @@ struct CoordinatorOptions {
   uint32_t min_members = 1;
   uint32_t start_members = 1;              // Form the first epoch as soon as this many are ready...
   Duration form_timeout = seconds(30);     // ...or with at least min_members after this time.
-  Duration lease = seconds(2);             // Silence after which a member is put aside.
+  Duration lease = seconds(2);             // Silence after which a member is evicted.
   Duration silent_lease = seconds(10);     // The same while nobody is heard: it may be our fault.
   Duration prepare_timeout = seconds(60);  // A member must come out of its step in this time.
   Duration link_timeout = seconds(5);
@@ -80,7 +80,7 @@ struct CoordinatorOptions {
   Duration mismatch_grace = milliseconds(300);
   // Members that wait in a collective for others: after this it is told, and told again.
   Duration stall_report_after = seconds(30);
-  Duration stall_remove_after = seconds(600);  // Then who is missing is put aside. 0: never.
+  Duration stall_remove_after = seconds(600);  // Then the missing are evicted. 0: never.
 };
 
 // ---- events ----
@@ -165,7 +165,7 @@ struct GroupStalled {
   std::vector<int> waiting;  // and those that are in it.
   std::string operation;     // Theirs.
   Duration lasted{};
-  bool removed = false;  // Those missing are put aside now.
+  bool removed = false;  // Those missing are evicted now.
   std::string reason;    // For people: all of this, and what is done about it.
 };
 // A member, or one that wants to be, is left out because it cannot reach others.
@@ -354,7 +354,7 @@ class Coordinator {
   [[nodiscard]] bool InNext(const MemberId& id) const { return RankOf(next_, id) >= 0; }
   [[nodiscard]] bool EndIfFinished();
   [[nodiscard]] uint32_t MinMembers() const;
-  void PutAside(const MemberId& id, EpochCause cause, const std::string& reason);
+  void Evict(const MemberId& id, EpochCause cause, const std::string& reason);
   void NoteCause(EpochCause cause, const std::string& reason);
   void AssignSlot(Peer& peer);
   static Link MakeLink(uint32_t a, uint32_t b) { return a < b ? Link{a, b} : Link{b, a}; }

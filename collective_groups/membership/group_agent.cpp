@@ -27,7 +27,7 @@ Error ExpelError(ExpelKind kind, const std::string& reason) {
     case ExpelKind::kEnded:
       return {ErrorCode::kDrained, "the group has ended and needs no more members: " + reason};
     default:
-      return {ErrorCode::kFenced, "this member was declared dead and put aside: " + reason};
+      return {ErrorCode::kFenced, "this member was declared dead and evicted: " + reason};
   }
 }
 

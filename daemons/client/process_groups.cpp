@@ -152,7 +152,7 @@ Result<std::shared_ptr<CollectiveGroup>> ProcessGroups::Enter(const std::string&
   groups::CollectiveGroupOptions options;
   options.name = name;
   options.elastic = joined->spec.elastic;
-  // Its callers need not learn that it was put aside; only what it has missed meanwhile.
+  // Its callers need not learn that it was evicted; only what it has missed meanwhile.
   if (before && before->put_aside()) options.past = before->past();
   if (options.past.life != joined->life) options.past = {};
   options.past.life = joined->life;

@@ -3,7 +3,7 @@
 // Thread: any. Enter, Leave and Look ask the head and block.
 // Owns: the groups, their communicators and threads.
 // Invariants: of a group at most one membership at a time; one that is over, and whose callers have
-// been told so, is replaced by a new one when the group is entered again. One that was put aside,
+// been told so, is replaced by a new one when the group is entered again. One that was evicted,
 // as dead, is replaced by one that follows on it.
 // Limits: kProcessGroupsMax groups.
 #pragma once

@@ -35,10 +35,10 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   if (decision.fenced) {
     const NodeRecord& known = nodes_.nodes().at(hello.node);
     const bool replaced = known.incarnation != hello.incarnation && known.up();
-    const NodePutAside aside{hello.incarnation, known.incarnation, replaced,
-                             replaced ? "another node has joined as " + hello.node
-                                      : std::string("it was not heard for too long")};
-    (void)transport_->Send(from, wire::Encode(kFrameNodePutAside, aside));
+    const NodeFenced fenced{hello.incarnation, known.incarnation, replaced,
+                            replaced ? "another node has joined as " + hello.node
+                                     : std::string("it was not heard for too long")};
+    (void)transport_->Send(from, wire::Encode(kFrameNodeFenced, fenced));
     return;
   }
   ApplyNodes(decision);  // Of an older incarnation first.

@@ -129,7 +129,7 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   const bool other = worker != nullptr && hello.member != worker->member().ToString();
   if (stranger && (worker == nullptr || other)) {
     process.member = hello.member;  // No spare.
-    return Kill(hello.process, SIGKILL, "it was put aside before the head restarted");
+    return Kill(hello.process, SIGKILL, "it was evicted before the head restarted");
   }
   if (worker != nullptr && !process.lease.empty())  // Else its node has to claim it first.
     Schedule(sched::Confirm{worker->lease, worker->node});
@@ -267,8 +267,8 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (job->results.contains(worker->member().ToString())) return;  // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     (void)transport_->Send(result.process,
-                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"put aside"}));
-    Kill(result.process, SIGKILL, "it was put aside by its group");
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"evicted"}));
+    Kill(result.process, SIGKILL, "it was evicted by its group");
     return;
   }
   std::shared_ptr<const SpoolFile> file;

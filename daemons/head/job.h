@@ -49,7 +49,7 @@ struct JobWorker {
   Time drain_by = Time::Never();  // Its end on this head's clock.
   bool overdue = false;           // It is ended by force.
   Time member_since = Time::Never();
-  bool fenced = false;            // Put aside by its group: what it says is void.
+  bool fenced = false;            // Evicted by its group: what it says is void.
   std::string lease;              // Its room at the scheduler,
   std::vector<uint32_t> devices;  // and its GPUs there.
 

@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
                  "its own there, and they are removed when the cluster is taken down");
   double node_lease_s = ToSeconds(options.node_dead);
   app.add_option("--node-lease", node_lease_s,
-                 "A node that is silent for this many seconds is put aside (default 6)")
+                 "A node that is silent for this many seconds is given up (default 6)")
       ->check(CLI::Range(0.5, 3600.0));
   app.add_flag("--embedded", options.embedded, "This machine is all there will ever be");
   app.add_option("--log-file", log_file);

@@ -185,8 +185,8 @@ void NodeService::OnFrame(const std::string& frame) {
     if (answer->head != heard_.head) heard_since_ = transport_->loop().Now();
     heard_ = *answer;
     ForgetEnds();
-  } else if (*type == kFrameNodePutAside) {
-    Result<NodePutAside> aside = wire::Decode<NodePutAside>(*type, frame);
+  } else if (*type == kFrameNodeFenced) {
+    Result<NodeFenced> aside = wire::Decode<NodeFenced>(*type, frame);
     if (!aside.ok() || aside->incarnation != incarnation_) return;
     if (!aside->replaced) return StartOver(aside->newest, aside->reason);
     LogError(aside->reason, "; this one ends. Each node needs a --name of its own");

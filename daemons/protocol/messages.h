@@ -22,7 +22,7 @@ enum FrameType : uint8_t {
   kFrameStartWorker = 4,
   kFrameKillWorker = 5,
   kFrameNodeAnswer = 6,
-  kFrameNodePutAside = 7,
+  kFrameNodeFenced = 7,
   kFrameNodeLeave = 8,
   kFrameReadLog = 9,
   kFrameWorkerHello = 10,
@@ -132,7 +132,7 @@ struct KillWorker {
   }
 };
 
-struct NodePutAside {  // This incarnation is over: its workers end, and it joins as the next one.
+struct NodeFenced {  // This incarnation is over: its workers end, and it joins as the next one.
   uint64_t incarnation = 0;
   uint64_t newest = 0;    // The greatest known of this name.
   bool replaced = false;  // That one is alive: another node has taken the name.

@@ -49,7 +49,7 @@ class Scheduler::Impl {
   void Refuse(const std::string& what, ErrorCode code, const std::string& message);
   [[nodiscard]] Time NextTimeout() const;
   void Advance();
-  void PutAside(uint32_t node);
+  void Quarantine(uint32_t node);
   void MarkDirty(uint32_t node);
   void SetWaiter(const Waiter& waiter, bool waits, bool fresh);
   void UpdateHead(uint32_t shape);

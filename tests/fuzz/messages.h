@@ -35,7 +35,7 @@ void ForEachMessage(F&& f) {
   f(MessageOf<StartWorker>{"StartWorker", kFrameStartWorker});
   f(MessageOf<KillWorker>{"KillWorker", kFrameKillWorker});
   f(MessageOf<NodeAnswer>{"NodeAnswer", kFrameNodeAnswer});
-  f(MessageOf<NodePutAside>{"NodePutAside", kFrameNodePutAside});
+  f(MessageOf<NodeFenced>{"NodeFenced", kFrameNodeFenced});
   f(MessageOf<NodeLeave>{"NodeLeave", kFrameNodeLeave});
   f(MessageOf<WorkerHello>{"WorkerHello", kFrameWorkerHello});
   f(MessageOf<Assignment>{"Assignment", kFrameAssignment});

@@ -187,7 +187,7 @@ Status SharedGroup::WaitForStaged(const LocalTeam& team, uint64_t chunk, const c
   return WaitForEach(team, what, [&](int peer) { return Staged(team, peer, chunk); });
 }
 
-// A member that was stopped for a while and put aside may have read what a later epoch wrote.
+// A member that was stopped for a while and evicted may have read what a later epoch wrote.
 Status SharedGroup::StillCurrent(const LocalTeam& team) const {
   std::atomic_thread_fence(std::memory_order_acquire);
   for (const int peer : team.peers) {

@@ -4,7 +4,7 @@
 // however. Peers open it through /proc/<pid>/fd, and a random number in it proves that they got
 // the right one. Only its owner can write into it, which the kernel sees to: peers map it for
 // reading. They write to its doorbell alone, a page of its own. So neither a stray pointer of a
-// peer nor one that was stopped and put aside spoils what later epochs read.
+// peer nor one that was stopped and evicted spoils what later epochs read.
 // Thread: any; waiting on the doorbell by one thread of the owner at a time.
 // Limits: kPeersMax peers, kTeamsMax teams; memory is used as far as it was touched.
 #pragma once

@@ -211,13 +211,13 @@ TEST_F(SchedulerLeaseTest, AGrantThatIsNotConfirmedGoesElsewhere) {
   EXPECT_THAT(Refusal(), HasSubstr("its process there must end"));
   Run("x");
   EXPECT_EQ(Ask("y", {{"CPU", 1}}), "waits");
-  EXPECT_THAT(Reason("y"), HasSubstr("1 node is put aside: a grant was not confirmed there"));
+  EXPECT_THAT(Reason("y"), HasSubstr("1 node is quarantined: a grant was not confirmed there"));
   Pass(seconds(2));
   EXPECT_EQ(NodeOf("y"), "a");
   EXPECT_EQ(NodeOf("x"), "b");
 }
 
-TEST_F(SchedulerLeaseTest, ANodeIsPutAsideLongerEachTimeUntilItConfirms) {
+TEST_F(SchedulerLeaseTest, ANodeIsQuarantinedLongerEachTimeUntilItConfirms) {
   AddNode("a", {{"CPU", 1}});
   Ask("x", {{"CPU", 1}});
   std::vector<int64_t> pauses;

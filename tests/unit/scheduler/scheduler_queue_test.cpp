@@ -74,7 +74,7 @@ TEST_F(SchedulerQueueTest, TheRestOfAStrictPackFollowsOnlyThere) {
   Do(Gang(2, {{"CPU", 1}}, PlacementStrategy::kStrictPack));
   Run("g0");
   now_ = now_ + seconds(10);
-  Do(sched::Wake{});  // g1 was not confirmed, so a is put aside.
+  Do(sched::Wake{});  // g1 was not confirmed, so a is quarantined.
   EXPECT_EQ(NodeOf("g1"), "");
   Release("g0");  // Now it is bound to nothing.
   EXPECT_EQ(NodeOf("g1"), "b");

@@ -171,8 +171,8 @@ void HeadRig::Sort() {
       if (cut_ && to == "node-n") gone_.insert(started_.back());
     } else if (type == kFrameNodeAnswer && to == "node-n") {
       heard_ = *wire::Decode<NodeAnswer>(type, frame);
-    } else if (type == kFrameNodePutAside) {
-      put_aside_ = *wire::Decode<NodePutAside>(type, frame);
+    } else if (type == kFrameNodeFenced) {
+      put_aside_ = *wire::Decode<NodeFenced>(type, frame);
       ++incarnation_;
       for (auto& [process, greeted] : greeted_) {
         if (node_of_.at(process) == "n") gone_.insert(process);

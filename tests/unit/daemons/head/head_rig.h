@@ -65,7 +65,7 @@ class HeadRig {
   [[nodiscard]] std::vector<int> signals(const std::string& process) const;  // It was sent.
   [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
   [[nodiscard]] int reply_code() const { return reply_code_; }
-  [[nodiscard]] const std::optional<NodePutAside>& put_aside() const { return put_aside_; }
+  [[nodiscard]] const std::optional<NodeFenced>& put_aside() const { return put_aside_; }
   MemoryStore& store() { return store_; }
   [[nodiscard]] std::vector<std::string> Keys();
   void Silence() { driver_beats_ = false; }  // The driver is not heard any more.
@@ -87,7 +87,7 @@ class HeadRig {
   std::set<std::string> gone_;  // Processes that the node does not have (any more).
   uint64_t incarnation_ = 1;    // The node's.
   NodeAnswer heard_;
-  std::optional<NodePutAside> put_aside_;
+  std::optional<NodeFenced> put_aside_;
   bool cut_ = false;
   double other_cpus_ = 0;
   double gpus_ = 0;
