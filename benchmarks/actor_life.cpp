@@ -120,7 +120,7 @@ void MeasureStart() {
   std::vector<double> starts;
   for (int i = 0; i < kStarts; ++i) {
     const Time start = SteadyClock().Now();
-    const troupe::Runtime runtime = Or(troupe::Init(Large()));
+    const troupe::Cluster runtime = Or(troupe::Init(Large()));
     starts.push_back(Seconds(start) * 1e3);
     if (i > 0) continue;
     Print("head_rss", {ResidentMb("troupe-head")}, "MB");
@@ -146,7 +146,7 @@ double CreationRate(int count, const Spawn& spawn) {
   return rate;
 }
 
-double PairRate(const troupe::Runtime& runtime) {
+double PairRate(const troupe::Cluster& runtime) {
   std::vector<troupe::ActorHandle<Echo>> echoes;
   std::vector<troupe::ActorHandle<Caller>> callers;
   for (int i = 0; i < kPairs; ++i) {
@@ -168,7 +168,7 @@ double PairRate(const troupe::Runtime& runtime) {
   return rate;
 }
 
-double GroupRate(const troupe::Runtime& runtime) {
+double GroupRate(const troupe::Cluster& runtime) {
   using troupe::actors::AskGroupLater;
   const Time start = SteadyClock().Now();
   std::vector<troupe::Future<troupe::PlacementGroupStatus>> made;
@@ -193,7 +193,7 @@ double GroupRate(const troupe::Runtime& runtime) {
 
 int main() {
   if (std::getenv("TROUPE_WORKER_PROCESS") == nullptr) MeasureStart();
-  const troupe::Runtime runtime = Or(troupe::Init(Large()));
+  const troupe::Cluster runtime = Or(troupe::Init(Large()));
   std::vector<double> fibers;
   std::vector<double> processes;
   std::vector<double> pairs;

@@ -32,7 +32,7 @@ Status Session::End(Duration limit) {
   if (!left_.wait_for(lock, limit, [this] { return users_ == 0; }))
     return Error{ErrorCode::kDeadlineExceeded,
                  "calls of other threads have not returned yet; shut it down again"};
-  std::optional<Runtime> ended = std::move(runtime_);
+  std::optional<Cluster> ended = std::move(runtime_);
   runtime_.reset();
   lock.unlock();
   ended.reset();

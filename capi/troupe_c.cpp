@@ -140,7 +140,7 @@ Status Init(const char* options, const troupe_actor_type* types, size_t count,
   internal::HostIfWorker(*table);
   Result<InitOptions> parsed = ParseInitOptions(options);
   if (!parsed.ok()) return parsed.error();
-  Result<Runtime> started = internal::Start(*parsed, std::move(*table));
+  Result<Cluster> started = internal::Start(*parsed, std::move(*table));
   if (!started.ok()) return started.error();
   *runtime = TheTables().runtimes.Add(std::make_shared<Session>(std::move(*started), true));
   return Status::Ok();
@@ -350,7 +350,7 @@ troupe_code troupe_context_sleep(troupe_context* context, int64_t duration_ms) {
 troupe_runtime* troupe_context_runtime(troupe_context* context) {
   if (context == nullptr) return nullptr;
   if (context->runtime == nullptr) {
-    const troupe::Runtime runtime(context->call->system().shared_from_this());
+    const troupe::Cluster runtime(context->call->system().shared_from_this());
     context->runtime =
         TheTables().runtimes.Add(std::make_shared<troupe::capi::Session>(runtime, false));
   }

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
 #include "daemons/client/actor_process.h"

@@ -1,11 +1,11 @@
 // DynamicHandle: a reference to an actor whose class this program does not know: one of Python, of
 // another program, or of a plugin. Methods are called by their names.
 //
-//   troupe::DynamicHandle model = troupe::FindDynamic(runtime, "model").value();
+//   troupe::DynamicHandle model = troupe::FindDynamic(cluster, "model").value();
 //   double loss = model.CallNamed<double>("loss", std::vector<double>{1, 2}).Get().value();
 //   // Started with what describes it: a plugin, or another program.
-//   auto till = troupe::SpawnDynamic(runtime, {.plugin = "/opt/shop/till.so"}, "Till", 10).value();
-//   int square = troupe::RunDynamic<int>(runtime, {.plugin = ...}, "Square", 12).Get().value();
+//   auto till = troupe::SpawnDynamic(cluster, {.plugin = "/opt/shop/till.so"}, "Till", 10).value();
+//   int square = troupe::RunDynamic<int>(cluster, {.plugin = ...}, "Square", 12).Get().value();
 //
 // Arguments and results are what the wire format knows: bool, integers, floating point,
 // std::string, std::vector and std::map<std::string, T> of those. Python's None is the result of a
@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 
 namespace troupe {
 
@@ -73,39 +73,39 @@ class DynamicHandle {
 };
 
 // The living actor of this name, whatever its type. kNotFound.
-[[nodiscard]] inline Result<DynamicHandle> FindDynamic(const Runtime& runtime,
+[[nodiscard]] inline Result<DynamicHandle> FindDynamic(const Cluster& cluster,
                                                        const std::string& name,
                                                        Duration limit = seconds(30)) {
-  const Result<actors::ActorAddress> address = actors::FindNamed(runtime.system(), name, "", limit);
+  const Result<actors::ActorAddress> address = actors::FindNamed(cluster.system(), name, "", limit);
   if (!address.ok()) return address.error();
-  return DynamicHandle(runtime.system(), runtime.system()->Refer(*address));
+  return DynamicHandle(cluster.system(), cluster.system()->Refer(*address));
 }
 
-// Starts an actor of a type that options.plugin or options.program describes, as Runtime::Spawn
+// Starts an actor of a type that options.plugin or options.program describes, as Cluster::Spawn
 // does; its errors, and why the plugin cannot be loaded.
 template <class... A>
-[[nodiscard]] Result<DynamicHandle> SpawnDynamic(const Runtime& runtime,
+[[nodiscard]] Result<DynamicHandle> SpawnDynamic(const Cluster& cluster,
                                                  const ActorOptions& options,
                                                  const std::string& type, A&&... arguments) {
   Result<std::shared_ptr<actors::ActorRef>> ref =
-      actors::Place(runtime.system(), options,
+      actors::Place(cluster.system(), options,
                     actors::MakeBlueprint(options.limits(), type,
                                           actors::EncodeDynamic(std::forward<A>(arguments)...)),
                     true);
   if (!ref.ok()) return ref.error();
-  return DynamicHandle(runtime.system(), std::move(*ref));
+  return DynamicHandle(cluster.system(), std::move(*ref));
 }
 
 // Runs a task of options.plugin by the name that TROUPE_TASK has given it. kNotFound: it has no
 // such task; kCorrupt: the result is no R.
 template <class R, class... A>
-[[nodiscard]] Future<R> RunDynamic(const Runtime& runtime, const TaskOptions& options,
+[[nodiscard]] Future<R> RunDynamic(const Cluster& cluster, const TaskOptions& options,
                                    const std::string& task, A&&... arguments) {
   Future<R> future;
-  const auto done = [future, system = runtime.system()](Result<std::string> reply) {
+  const auto done = [future, system = cluster.system()](Result<std::string> reply) {
     future.Complete(actors::DecodeResult<R>(system.get(), std::move(reply)));
   };
-  if (auto call = actors::SubmitTask(runtime.system(), options, task,
+  if (auto call = actors::SubmitTask(cluster.system(), options, task,
                                      actors::EncodeDynamic(std::forward<A>(arguments)...), done))
     future.SetCall(call);
   return future;

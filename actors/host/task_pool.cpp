@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 #include "actors/host/actor_system.h"
 
 namespace troupe::actors {

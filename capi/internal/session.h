@@ -8,14 +8,14 @@
 #include <mutex>
 #include <optional>
 
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 
 namespace troupe::capi {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // `ours`: a driver's, which End ends; else that of a method.
-  Session(Runtime runtime, bool ours) : runtime_(std::move(runtime)), ours_(ours) {}
+  Session(Cluster runtime, bool ours) : runtime_(std::move(runtime)), ours_(ours) {}
 
   // While it lives, the runtime does, too.
   class Use {
@@ -44,7 +44,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::mutex mu_;
   std::condition_variable left_;
-  std::optional<Runtime> runtime_;
+  std::optional<Cluster> runtime_;
   const std::shared_ptr<actors::ActorSystem> system_ = runtime_->system();
   const bool ours_;
   bool closed_ = false;

@@ -94,7 +94,7 @@ void HostIfWorker(const actors::TypeTable& types) {
   if (daemons::InActorProcess()) daemons::HostAssigned({types, {{SelfPath()}, {}}});
 }
 
-Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
+Result<Cluster> Start(const InitOptions& options, actors::TypeTable types,
                       const std::string& installed) {
   daemons::DriverOptions driver_options;
   driver_options.address = options.address.empty() ? Env("TROUPE_ADDRESS") : options.address;
@@ -145,7 +145,7 @@ Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
   if (options.print_output) driver->link->SetOutput(Print);
   raw->SetOther([link = driver->link](const std::string& frame) { (void)link->OnFrame(frame); });
   driver->link->Start();
-  return Runtime(driver->system, driver);
+  return Cluster(driver->system, driver);
 }
 
 }  // namespace troupe::internal

@@ -50,9 +50,9 @@ T OrDie(troupe::Result<T> result) {
 }  // namespace
 
 int main() {
-  troupe::Runtime runtime = OrDie(troupe::Init());
-  auto apples = OrDie(runtime.Spawn<Counter>({.strategy = "spread"}, 0));
-  auto pears = OrDie(runtime.Spawn<Counter>({.strategy = "spread"}, 100));
+  troupe::Cluster cluster = OrDie(troupe::Init());
+  auto apples = OrDie(cluster.Spawn<Counter>({.strategy = "spread"}, 0));
+  auto pears = OrDie(cluster.Spawn<Counter>({.strategy = "spread"}, 100));
   std::printf("on one node: %s\n",
               OrDie(apples.Call(&Counter::Node).Get()) == OrDie(pears.Call(&Counter::Node).Get())
                   ? "yes"
@@ -61,11 +61,11 @@ int main() {
   for (int i = 1; i <= 10; ++i)
     sums.push_back((i % 2 == 0 ? apples : pears).Call(&Counter::Add, i));
   (void)OrDie(troupe::WhenAll(sums).Get());
-  auto shop = OrDie(runtime.Spawn<Shop>({}));
+  auto shop = OrDie(cluster.Spawn<Shop>({}));
   std::printf("apples %d, pears %d, together %d\n", OrDie(apples.Call(&Counter::Value).Get()),
               OrDie(pears.Call(&Counter::Value).Get()),
               OrDie(shop.Call(&Shop::Total, apples, pears).Get()));
-  std::printf("a task: %d\n", OrDie(runtime.Run<&Square>(12).Get()));
+  std::printf("a task: %d\n", OrDie(cluster.Run<&Square>(12).Get()));
   const troupe::Result<int> refused = apples.Call(&Counter::Add, -1).Get();
   std::printf("refused: %s\n", refused.ok() ? "no" : refused.error().message.c_str());
   if (!apples.Kill("sold out").ok()) return 1;

@@ -64,9 +64,9 @@ bool AllSee(const troupe::ActorGroup<Trainer>& group, int64_t epochs, int64_t si
   return false;
 }
 
-int Drive(const troupe::Runtime& runtime, const std::string& data, const std::string& folder) {
+int Drive(const troupe::Cluster& cluster, const std::string& data, const std::string& folder) {
   const std::string finish_file = folder + "/finish";
-  const auto group = runtime.SpawnGroup<Trainer>({.name = "digits",
+  const auto group = cluster.SpawnGroup<Trainer>({.name = "digits",
                                                   .min_size = 2,
                                                   .size = kMembers,
                                                   .resources = {{"CPU", 0.25}},
@@ -101,12 +101,12 @@ int Drive(const troupe::Runtime& runtime, const std::string& data, const std::st
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto runtime = troupe::Init();
-  if (!runtime.ok()) return Fail(runtime.error());
+  const auto cluster = troupe::Init();
+  if (!cluster.ok()) return Fail(cluster.error());
   char folder[] = "/tmp/troupe-digits-XXXXXX";
   if (::mkdtemp(folder) == nullptr)
     return Fail({troupe::ErrorCode::kUnavailable, "no folder can be made in /tmp"});
-  const int rc = Drive(*runtime, argc > 1 ? argv[1] : TROUPE_EXAMPLE_DATA "/digits.bin", folder);
+  const int rc = Drive(*cluster, argc > 1 ? argv[1] : TROUPE_EXAMPLE_DATA "/digits.bin", folder);
   std::filesystem::remove_all(folder);
   return rc;
 }

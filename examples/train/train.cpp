@@ -61,9 +61,9 @@ class Trainer {
 TROUPE_ACTOR(Trainer, (), Train);
 
 int main() {
-  const auto runtime = Init();
-  if (!runtime.ok()) return std::fprintf(stderr, "%s\n", runtime.error().ToString().c_str()), 1;
-  const auto trainers = runtime->SpawnGroup<Trainer>({.min_size = 2, .size = 3});
+  const auto cluster = Init();
+  if (!cluster.ok()) return std::fprintf(stderr, "%s\n", cluster.error().ToString().c_str()), 1;
+  const auto trainers = cluster->SpawnGroup<Trainer>({.min_size = 2, .size = 3});
   if (!trainers.ok()) return std::fprintf(stderr, "%s\n", trainers.error().ToString().c_str()), 1;
   const auto losses = trainers->Run(&Trainer::Train, 5).Get();
   if (!losses.ok()) return std::fprintf(stderr, "%s\n", losses.error().ToString().c_str()), 1;

@@ -8,7 +8,7 @@
 //   TROUPE_PLUGIN();
 //
 //   // Any driver, with <troupe/dynamic.h>:
-//   auto till = troupe::SpawnDynamic(runtime, {.plugin = "/opt/shop/till.so"}, "Till", 10).value();
+//   auto till = troupe::SpawnDynamic(cluster, {.plugin = "/opt/shop/till.so"}, "Till", 10).value();
 //   int sold = till.CallNamed<int>("Sell", 3).Get().value();
 //
 // The path is one on the nodes: the plugin must lie there on every node where its actors may be

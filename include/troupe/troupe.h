@@ -5,18 +5,18 @@
 //
 //   int main() {
 //     // In a process that the cluster started as a worker, Init never returns.
-//     troupe::Runtime runtime = troupe::Init().value();
+//     troupe::Cluster cluster = troupe::Init().value();
 //     // Placed by the scheduler, in a process of its own.
-//     auto counter = runtime.Spawn<Counter>({}, 10).value();
+//     auto counter = cluster.Spawn<Counter>({}, 10).value();
 //     int sum = counter.Call(&Counter::Add, 5).Get().value();
 //   }
 //
 // The same executable is driver and worker: the cluster starts it again for every actor, and Init
 // hosts the actor there. Types may also lie in a plugin: <troupe/plugin.h>. What can be described:
-// actors/api/actor_type.h. What a runtime can do: actors/api/runtime.h. What a running method can
+// actors/api/actor_type.h. What a runtime can do: actors/api/cluster.h. What a running method can
 // ask: actors/api/context.h.
 // Thread: any.
-// Owns: the last copy of a Runtime ends its embedded cluster and every actor spawned through it
+// Owns: the last copy of a Cluster ends its embedded cluster and every actor spawned through it
 // that is not detached.
 #pragma once
 
@@ -24,7 +24,7 @@
 #include <string>
 
 #include "actors/api/actor_macros.h"
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 
 #ifndef TROUPE_INSTALLED_BIN_DIR  // The CMake package of an installed Troupe says where it is.
 #define TROUPE_INSTALLED_BIN_DIR ""
@@ -51,7 +51,7 @@ struct InitOptions {
 
 namespace internal {
 // `installed`: where the daemons of this program's Troupe were when it was built.
-Result<Runtime> Start(const InitOptions& options, actors::TypeTable types,
+Result<Cluster> Start(const InitOptions& options, actors::TypeTable types,
                       const std::string& installed = "");
 // If this process was started as a worker: hosts its actor and exits the process.
 void HostIfWorker(const actors::TypeTable& types);
@@ -61,7 +61,7 @@ void HostIfWorker(const actors::TypeTable& types);
 // never returns. Knows what TROUPE_ACTOR and TROUPE_TASK have described in this program, and the
 // types T, whose ActorTraits were written by hand.
 template <actors::DescribedActor... T>
-[[nodiscard]] Result<Runtime> Init(const InitOptions& options = {}) {
+[[nodiscard]] Result<Cluster> Init(const InitOptions& options = {}) {
   actors::TypeTable types = actors::RegisteredTypes();
   (types.AddActor<T>(), ...);
   internal::HostIfWorker(types);

@@ -419,7 +419,7 @@ TEST_F(ActorCluster, ADetachedActorOutlivesWhoMadeIt) {
     InitOptions other = Options();
     other.address = runtime().system()->self().endpoint;  // Replaced below: the head's.
     other.address = "ipc://" + other.address.substr(6, other.address.rfind('/') - 6) + "/head.sock";
-    Result<Runtime> second = Init(other);
+    Result<Cluster> second = Init(other);
     ASSERT_TRUE(second.ok()) << second.error().ToString();
     ActorOptions detached;
     detached.name = "survivor";

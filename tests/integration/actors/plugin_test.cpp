@@ -26,7 +26,7 @@ const std::string kPlugin = kPluginDir + "/till.so";
 class Customer {
  public:
   std::string ProgramOfTheTill(const std::string& plugin) const {
-    const auto till = Runtime::Current().Spawn<Till>({.plugin = plugin}, 1);
+    const auto till = Cluster::Current().Spawn<Till>({.plugin = plugin}, 1);
     if (!till.ok()) throw ActorError(till.error());
     return till->Call(&Till::Program).GetValue();
   }
@@ -198,7 +198,7 @@ TEST(PluginHost, ANodeWithoutItSaysSo) {
     fs::create_hard_link(fs::path(TROUPE_TEST_BIN_DIR) / daemon, fs::path(bin) / daemon);
   InitOptions options;
   options.bin_dir = bin;
-  const Result<Runtime> runtime = Init(options);
+  const Result<Cluster> runtime = Init(options);
   ASSERT_TRUE(runtime.ok()) << runtime.error().ToString();
   const auto actor = SpawnDynamic(*runtime, {.plugin = kPlugin}, "by.hand");
   ASSERT_FALSE(actor.ok());

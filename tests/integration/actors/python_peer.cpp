@@ -58,7 +58,7 @@ std::map<std::string, int64_t> Abacus::Doubled(std::map<std::string, int64_t> va
 }
 
 double Abacus::ScaledBy(const std::string& name) const {
-  const DynamicHandle scale = FindDynamic(Runtime::Current(), name).value();
+  const DynamicHandle scale = FindDynamic(Cluster::Current(), name).value();
   return scale.CallNamed<double>("scale", value_).GetValue();
 }
 
@@ -72,7 +72,7 @@ std::string ErrorOf(const Result<double>& result) {
   return result.ok() ? "no error" : result.error().ToString();
 }
 
-int Drive(Runtime& runtime, const std::string& name) {
+int Drive(Cluster& runtime, const std::string& name) {
   const DynamicHandle actor = FindDynamic(runtime, name).value();
   std::cout << "scale " << actor.CallNamed<double>("scale", 7).Get().value() << "\n";
   std::cout << "upper " << actor.CallNamed<std::string>("upper", "text").Get().value() << "\n";
@@ -94,7 +94,7 @@ int Drive(Runtime& runtime, const std::string& name) {
 int main(int argc, char** argv) {
   troupe::InitOptions options;
   if (argc > 1) options.address = argv[1];
-  troupe::Result<troupe::Runtime> runtime = troupe::Init(options);
+  troupe::Result<troupe::Cluster> runtime = troupe::Init(options);
   if (!runtime.ok()) {
     std::cerr << runtime.error().ToString() << std::endl;
     return 1;

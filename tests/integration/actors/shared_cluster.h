@@ -28,18 +28,18 @@ class SharedCluster : public ::testing::Test {
     return options;
   }
   static void SetUpTestSuite() {
-    Result<Runtime> started = Init(Options());
+    Result<Cluster> started = Init(Options());
     ASSERT_TRUE(started.ok()) << started.error().ToString();
-    runtime_ = new Runtime(std::move(*started));
+    runtime_ = new Cluster(std::move(*started));
   }
   static void TearDownTestSuite() {
     delete runtime_;
     runtime_ = nullptr;
   }
-  static Runtime& runtime() { return *runtime_; }
+  static Cluster& runtime() { return *runtime_; }
 
  private:
-  static inline Runtime* runtime_ = nullptr;
+  static inline Cluster* runtime_ = nullptr;
 };
 
 // The value, or a failure of the test that says why there is none.

@@ -52,13 +52,13 @@ int Boss::MakeFail(const ActorHandle<Counter>& counter, const std::string& what)
 }
 
 ActorHandle<Counter> Boss::Hire(int start) {
-  Result<ActorHandle<Counter>> counter = Runtime::Current().Spawn<Counter>({}, start);
+  Result<ActorHandle<Counter>> counter = Cluster::Current().Spawn<Counter>({}, start);
   if (!counter.ok()) throw ActorError(counter.error());
   return *counter;
 }
 
 ActorHandle<Counter> Boss::HireHere(int start) {
-  return Runtime::Current().SpawnHere<Counter>({}, start).value();
+  return Cluster::Current().SpawnHere<Counter>({}, start).value();
 }
 
 std::string Boss::WaitFor(const ActorHandle<Counter>& counter) {

@@ -8,11 +8,11 @@ namespace troupe::testing {
 class Foreman {
  public:
   std::string ProgramOfATill() const {
-    Result<ActorHandle<Till>> till = Runtime::Current().Spawn<Till>({}, 1);
+    Result<ActorHandle<Till>> till = Cluster::Current().Spawn<Till>({}, 1);
     if (!till.ok()) throw ActorError(till.error());
     return till->Call(&Till::Program).GetValue();
   }
-  int64_t TripleElsewhere(int64_t x) const { return Runtime::Current().Run<&Triple>(x).GetValue(); }
+  int64_t TripleElsewhere(int64_t x) const { return Cluster::Current().Run<&Triple>(x).GetValue(); }
 };
 
 class Described {

@@ -1,4 +1,4 @@
-#include "actors/api/runtime.h"
+#include "actors/api/cluster.h"
 
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
@@ -104,13 +104,13 @@ constexpr Duration kCollectiveLimit = seconds(30);
 
 }  // namespace
 
-Result<PlacementGroup> Runtime::CreatePlacementGroup(const PlacementGroupOptions& options) const {
+Result<PlacementGroup> Cluster::CreatePlacementGroup(const PlacementGroupOptions& options) const {
   Result<PlacementGroupStatus> created = actors::CreateGroup(system_, options);
   if (!created.ok()) return created.error().WithContext("cannot create a placement group");
   return PlacementGroup(system_, created->id);
 }
 
-Status Runtime::CreateCollectiveGroup(const CollectiveGroupOptions& options,
+Status Cluster::CreateCollectiveGroup(const CollectiveGroupOptions& options,
                                       std::vector<std::string> actors) const {
   actors::CollectiveRequest request;
   request.verb = actors::CollectiveVerb::kCreate;
@@ -123,7 +123,7 @@ Status Runtime::CreateCollectiveGroup(const CollectiveGroupOptions& options,
   return made.ok() ? Status::Ok() : Status(made.error());
 }
 
-Status Runtime::DestroyCollectiveGroup(const std::string& name) const {
+Status Cluster::DestroyCollectiveGroup(const std::string& name) const {
   actors::CollectiveRequest request;
   request.verb = actors::CollectiveVerb::kDestroy;
   request.spec.name = name;
@@ -131,17 +131,17 @@ Status Runtime::DestroyCollectiveGroup(const std::string& name) const {
   return gone.ok() ? Status::Ok() : Status(gone.error());
 }
 
-Result<PlacementGroup> Runtime::GetPlacementGroup(const std::string& name) const {
+Result<PlacementGroup> Cluster::GetPlacementGroup(const std::string& name) const {
   Result<PlacementGroupStatus> found = actors::FindGroup(system_, name);
   if (!found.ok()) return found.error();
   return PlacementGroup(system_, found->id);
 }
 
-Runtime Runtime::Current() {
+Cluster Cluster::Current() {
   CallContext* const context = CallContext::Current();
-  if (context != nullptr) return Runtime(context->system().shared_from_this());
+  if (context != nullptr) return Cluster(context->system().shared_from_this());
   throw ActorError(Error{ErrorCode::kInvalidArgument,
-                         "Runtime::Current() is for methods of actors; elsewhere use the Runtime "
+                         "Cluster::Current() is for methods of actors; elsewhere use the Cluster "
                          "that troupe::Init returned"});
 }
 

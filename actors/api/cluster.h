@@ -1,7 +1,7 @@
-// Runtime: this process as part of a cluster: starts actors, finds them, runs tasks.
+// Cluster: this process as part of a cluster: starts actors, finds them, runs tasks.
 //
 // The embedded or remote cluster of a driver comes from troupe::Init (<troupe/troupe.h>); inside a
-// method, Runtime::Current() is the cluster of the actor. Copies are the same runtime.
+// method, Cluster::Current() is the cluster of the actor. Copies are the same cluster.
 // Thread: any.
 // Owns: what it spawns dies with the process that spawned it, unless it is detached.
 #pragma once
@@ -47,14 +47,14 @@ std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& syst
 template <auto F>
 using TaskFuture = Future<typename actors::FunctionTypes<decltype(F)>::Result>;
 
-class Runtime {
+class Cluster {
  public:
-  explicit Runtime(std::shared_ptr<actors::ActorSystem> system,
+  explicit Cluster(std::shared_ptr<actors::ActorSystem> system,
                    std::shared_ptr<void> cluster = nullptr)
       : system_(std::move(system)), cluster_(std::move(cluster)) {}
 
   // In a method of an actor. Elsewhere calls of it fail.
-  [[nodiscard]] static Runtime Current();
+  [[nodiscard]] static Cluster Current();
 
   // Starts an actor where the scheduler finds room, in a process of its own; waits until it can be
   // called. Errors name what is missing, or what its constructor threw.
