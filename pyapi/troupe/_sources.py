@@ -48,13 +48,25 @@ def _files(fn: Any) -> Iterator[str]:
             yield from _of(value)
 
 
-def _of(value: Any) -> Iterator[str]:
+def _of(value: Any, module: Any = None) -> Iterator[str]:
+    """The files of a function, or of what a class of ``module`` (default: its own) defines."""
     if isinstance(value, type):
+        own = value.__module__ if module is None else module
         for member in list(vars(value).values()):
-            yield from _of(getattr(member, "__func__", member))
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            # Classes in a class may be anything: an autograd.Function names one that names others.
+            inner = isinstance(function, type)
+            if not inner or _is_inner(function, value, own):
+                yield from _of(function, own)
         return
     # A decorator's wrapper is of the decorator's file.
     for function in (value, getattr(value, "__wrapped__", None)):
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if isinstance(code, types.CodeType):
             yield code.co_filename
+
+
+def _is_inner(inner: type, outer: type, module: str) -> bool:
+    """Whether the class was written in the body of the other one."""
+    return (inner.__module__ == module
+            and inner.__qualname__ == f"{outer.__qualname__}.{inner.__name__}")

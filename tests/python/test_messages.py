@@ -51,6 +51,28 @@ def test_classes_and_helpers_of_main_are_sent_along_within_bounds(
     assert _sources.collect(cell, 3) == {}
 
 
+def test_classes_that_name_one_another_are_gone_through_once(
+    cell: types.FunctionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    class Model:
+        class Config:
+            make = staticmethod(cell)
+
+    class Scale(torch.autograd.Function):  # As tutorials write it; it names its backward's class.
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def, override]
+            return x
+
+    Model.again = Scale.model = Model  # type: ignore[attr-defined]
+    for made in (Model, Model.Config, Scale):
+        made.__module__ = "__main__"
+    for name, value in (("Model", Model), ("Scale", Scale)):
+        monkeypatch.setattr(sys.modules["__main__"], name, value, raising=False)
+    assert CELL in _sources.collect(print)
+
+
 def test_a_traceback_of_an_actor_shows_them_too(cell: types.FunctionType) -> None:
     dumped = _calls.dump_code(cell, "the cell")
     linecache.cache.pop(CELL)
