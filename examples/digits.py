@@ -27,7 +27,7 @@ from troupe.display import EPOCH_COLUMNS, epoch_row, text_table
 from digits_training import FINISH_FILE, Books, balance, load_data, read_journals, train
 
 WORKERS, GROWN, SHRUNK, MAX_WORKERS = 4, 5, 3, 6
-EPOCHS, MAX_EPOCHS, BATCH_SIZE, LEARNING_RATE = 16, 2000, 16, 2e-3
+EPOCHS, MAX_EPOCHS, BATCH_SIZE, LEARNING_RATE = 24, 2000, 16, 2e-3
 SETTLED_STEPS = 5
 DEADLINE_S = 300.0
 

@@ -21,7 +21,7 @@ STEP_S = 0.004  # So that a fault meets steps of some length, and the books stay
 def train(folder: str, sums: bool) -> dict[str, Any]:
     """Trains until the stop file is there and a data epoch ends.
 
-    With ``sums`` each step has a collective of its own beside the reduction of gradients; without,
+    With ``sums`` each step has collectives of its own beside the reduction of gradients; without,
     a step that a death interrupts can be finished from kept gradients.
     """
     import torch
@@ -33,7 +33,8 @@ def train(folder: str, sums: bool) -> dict[str, Any]:
 
     hvd.init()
     torch.manual_seed(7)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    # Gradients of several chunks of shared memory, and of more than one message between hosts.
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4096), torch.nn.Tanh(), torch.nn.Linear(4096, 8))
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.001))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
@@ -46,6 +47,8 @@ def train(folder: str, sums: bool) -> dict[str, Any]:
         journal.write(kind="share", rank=hvd.rank(), **at,
                       counted=list(indices) if indices.counted else [])
         time.sleep(STEP_S)
+        if sums:  # Nobody waits for the others in it, so that some are ahead.
+            assert hvd.broadcast_object(state.step, 0, name="step") == state.step
         optimizer.zero_grad()
         model(data[indices]).pow(2).mean().backward()
         optimizer.step()
