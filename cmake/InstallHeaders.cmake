@@ -1,5 +1,7 @@
 # Copies include/troupe/*.h and what they include, directly or not, from ${troupe_source} to ${troupe_target}.
 # Included while installing. A header is written anew only if it has changed, so that nobody rebuilds for nothing.
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22)
 file(GLOB public RELATIVE ${troupe_source} ${troupe_source}/include/troupe/*.h)
 set(waiting ${public})
 set(seen "")
@@ -31,4 +33,5 @@ while(waiting)
   list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${to})
 endwhile()
 list(LENGTH seen count)
+cmake_policy(POP)
 message(STATUS "Headers: ${count} in ${troupe_target}")
