@@ -139,6 +139,7 @@ void HeadRig::Report(size_t worker, MemberState state, groups::Epoch epoch) {
   report.host = "h";
   report.state = state;
   report.epoch = epoch;
+  report.has_state = has_state_;
   ++report.sequence;
   Say(kFrameGroupReport, process(worker), GroupFrame{"j", wire::Encode(kFrameGroupReport, report)});
 }
@@ -197,6 +198,7 @@ void HeadRig::Sort() {
         if (event.kind == "worker")
           told_.push_back(json.at("worker").get<std::string>() + " " +
                           json.at("state").get<std::string>());
+        if (event.kind == "result") results_.push_back(event.payload);
         if (event.kind == "epoch") told_.push_back("epoch " + json.at("epoch").dump());
         if (event.kind == "state") told_.push_back("state " + json.at("bytes").dump());
         if (event.kind == "done") told_.push_back("done " + json.at("state").get<std::string>());

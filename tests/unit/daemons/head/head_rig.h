@@ -26,6 +26,7 @@ class HeadRig {
   // Of the job that is submitted.
   void Detach() { detached_ = true; }
   void MayBeSilent(double seconds) { silence_s_ = seconds; }
+  void HoldState() { has_state_ = true; }  // Its members do, from their first report on.
   // A node "n" with 8 CPUs, which says hello again as time passes.
   void JoinNode();
   [[nodiscard]] NodeHello Hello() const;  // What it would say now.
@@ -62,6 +63,7 @@ class HeadRig {
   // Everything the driver was told, in order: "epoch 1", "w0#1 finished", "done succeeded".
   [[nodiscard]] const std::vector<std::string>& told() const { return told_; }
   [[nodiscard]] const std::vector<nlohmann::json>& events() const { return events_; }
+  [[nodiscard]] const std::vector<std::string>& results() const { return results_; }
   [[nodiscard]] std::vector<int> signals(const std::string& process) const;  // It was sent.
   [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
   [[nodiscard]] int reply_code() const { return reply_code_; }
@@ -92,12 +94,14 @@ class HeadRig {
   double other_cpus_ = 0;
   double gpus_ = 0;
   bool detached_ = false;
+  bool has_state_ = false;
   double silence_s_ = 15;
   std::map<size_t, groups::Report> reports_;
   std::map<std::string, std::vector<int>> signals_;
   std::map<std::string, std::vector<groups::Command>> commands_;
   std::vector<std::string> told_;
   std::vector<nlohmann::json> events_;
+  std::vector<std::string> results_;
   uint64_t next_event_ = 0;
   int reply_code_ = -1;
   bool driver_beats_ = true;
