@@ -4,27 +4,11 @@
 #include <limits>
 #include <utility>
 
+#include "actors/core/internal/saved_mailbox.h"
 #include "runtime/wire.h"
 
 namespace troupe::actors {
 namespace {
-
-struct SavedSession {
-  std::string caller;
-  uint64_t base = 0;
-  std::vector<ActorReply> replies;
-  template <class A>
-  void Fields(A& a) {
-    a(caller, base, replies);
-  }
-};
-struct SavedMailbox {
-  std::vector<SavedSession> sessions;
-  template <class A>
-  void Fields(A& a) {
-    a(sessions);
-  }
-};
 
 ActorReply Refusal(const std::string& actor, uint64_t number) {
   return {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/core/actor_group_protocol.h"
+#include "daemons/head/saved_state.h"
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -19,16 +20,6 @@ namespace {
 
 constexpr const char* kRecords = "actor/";
 constexpr const char* kStates = "actor_state/";
-
-struct SavedState {
-  uint64_t incarnation = 0;
-  uint64_t version = 0;
-  std::string state;
-  template <class A>
-  void Fields(A& a) {
-    a(incarnation, version, state);
-  }
-};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Every message type of the wire, for what must hold for all of them.
+// Every message type of the wire and every record in the store, for what must hold for all of them.
 // Thread: any.
 #pragma once
 
@@ -7,8 +7,15 @@
 
 #include "actors/core/cluster_protocol.h"
 #include "actors/core/directory.h"
+#include "actors/core/internal/saved_mailbox.h"
 #include "actors/core/protocol.h"
+#include "collective_groups/membership/internal/saved_ledger.h"
 #include "collective_groups/membership/messages.h"
+#include "daemons/head/collective_groups.h"
+#include "daemons/head/core/actor_group_actions.h"
+#include "daemons/head/job.h"
+#include "daemons/head/placement_groups.h"
+#include "daemons/head/saved_state.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/wire.h"
 
@@ -78,17 +85,29 @@ void ForEachMessage(F&& f) {
   f(MessageOf<actors::ActorOutput>{"ActorOutput", actors::kFrameActorOutput});
   f(MessageOf<actors::ActorLife>{"ActorLife", actors::kActorRecord});
   f(MessageOf<actors::ActorAssignment>{"ActorAssignment", actors::kActorAssignment});
+  f(MessageOf<actors::SavedMailbox>{"SavedMailbox", actors::kMailboxState});
+  f(MessageOf<groups::SavedLedger>{"SavedLedger", groups::kLedgerType});
+  f(MessageOf<JobSpec>{"JobSpec", kFrameSubmitJob});
+  f(MessageOf<daemons::JobRecord>{"JobRecord", kFrameJobCommand});
+  f(MessageOf<daemons::GroupRecord>{"GroupRecord", actors::kGroupRecord});
+  f(MessageOf<daemons::SavedState>{"SavedState", actors::kFrameSaveActor});
+  f(MessageOf<daemons::ActorGroupRecord>{"ActorGroupRecord", actors::kActorGroupRecord});
+  f(MessageOf<daemons::CollectiveRecord>{"CollectiveRecord", actors::kCollectiveRecord});
 }
 
-// Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same.
+// Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same;
+// as a message and as a record, which may have other fields than this release knows.
 template <class T>
 bool RefusedOrStable(uint8_t type, std::string_view frame) {
   (void)wire::PeekType(frame);
-  const Result<T> first = wire::Decode<T>(type, frame);
-  if (!first.ok()) return first.error().code == ErrorCode::kCorrupt;
-  const std::string encoded = wire::Encode(type, *first);
-  const Result<T> second = wire::Decode<T>(type, encoded);
-  return second.ok() && wire::Encode(type, *second) == encoded;
+  const Result<T> message = wire::Decode<T>(type, frame);
+  const Result<T> record = wire::DecodeRecord<T>(type, frame);
+  if (!message.ok() && message.error().code != ErrorCode::kCorrupt) return false;
+  if (!record.ok()) return !message.ok();
+  const std::string encoded = wire::Encode(type, *record);
+  if (message.ok() && wire::Encode(type, *message) != encoded) return false;
+  const Result<T> again = wire::Decode<T>(type, encoded);
+  return again.ok() && wire::Encode(type, *again) == encoded;
 }
 
 }  // namespace troupe::fuzz

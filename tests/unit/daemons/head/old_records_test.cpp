@@ -1,7 +1,8 @@
 // Records that earlier releases have written: each release keeps a file of them, and every later
 // one reads it. A record of a new field, or one that comes from a later release, is read as well.
 //
-// records/<release>.txt: a line per record, its name, its type and its bytes in hexadecimal digits.
+// records/<release>.txt: a line per record, its name, its type (0: it has none, and is what it says)
+// and its bytes in hexadecimal digits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,9 +12,13 @@
 
 #include "actors/core/directory.h"
 #include "collective_groups/membership/messages.h"
+#include "daemons/head/collective_groups.h"
+#include "daemons/head/core/actor_group_actions.h"
 #include "daemons/head/job.h"
 #include "daemons/head/placement_groups.h"
 #include "daemons/head/records.h"
+#include "daemons/head/store_owner.h"
+#include "tests/unit/daemons/head/head_rig.h"
 
 namespace troupe::daemons {
 namespace {
@@ -66,6 +71,60 @@ TEST(OldRecordsTest, ThoseOfRelease01AreRead) {
   EXPECT_EQ(Read<actors::ActorSpec>(release, "actor_spec").max_restarts, 3);
   EXPECT_THAT(Read<actors::ActorLife>(release, "actor_life").links, ElementsAre("a2"));
   EXPECT_EQ(Read<GroupRecord>(release, "placement_group").next_bundle, 3U);
+  const auto group = Read<ActorGroupRecord>(release, "actor_group");
+  EXPECT_EQ(group.spec.member.type, "Trainer");
+  EXPECT_EQ(group.next_member, 5U);
+  ASSERT_EQ(group.members.size(), 1U);
+  EXPECT_EQ(group.members[0].reason, "resized");
+  const auto collective = Read<CollectiveRecord>(release, "collective");
+  EXPECT_THAT(collective.spec.actors, ElementsAre("a1", "a2"));
+  ASSERT_EQ(collective.seats.size(), 2U);
+  EXPECT_EQ(collective.seats[1].number, 7U);
+  EXPECT_TRUE(collective.stays);
+}
+
+// Only who has made it may go on with the records, to the last byte.
+TEST(OldRecordsTest, AnOwnersClaimCounts) {
+  const std::string claim = Release("0.1").at("owner").bytes;
+  FakeClock clock;
+  MemoryStore store(&clock);
+  ASSERT_TRUE(store.Put("head/owner", claim, kOwnerLease).ok());
+  EXPECT_EQ(StoreOwner(&store, "another", "key").Take().error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(StoreOwner(&store, claim, "key").Take().ok());
+  for (size_t i = 0; i < claim.size(); ++i) {
+    for (const int flip : {1, 0x80, 0xff}) {
+      std::string bytes = claim;
+      bytes[i] = static_cast<char>(bytes[i] ^ flip);
+      ASSERT_TRUE(store.Put("head/owner", bytes, kOwnerLease).ok());
+      EXPECT_FALSE(StoreOwner(&store, claim, "key").Take().ok());
+    }
+  }
+}
+
+// What a worker has returned is any bytes; the head that finds them tells them as they are.
+TEST(OldRecordsTest, AKeptResultIsTold) {
+  const std::string kept = Release("0.1").at("result").bytes;
+  testing::HeadRig rig;
+  rig.JoinNode();
+  rig.Submit(2);
+  for (const size_t i : {0, 1}) rig.Greet(i);
+  rig.FormGroup(2);
+  for (const size_t i : {0, 1}) rig.Report(i, groups::MemberState::kActive, 1);
+  const auto finish = [&](size_t worker, const std::string& value) {
+    rig.Report(worker, groups::MemberState::kFinished, 1);
+    const std::string member = "w" + std::to_string(worker) + "#1";
+    rig.Say(kFrameWorkerResult, rig.process(worker),
+            WorkerResult{rig.process(worker), "j", member, true, 0, value});
+  };
+  finish(0, kept);
+  const auto in_store = rig.store().Get("job/j/result/w0#1");
+  ASSERT_TRUE(in_store.ok() && in_store->has_value());
+  EXPECT_EQ(**in_store, kept);
+  rig.Restart();
+  rig.JoinNode();
+  finish(1, "other");
+  rig.Pass(seconds(1));
+  EXPECT_THAT(rig.results(), ElementsAre(kept, "other"));
 }
 
 // What JobRecord may look like in the next release, and has looked like in the one before.
@@ -124,6 +183,8 @@ TEST(OldRecordsTest, GarbledRecordsAreReadOrRefused) {
         refused += !wire::DecodeRecord<actors::ActorSpec>(record.type, bytes).ok();
         refused += !wire::DecodeRecord<actors::ActorLife>(record.type, bytes).ok();
         refused += !wire::DecodeRecord<GroupRecord>(record.type, bytes).ok();
+        refused += !wire::DecodeRecord<ActorGroupRecord>(record.type, bytes).ok();
+        refused += !wire::DecodeRecord<CollectiveRecord>(record.type, bytes).ok();
       }
     }
   }
