@@ -2,7 +2,10 @@
 //   parent PDEATHSIG       starts a child that waits for ever, prints its pid, waits for ever
 //   hold PATH SLOT         takes a death-watch slot, prints "held", lets go at the end of stdin
 //   hold-exit PATH SLOT    the same, but ends by _exit at the end of stdin
+//   listen DESCRIPTORS     listens on tcp with so many descriptors, prints "ENDPOINT PUBLIC-KEY
+//                          SECRET-KEY", answers every frame with itself, for ever
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +14,7 @@
 
 #include "runtime/death_watch.h"
 #include "runtime/process.h"
+#include "runtime/transport.h"
 
 namespace {
 
@@ -50,6 +54,25 @@ int Hold(const char* path, uint32_t slot, bool orderly) {
   return 0;
 }
 
+int Listen(rlim_t descriptors) {
+  const rlimit limit{descriptors, descriptors};
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+  const troupe::Result<troupe::CurveKeys> keys = troupe::GenerateCurveKeys();
+  troupe::ZmqTransportOptions options;
+  options.name = "server";
+  if (keys.ok()) options.keys = *keys;
+  auto transport = troupe::MakeZmqTransport(options);
+  if (!transport.ok()) return 1;
+  (*transport)->SetHandler([&](const std::string& from, std::string frame) {
+    (void)(*transport)->Send(from, std::move(frame));
+  });
+  const troupe::Result<troupe::PeerAddress> address = (*transport)->Listen("tcp://127.0.0.1:*");
+  if (!address.ok()) return 1;
+  Say(address->endpoint + " " + options.keys.public_key + " " + options.keys.secret_key);
+  ::pause();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,5 +80,6 @@ int main(int argc, char** argv) {
   if (command == "parent" && argc == 3) return Parent(std::stoi(argv[2]));
   if (command == "hold" && argc == 4) return Hold(argv[2], std::stoul(argv[3]), true);
   if (command == "hold-exit" && argc == 4) return Hold(argv[2], std::stoul(argv[3]), false);
+  if (command == "listen" && argc == 3) return Listen(std::stoul(argv[2]));
   return 2;
 }
