@@ -137,7 +137,7 @@ void Coordinator::OnReport(const Report& report) {
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
   const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
   const bool late = report.state == MemberState::kReady && IsLateFounder(peer) && outside;
-  if (late && !peer.draining && finished_.empty()) SendBuildFirst(report.id);
+  if (late && !peer.draining && !Finishing()) SendBuildFirst(report.id);
   if (phase_ == GroupPhase::kActive && report.prelinks.size() > offers_before)
     ForwardPrelinks(report.id);
 }
@@ -433,7 +433,7 @@ void Coordinator::ReconsiderActive() {
     if (now_ >= broken_since_ + options_.error_grace) Propose(cause_, false, Survivors());
     return;
   }
-  if (!finished_.empty()) {
+  if (Finishing()) {
     if (ReconsiderFinished()) return;
     for (const MemberId& id : ReadyOutside())
       Expel(id, ExpelKind::kEnded, "the group is finishing");
@@ -468,8 +468,7 @@ void Coordinator::ReconsiderPlanning() {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
-    if (r.broken || r.state != MemberState::kActive || !finished_.empty() ||
-        now_ >= phase_deadline_) {
+    if (r.broken || r.state != MemberState::kActive || Finishing() || now_ >= phase_deadline_) {
       // Withdraw: whoever waits at the boundary goes on; Active decides afresh.
       plan_boundary_ = 0;
       ++plan_;

@@ -64,6 +64,9 @@ struct CoordinatorOptions {
   Duration prelink_timeout = seconds(3);  // Then the joiner has to wait, for longer each time:
   Duration absence_min = milliseconds(250);
   Duration absence_max = seconds(30);
+  // Before the same list of members is proposed for the third time, and at most for later ones.
+  Duration proposal_delay_min = milliseconds(20);
+  Duration proposal_delay_max = seconds(1);
   // Members are all blocked in one collective and no byte moves between hosts: they reconnect.
   Duration frozen_after = seconds(10);
   // Members wait in a collective for one whose function has returned: they go on without it.
@@ -353,6 +356,10 @@ class Coordinator {
   [[nodiscard]] bool InCurrent(const MemberId& id) const { return RankOf(current_, id) >= 0; }
   [[nodiscard]] bool InNext(const MemberId& id) const { return RankOf(next_, id) >= 0; }
   [[nodiscard]] bool EndIfFinished();
+  // A member has finished: the others end their last steps, and nobody joins any more.
+  [[nodiscard]] bool Finishing() const {
+    return !finished_.empty() || (stored_ && stored_->finishing);
+  }
   [[nodiscard]] uint32_t MinMembers() const;
   void Evict(const MemberId& id, EpochCause cause, const std::string& reason);
   void NoteCause(EpochCause cause, const std::string& reason);

@@ -7,9 +7,7 @@
 namespace troupe::groups {
 namespace {
 
-constexpr int kFreeProposals = 2;  // Of the same list; later ones wait.
-constexpr Duration kProposalDelayMin = milliseconds(20);
-constexpr Duration kProposalDelayMax = seconds(1);
+constexpr int kFreeProposals = 2;               // Of the same list; later ones wait.
 constexpr Duration kSettledAfter = seconds(1);  // An epoch active for so long was no failed try.
 // Failed attempts of a pair before one of the two is left out; fewer, when the epoch before ended
 // because a connection was lost and nobody has died since.
@@ -34,7 +32,8 @@ Duration Coordinator::DelayBeforeEpoch(const std::vector<MemberId>& members) {
   if (settled || members != proposed_) proposals_ = 0;
   proposed_ = members;
   if (++proposals_ <= kFreeProposals) return Duration::zero();
-  return Doubled(kProposalDelayMin, proposals_ - kFreeProposals - 1, kProposalDelayMax);
+  return Doubled(options_.proposal_delay_min, proposals_ - kFreeProposals - 1,
+                 options_.proposal_delay_max);
 }
 
 // What the members of the epoch that could not be linked say of each other.

@@ -254,7 +254,7 @@ void Coordinator::RepeatOutstanding() {
 
 // Once somebody finished, the others only have their last steps to end: they may do so in any
 // number.
-uint32_t Coordinator::MinMembers() const { return finished_.empty() ? options_.min_members : 1; }
+uint32_t Coordinator::MinMembers() const { return Finishing() ? 1 : options_.min_members; }
 
 std::vector<MemberId> Coordinator::Survivors() const {
   std::vector<MemberId> ids;
@@ -268,7 +268,7 @@ std::vector<MemberId> Coordinator::Survivors() const {
   add(current_);
   // Members of an epoch that was being formed; once somebody finished, newcomers have nothing left
   // to join.
-  if (next_.epoch > current_.epoch && finished_.empty()) add(next_);
+  if (next_.epoch > current_.epoch && !Finishing()) add(next_);
   return ids;
 }
 

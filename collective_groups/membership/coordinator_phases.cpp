@@ -186,7 +186,7 @@ void Coordinator::End(GroupPhase phase) {
 
 // True (and ended) if every member of the last view finished or is gone, and at least one finished.
 bool Coordinator::EndIfFinished() {
-  if (finished_.empty()) return false;
+  if (!Finishing()) return false;
   if (current_.epoch == 0) {  // The store has lost the group's record: its members still know.
     for (const auto& [id, peer] : peers_) {
       if (peer.report.epoch > 0 && !finished_.contains(id)) return false;

@@ -35,7 +35,8 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
   }
   if (answer.code == ErrorCode::kOk) {
     conflicts_ = 0;
-    stored_ = EpochRecord{options_.owner, options_.term, next_, next_seniority_, false};
+    stored_ =
+        EpochRecord{options_.owner, options_.term, next_, next_seniority_, false, Finishing()};
     const bool all_alive = std::all_of(
         next_.members.begin(), next_.members.end(),
         [&](const ViewMember& m) { return peers_.contains(m.id) && !finished_.contains(m.id); });
@@ -88,7 +89,8 @@ void Coordinator::Persist() {
   store_retry_at_ = Time::Never();
   waiting_for_ = "the store";
   out_.actions.emplace_back(PersistRecord{
-      ++request_, EpochRecord{options_.owner, options_.term, next_, next_seniority_, false},
+      ++request_,
+      EpochRecord{options_.owner, options_.term, next_, next_seniority_, false, Finishing()},
       stored_});
 }
 
@@ -100,7 +102,8 @@ void Coordinator::PersistEnd() {
   store_retry_at_ = Time::Never();
   waiting_for_ = "the store";
   out_.actions.emplace_back(PersistRecord{
-      ++request_, EpochRecord{options_.owner, options_.term, current_, next_seniority_, true},
+      ++request_,
+      EpochRecord{options_.owner, options_.term, current_, next_seniority_, true, Finishing()},
       stored_});
 }
 

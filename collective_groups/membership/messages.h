@@ -140,10 +140,10 @@ struct EpochRecord {
   View view;
   uint64_t next_seniority = 1;
   bool ended = false;
-
+  bool finishing = false;  // A member had finished, of this view or of one before.
   template <class A>
   void Fields(A& a) {
-    a(owner, term, view, next_seniority, ended);
+    a(owner, term, view, next_seniority, ended, finishing);
   }
 };
 

@@ -385,6 +385,17 @@ TEST_F(CoordinatorTest, ARestartDoesNotWaitForWhoIsKnownToBeDead) {
   EXPECT_EQ(request.record.view.epoch, view.epoch + 1);  // GM-1
 }
 
+// Of an epoch that is over; nobody is started in place of those that have died since.
+TEST_F(CoordinatorTest, ARestartKnowsThatAMemberHadFinished) {
+  const View view = FormActive(2, 2);
+  Start(2, 2, EpochRecord{"old", 4, view, 3, false, true});
+  Feed(MemberDied{Id(1), "killed"});
+  Say(0);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0"));
+  EXPECT_TRUE(request.record.finishing);
+}
+
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});
