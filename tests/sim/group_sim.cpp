@@ -99,12 +99,16 @@ void World::Sync(SimMember& member, const View& view) {
 constexpr double kCutDice = 0.82;
 constexpr double kHangDice = 0.87;  // Chaos below these does something else, or lets one hang.
 constexpr double kMismatchDice = 0.93;
+constexpr double kBreakDice = 0.97;
+constexpr double kReturnDice = 0.995;
 
 void World::Fence(const MemberId& id) {
   fenced_ = Now();
   SimMember* member = Find(id);
   if (member == nullptr || Uniform() < 0.3)
     return;  // Sometimes the node is out of reach and the member lives on.
+  // Who has returned says so until the run is over.
+  if (member->returned_at() != Time::Never()) return;
   member->Kill();
 }
 
@@ -212,16 +216,30 @@ void World::CutRoute() {
   ++result_.cuts;
   const bool both = Uniform() < 0.6;
   cut_is_silent_ = Uniform() < 0.4;
-  cut_.emplace("host0", "host1");
-  if (both) cut_.emplace("host1", "host0");
+  const int from = static_cast<int>(Uniform() * options_.hosts);
+  const int to = (from + 1 + static_cast<int>(Uniform() * (options_.hosts - 1))) % options_.hosts;
+  const std::string one = "host" + std::to_string(from);
+  const std::string other = "host" + std::to_string(to);
+  cut_.emplace(one, other);
+  if (both) cut_.emplace(other, one);
   for (auto& [id, member] : members_) {
     member->Later(kTcpSilence, [m = member.get()] { m->NoticeCut(); });
   }
   // A single host can go on by itself; where more are needed the cut must end.
-  cut_for_ever_ |= options_.min_members == 1 && Uniform() < 0.5;
+  cut_for_ever_ |= options_.only_cut || (options_.min_members == 1 && Uniform() < 0.5);
   loop().CallAfter(Between(milliseconds(50), seconds(1)), [this] {
     if (!cut_for_ever_) cut_.clear();
   });
+}
+
+void World::CutOnceActive() {
+  const Coordinator& core = heads_.back()->core();
+  const bool all =
+      core.phase() == GroupPhase::kActive && core.view().members.size() == members_.size() &&
+      std::ranges::all_of(members_, [](const auto& entry) { return entry.second->synced(); });
+  if (!all) return (void)loop().CallAfter(milliseconds(1), [this] { CutOnceActive(); });
+  whole_ = core.view();
+  CutRoute();
 }
 
 // What a store can do to those who trust it: lose a record, the count of terms, or both, or go back
@@ -239,14 +257,27 @@ void World::HarmStore() {
   }
 }
 
-// A user's thread that hangs or calls something else than the others do.
+bool World::AnyHangs() const {
+  return std::ranges::any_of(members_, [](const auto& entry) {
+    return entry.second->usable() && entry.second->hung_since() != Time::Never();
+  });
+}
+
+// A user's thread that hangs, calls something else than the others do, or returns before them; or a
+// device that fails for a while.
 void World::DisturbOne(double dice) {
   for (auto& [id, member] : members_) {
     if (!member->usable() || !member->in_epoch() || Uniform() > 0.4) continue;
     if (dice < kMismatchDice) {
       member->HangNext(Uniform() < 0.5);
-    } else {
+    } else if (dice < kBreakDice) {
       member->MismatchNext();
+    } else if (dice < kReturnDice) {
+      const Time until = Now() + Between(milliseconds(100), seconds(2));
+      calm_ = std::max(calm_, until);
+      member->BreakUntil(until);
+    } else {
+      member->ReturnNext();
     }
     return;
   }
@@ -265,8 +296,13 @@ void World::Heal() {
   if (!heads_.back()->running()) RestartHead();
   // With nothing else going on, what a user's thread does wrong must still be dealt with.
   if (Uniform() < 0.5) {
-    loop().CallAfter(Between(milliseconds(1), milliseconds(300)),
-                     [this] { DisturbOne(Uniform() < 0.8 ? kHangDice : kMismatchDice); });
+    loop().CallAfter(Between(milliseconds(1), milliseconds(300)), [this] {
+      const double dice = Uniform();
+      DisturbOne(dice < 0.35   ? kHangDice
+                 : dice < 0.65 ? kMismatchDice
+                 : dice < 0.8  ? kBreakDice
+                               : kReturnDice);
+    });
   }
   Replenish();
 }
@@ -291,8 +327,10 @@ bool World::Converged() {
 }
 
 SimResult World::Run() {
-  network_.SetFaults({Uniform() * 0.15, Uniform() * 0.1, microseconds(20),
-                      microseconds(20 + static_cast<int>(Uniform() * 800))});
+  if (!options_.only_cut) {
+    network_.SetFaults({Uniform() * 0.15, Uniform() * 0.1, microseconds(20),
+                        microseconds(20 + static_cast<int>(Uniform() * 800))});
+  }
   head_transport_ = network_.MakeTransport(kHead);
   head_transport_->SetHandler([this](const std::string&, const std::string& frame) {
     const Result<Report> report = wire::Decode<Report>(kReportFrame, frame);
@@ -301,11 +339,15 @@ SimResult World::Run() {
   });
   RestartHead();
   for (int i = 0; i < options_.members; ++i) AddMember();
-  loop().CallAfter(milliseconds(20), [this] { Chaos(); });
-  const Time chaos_end = Now() + options_.chaos;
-  while (result_.ok && network_.Step(chaos_end)) {
+  if (options_.only_cut) {
+    loop().CallAfter(milliseconds(1), [this] { CutOnceActive(); });
+  } else {
+    loop().CallAfter(milliseconds(20), [this] { Chaos(); });
+    const Time chaos_end = Now() + options_.chaos;
+    while (result_.ok && network_.Step(chaos_end)) {
+    }
+    Heal();
   }
-  Heal();
   const Time limit = Now() + options_.settle;
   while (result_.ok && !Converged()) {
     if (!network_.Step(limit)) {
@@ -322,6 +364,7 @@ SimResult World::Run() {
            heads_.back()->core().waiting_for() + ";" + who);
     }
   }
+  if (options_.only_cut && result_.ok) CheckSides();
   result_.event_hash = network_.event_hash();
   return result_;
 }

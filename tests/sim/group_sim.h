@@ -2,7 +2,7 @@
 // and training loops are virtual; Coordinator, Member and SampleLedger are the production objects.
 // One seed, one run.
 //
-// Whenever something changes, the invariants GM-1..GM-11 are checked. A Sabotage breaks one thing
+// Whenever something changes, the invariants GM-1..GM-14 are checked. A Sabotage breaks one thing
 // on purpose; the tests require that the checkers notice (a checker that never fires proves
 // nothing).
 #pragma once
@@ -33,7 +33,9 @@ enum class Sabotage {
   kSwapProgress,      // GM-10: who waits is taken for who does not.
   kHideSignatures,    // GM-11: reports do not tell what is called.
   kForgetVerdict,     // GM-11: a verdict is told once, to half of the members.
+  kWaitForReturned,   // GM-10: who waits for a member that has returned goes on waiting.
   kHideUnreachable,   // GM-13: a peer that cannot be connected is taken for one that can.
+  kRetryAtOnce,       // GM-13: the same members try again without a delay.
   kStrangerFinishes,  // GM-14: one that was sent away counts as a member that has finished.
 };
 
@@ -41,6 +43,8 @@ struct SimOptions {
   uint64_t seed = 1;
   int members = 4;
   int min_members = 2;
+  int hosts = 2;
+  bool only_cut = false;  // A route is cut for ever while all train, and nothing else goes wrong.
   Duration chaos = milliseconds(1500);
   Duration settle = seconds(20);  // GM-5's bound after the last fault.
   Sabotage sabotage = Sabotage::kNone;
@@ -59,6 +63,8 @@ struct SimResult {
   int cuts = 0;        // Routes between members that were cut,
   int left_out = 0;    // and members that were left out of an epoch for it.
   int store_losses = 0;
+  int returns = 0;  // Members whose function returned before the data were used up.
+  int busiest = 0;  // Epochs stored within a second.
 };
 
 [[nodiscard]] SimResult RunGroupSimulation(const SimOptions& options);

@@ -66,10 +66,40 @@ void World::ForgetEpochs(Epoch from) {
 
 void World::CheckStored(const EpochRecord& record) {
   if (record.ended && !any_finished_) Fail("GM-14: the group ended, but no member has finished");
-  if (healed_ == Time::Never()) return;
   stored_at_.push_back(Now());
-  while (Now() - stored_at_.front() > seconds(1)) stored_at_.pop_front();
-  if (stored_at_.size() > kEpochsPerSecondMax) Fail("GM-13: too many epochs in a second");
+  const Time first = Now() - seconds(1);
+  while (stored_at_.front() < first) stored_at_.pop_front();
+  const auto all = static_cast<int>(stored_at_.size());
+  const auto since_healed =
+      std::ranges::count_if(stored_at_, [this](Time at) { return at >= healed_; });
+  result_.busiest = std::max(result_.busiest, all);
+  if (since_healed > kEpochsPerSecondMax || all > kEpochsPerSecondFaults)
+    Fail("GM-13: " + std::to_string(all) + " epochs in a second");
+}
+
+// Of the hosts between which the route was cut, the one with more members goes on, of equals the
+// one without the youngest; whoever reaches both stays.
+void World::CheckSides() {
+  if (whole_.members.empty()) return Fail("GM-13: no route was cut");
+  const std::string one = cut_.begin()->first;
+  const std::string other = cut_.begin()->second;
+  std::map<std::string, int> sizes;
+  std::string youngest;
+  for (const ViewMember& m : whole_.members) {
+    ++sizes[m.host];
+    if (m.host == one || m.host == other) youngest = m.host;
+  }
+  std::string left_out = sizes[one] < sizes[other] ? one : other;
+  if (sizes[one] == sizes[other]) left_out = youngest;
+  const View& now = heads_.back()->core().view();
+  for (const ViewMember& m : whole_.members) {
+    const bool stays = m.host != left_out;
+    if ((RankOf(now, m.id) >= 0) == stays) continue;
+    return Fail("GM-13: " + m.id.ToString() + " on " + m.host +
+                (stays ? " was left out" : " went on") + " though there are " +
+                std::to_string(sizes[one]) + " on " + one + " and " + std::to_string(sizes[other]) +
+                " on " + other);
+  }
 }
 
 void World::CheckSent(const Command& command) {
@@ -131,7 +161,8 @@ void World::CheckNoticed() {
   for (const auto& [id, member] : members_) {
     if (!member->usable() || !member->in_epoch()) continue;
     const auto overdue = [&](Time since) {
-      return since != Time::Never() && Now() - std::max({since, healed_, fenced_}) > kStallSlack;
+      const Time settled = std::max({healed_, fenced_, calm_});
+      return since != Time::Never() && Now() - std::max(since, settled) > kStallSlack;
     };
     const auto list = lists_.find(member->epoch());
     const bool awaited = list != lists_.end() && list->second.size() > 1;
@@ -140,6 +171,21 @@ void World::CheckNoticed() {
     const auto mismatch = mismatched_.find(member->epoch());
     if (mismatch != mismatched_.end() && overdue(mismatch->second))
       Fail("GM-11: collectives that do not match were not noticed");
+    if (list != lists_.end()) CheckReturned(*member, list->second);
+  }
+}
+
+// Who waits in a collective for a member whose function has returned goes on without it.
+void World::CheckReturned(const SimMember& member, const std::vector<MemberId>& view) {
+  if (member.waits_since() == Time::Never()) return;
+  for (const MemberId& id : view) {
+    const SimMember* other = Find(id);
+    if (other == nullptr || other->returned_at() == Time::Never()) continue;
+    const Time since =
+        std::max({member.waits_since(), other->returned_at(), healed_, fenced_, calm_});
+    if (Now() - since > kReturnSlack)
+      Fail("GM-10: " + member.id().ToString() + " waits for " + id.ToString() +
+           ", which has returned");
   }
 }
 

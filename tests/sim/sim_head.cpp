@@ -25,6 +25,8 @@ CoordinatorOptions OptionsFor(World& world, const std::string& owner) {
   o.frozen_after = kFrozenAfter;
   o.absence_max = seconds(1);
   o.recover_grace = milliseconds(500);
+  if (world.Sabotaged(Sabotage::kRetryAtOnce)) o.proposal_delay_min = Duration::zero();
+  if (world.Sabotaged(Sabotage::kWaitForReturned)) o.finish_grace = seconds(1000);
   o.stall_report_after = kStallReport;
   o.stall_remove_after = kStallRemove;
   return o;

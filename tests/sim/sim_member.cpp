@@ -12,10 +12,14 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL;
 }
 
+std::string HostOf(const SimOptions& options, const MemberId& id) {
+  return "host" + std::to_string(id.incarnation % static_cast<uint64_t>(options.hosts));
+}
+
 // On hosts of their own memory, on one host, or on hosts without.
-std::string MemoryOf(uint64_t seed, const MemberId& id) {
-  if (seed % 3 == 0) return "";
-  return seed % 3 == 1 ? "memory" : "memory " + std::to_string(id.incarnation % 2);
+std::string MemoryOf(const SimOptions& options, const MemberId& id) {
+  if (options.seed % 3 == 0) return "";
+  return options.seed % 3 == 1 ? "memory" : "memory of " + HostOf(options, id);
 }
 
 }  // namespace
@@ -24,7 +28,7 @@ SimMember::SimMember(World* world, const MemberId& id, bool carries)
     : world_(world),
       id_(id),
       transport_(world->network_.MakeTransport(id.ToString())),
-      core_(MemberOptions{id, host(), MemoryOf(world->options_.seed, id)}, world->Now()),
+      core_(MemberOptions{id, host(), memory()}, world->Now()),
       carries_(carries) {
   state_.hash = id.incarnation;  // Until it is told, everybody has another model.
   transport_->SetHandler(
@@ -188,7 +192,8 @@ void SimMember::ReturnLate() {
   speak(speak);
 }
 
-std::string SimMember::memory() const { return MemoryOf(world_->options_.seed, id_); }
+std::string SimMember::host() const { return HostOf(world_->options_, id_); }
+std::string SimMember::memory() const { return MemoryOf(world_->options_, id_); }
 
 bool SimMember::Reaches(const std::string& address) const {
   const std::optional<MemberId> peer = MemberId::Parse(address.substr(0, address.find('@')));
@@ -204,7 +209,7 @@ void SimMember::NoticeCut() {
 
 // What is cut short leaves half a message on a link, but not in memory.
 void SimMember::SpoilLinks() {
-  const std::string mine = MemoryOf(world_->options_.seed, id_);
+  const std::string mine = memory();
   std::erase_if(links_, [&](const std::string& peer) {
     const bool memory = !mine.empty() && peer.ends_with("@" + mine);
     return !memory || world_->Sabotaged(Sabotage::kTrustLinks);
@@ -212,7 +217,7 @@ void SimMember::SpoilLinks() {
 }
 
 std::string SimMember::Address(const MemberId& id) const {
-  return id.ToString() + "@" + MemoryOf(world_->options_.seed, id);
+  return id.ToString() + "@" + MemoryOf(world_->options_, id);
 }
 
 bool SimMember::LinkedTo(const MemberId& id) const {
@@ -230,6 +235,11 @@ void SimMember::StartEpoch(const View& view) {
   view_ = view;
   step_ = 0;
   world_->result_.epochs = std::max(world_->result_.epochs, view.epoch);
+  if (world_->Now() < breaks_until_) {
+    Later(world_->Between(microseconds(100), milliseconds(2)), [this, g = generation_] {
+      if (in_epoch_ && g == generation_) Feed(CommunicatorBroke{epoch_, "a device failed"});
+    });
+  }
   world_->Sync(*this, view);
 }
 
@@ -250,9 +260,15 @@ void SimMember::NextStep() {
   if (!in_epoch_) return;
   Later(world_->Between(microseconds(200), milliseconds(2)), [this, g = generation_] {
     if (!in_epoch_ || g != generation_) return;
+    if (return_next_ && !world_->AnyHangs()) {
+      returned_at_ = world_->Now();
+      ++world_->result_.returns;
+      return Return();
+    }
     if (hang_next_ == 0) return EnterStep();
     // Whom nobody waits for may hang for ever.
-    const bool for_ever = hang_next_ == 2 && view_.members.size() > 1;
+    const bool others = view_.members.size() > 1 && !world_->any_finished_;
+    const bool for_ever = hang_next_ == 2 && others;
     hang_next_ = 0;
     hung_since_ = world_->Now();
     if (for_ever) return;
@@ -262,6 +278,13 @@ void SimMember::NextStep() {
       core_.state() == MemberState::kActive ? EnterStep() : Unwind();
     });
   });
+}
+
+void SimMember::Return() {
+  finished_ = true;
+  in_epoch_ = false;
+  world_->any_finished_ = true;
+  Feed(UserFinished{});
 }
 
 void SimMember::EnterStep() {
@@ -277,6 +300,7 @@ void SimMember::EnterStep() {
   const uint64_t signature = mismatch_next_ ? 2 : 1;
   mismatch_next_ = false;
   ++step_;
+  step_since_ = world_->Now();
   Feed(OperationBegan{epoch_, {step_, signature, "step"}});
   world_->EnterStep(*this, epoch_, view_, {step_, signature, share_});
 }
@@ -288,13 +312,7 @@ void SimMember::CompleteStep(Epoch epoch, uint64_t step,
     return world_->Fail("GM-4: a collective completed across epochs");
   in_step_ = false;
   Feed(OperationEnded{epoch, step});
-  if (state_.ledger.remaining() == 0) {  // That was the barrier after the last step.
-    finished_ = true;
-    in_epoch_ = false;
-    world_->any_finished_ = true;
-    Feed(UserFinished{});
-    return;
-  }
+  if (state_.ledger.remaining() == 0) return Return();  // That was the barrier after the last step.
   for (const auto& share : shares) {
     for (const auto& [begin, end] : share) {
       for (uint64_t i = begin; i < end; ++i) ++state_.counts[i];

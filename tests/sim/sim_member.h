@@ -24,12 +24,20 @@ class SimMember {
   // Its thread stops before the next collective, for ever or for a while.
   void HangNext(bool for_ever) { hang_next_ = for_ever ? 2 : 1; }
   void MismatchNext() { mismatch_next_ = true; }
+  // Its function returns before the next collective, which the others wait in for it.
+  void ReturnNext() { return_next_ = true; }
+  // Until then its communicator breaks in every epoch, soon after the beginning.
+  void BreakUntil(Time until) { breaks_until_ = until; }
   [[nodiscard]] bool alive() const { return alive_; }
   [[nodiscard]] bool paused() const { return paused_; }
   [[nodiscard]] bool finished() const { return finished_; }
   [[nodiscard]] bool expelled() const { return expelled_; }
   [[nodiscard]] bool usable() const { return alive_ && !finished_ && !expelled_; }
   [[nodiscard]] Time hung_since() const { return hung_since_; }  // Never: it does not hang.
+  // Never: it is in no collective.
+  [[nodiscard]] Time waits_since() const { return in_step_ ? step_since_ : Time::Never(); }
+  // Never: its function has not returned early.
+  [[nodiscard]] Time returned_at() const { return returned_at_; }
   [[nodiscard]] const Member& core() const { return core_; }
   [[nodiscard]] const MemberId& id() const { return id_; }
   [[nodiscard]] bool in_epoch() const { return in_epoch_; }
@@ -38,7 +46,7 @@ class SimMember {
   [[nodiscard]] Epoch last_activated() const { return last_activated_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
   [[nodiscard]] bool carries() const { return carries_ && last_activated_ == 0; }
-  [[nodiscard]] std::string host() const { return "host" + std::to_string(id_.incarnation % 2); }
+  [[nodiscard]] std::string host() const;
   [[nodiscard]] std::string memory() const;
   void NoticeCut();  // The kernel gives up connections to hosts that cannot be reached.
   [[nodiscard]] bool LinkedTo(
@@ -57,6 +65,7 @@ class SimMember {
   void ArmTimer();
   void StartEpoch(const View& view);
   void NextStep();
+  void Return();
   void EnterStep();
   void SpoilLinks();
   [[nodiscard]] std::string Address(const MemberId& id) const;
@@ -91,7 +100,11 @@ class SimMember {
   uint64_t generation_ = 0;  // Invalidates late completions after an unwind.
   int hang_next_ = 0;        // 1: for a while, 2: for ever.
   bool mismatch_next_ = false;
+  bool return_next_ = false;
+  Time breaks_until_{};
   Time hung_since_ = Time::Never();
+  Time step_since_{};
+  Time returned_at_ = Time::Never();
 };
 
 }  // namespace troupe::groups::sim

@@ -28,8 +28,10 @@ inline constexpr Duration kStallRemove = milliseconds(1500);
 inline constexpr Duration kFrozenAfter = milliseconds(700);
 inline constexpr Duration kTcpSilence = milliseconds(300);  // Then a cut route breaks connections.
 inline constexpr Duration kConnectLimit = milliseconds(200);
-inline constexpr int kEpochsPerSecondMax = 25;       // Once only lasting faults are left.
-inline constexpr Duration kStallSlack = seconds(6);  // With no other fault, all is noticed by then.
+inline constexpr int kEpochsPerSecondMax = 25;       // Once only lasting faults are left,
+inline constexpr int kEpochsPerSecondFaults = 40;    // and before.
+inline constexpr Duration kStallSlack = seconds(6);  // With no other fault, all is noticed by then,
+inline constexpr Duration kReturnSlack = seconds(2);  // or that a member has returned.
 
 class SimMember;
 class SimHead;
@@ -86,6 +88,7 @@ class World {
   void LeaveSteps(const MemberId& id, Epoch epoch) { entered_[epoch].erase(id); }
   void Sync(SimMember& member, const View& view);
   [[nodiscard]] SimMember* Find(const MemberId& id) const;
+  [[nodiscard]] bool AnyHangs() const;
   // The head, if it is the only one that runs.
   [[nodiscard]] SimHead* OnlyHead() const;
 
@@ -97,9 +100,11 @@ class World {
   void CheckLedger(const SimMember& member);
   void CheckStall(const View& view, const std::vector<int>& missing);
   void CheckVerdict(Epoch epoch);
-  void CheckNoticed();            // That no fault of a member lasts for ever.
+  void CheckNoticed();  // That no fault of a member lasts for ever.
+  void CheckReturned(const SimMember& member, const std::vector<MemberId>& view);
   void ForgetEpochs(Epoch from);  // Their numbers are used again.
   void CheckStored(const EpochRecord& record);
+  void CheckSides();  // Who has gone on after a cut.
 
   const SimOptions options_;
   LoopbackNetwork network_;
@@ -117,6 +122,7 @@ class World {
   int next_term_ = 1;
   bool any_finished_ = false;
   bool cut_is_silent_ = false;  // The kernel does not notice: only the missing bytes tell.
+  Time calm_{};                 // Then no communicator breaks any more by itself.
 
  private:
   struct Newest {
@@ -131,6 +137,7 @@ class World {
   void AddMember();
   void KillOne();
   void CutRoute();
+  void CutOnceActive();
   void HarmStore();
   void RestartHead();
   void Heal();
@@ -143,7 +150,8 @@ class World {
   std::map<std::pair<Epoch, MemberId>, SimState> synced_;  // What the source of an epoch sends.
   std::set<std::pair<std::string, std::string>> cut_;      // Hosts, from and to.
   bool cut_for_ever_ = false;
-  std::deque<Time> stored_at_;  // Of the last second, after the last fault.
+  View whole_;                  // The view that was cut in two.
+  std::deque<Time> stored_at_;  // Of the last second.
   bool chaos_ = true;
   Time healed_ = Time::Never();
   Time fenced_{};  // Last: a coordinator that was deposed may still do so, which is a fault too.
