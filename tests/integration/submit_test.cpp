@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemons/driver_client.h"
+#include "daemons/client/driver_client.h"
 #include "tests/integration/cluster.h"
 
 namespace troupe::testing {
