@@ -25,7 +25,8 @@ def flooded(folder: str, flood: bool) -> list[float]:
         while not enough:
             if flood and hvd.rank() == 1 and not Path(folder, "flooding").exists():
                 subprocess.Popen(["yes", "x" * 60])
-                Path(folder, "flooding").touch()
+                Path(folder, "draft").write_text(str(os.getpid()))
+                Path(folder, "draft").rename(Path(folder, "flooding"))
             told = hvd.allgather_object((hvd.rank(), Path(folder, "enough").exists()))
             assert [rank for rank, _ in told] == list(range(hvd.size()))
             enough = any(seen for _, seen in told)  # All end with the same step.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from processes import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 MOST_BYTES = 100 << 20
+MOST_RECOVERY_S = 0.2  # If it takes less, twice as much is no news.
 
 
 @pytest.fixture
@@ -67,52 +69,65 @@ def executor(cluster: LocalCluster, workers: int, least: int = 1, **options: Any
                            **options)
 
 
-def recovery_s(cluster: LocalCluster, folder: Path, flood: bool) -> float:
-    """From the death of a member to the next step of the others."""
-    folder.mkdir()
-    with executor(cluster, 3, 1, preload=["torch", "troupe.torch"]) as made:
-        run = made.submit(flooded, (str(folder), flood))
-        until(lambda: any(len(one["members"]) == 3 for one in run.epochs()), True, 90)
-        epochs = len(run.epochs())
+class Training:
+    """Of three workers, of which one is killed again and again."""
+
+    def __init__(self, made: Any, folder: Path, flood: bool) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.run = made.submit(flooded, (str(folder), flood))
+        self.killed: set[int] = set()
+        self.noisy = 0
         if flood:
-            until(lambda: (folder / "flooding").exists(), True)
-            time.sleep(1.0)  # The flood is to be under way; nothing depends on how far.
-        pids = [member["pid"] for member in run.epochs()[-1]["members"]]
+            until(lambda: (folder / "flooding").exists(), True, 90)
+            self.noisy = int((folder / "flooding").read_text())
 
-        def steps() -> list[float]:
-            path = folder / f"steps-{pids[2]}"
-            return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def _three(self) -> bool:
+        epochs = self.run.epochs()
+        members = epochs[-1]["members"] if epochs else []
+        return len(members) == 3 and not self.killed & {member["pid"] for member in members}
 
-        until(lambda: len(steps()) > 20, True)
+    def _steps(self, pid: int) -> list[float]:
+        path = self.folder / f"steps-{pid}"
+        return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def recovery_s(self) -> float:
+        """How long the death of a member holds up another; neither is the one that prints."""
+        until(self._three, True, 90)
+        quiet = [member["pid"] for member in self.run.epochs()[-1]["members"]
+                 if member["pid"] != self.noisy]
+        victim, survivor = quiet[0], quiet[-1]
+        begun = len(self._steps(survivor))
+        until(lambda: len(self._steps(survivor)) > begun + 20, True)
+        self.killed.add(victim)
         killed_at = time.monotonic()
-        os.kill(pids[0], signal.SIGKILL)
-        until(lambda: len(run.epochs()) > epochs, True)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: sum(one > killed_at for one in self._steps(survivor)) >= 50, True)
+        known = self._steps(survivor)
+        return max(b - a for a, b in zip(known, known[1:], strict=False) if b > killed_at)
 
-        def next_step() -> float:
-            known = steps()
-            if len(known) < 2 or sum(one > killed_at for one in known) < 50:
-                return 0.0
-            return max(b - a for a, b in zip(known, known[1:]) if b > killed_at)
-
-        until(lambda: next_step() > 0, True)
-        took = next_step()
+    def end(self) -> None:
         begun = time.monotonic()
-        assert run.status()["state"] == "running"
+        assert self.run.status()["state"] == "running"
         assert time.monotonic() - begun < 2.0
-        (folder / "enough").touch()
-        run.result(60)
-    return took
+        (self.folder / "enough").touch()
+        self.run.result(60)
 
 
 def test_a_member_that_prints_without_end_does_not_slow_a_recovery(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    without = recovery_s(cluster, tmp_path / "quiet", False)
-    with Watch(cluster, "head", "node0") as watch:
-        under = recovery_s(cluster, tmp_path / "loud", True)
-    print(f"recovery {without:.3f} s without, {under:.3f} s under the flood")
+    took: dict[bool, list[float]] = {False: [], True: []}
+    with executor(cluster, 3, 1, preload=["torch", "troupe.torch"]) as made, \
+            Watch(cluster, "head", "node0") as watch:
+        for flood in (False, True, False, True):  # What slows this machine slows both.
+            training = Training(made, tmp_path / f"{len(took[flood])}-{flood}", flood)
+            took[flood] += [training.recovery_s() for _ in range(3)]
+            training.end()
+    print(f"recovery took {took[False]} s without, {took[True]} s under the flood")
     watch.check()
-    assert under < max(2 * without, 1.0)
+    without, under = (statistics.median(took[flood]) for flood in (False, True))
+    assert under < max(2 * without, MOST_RECOVERY_S), took
 
 
 def test_a_rank_that_prints_200_megabytes(cluster: LocalCluster) -> None:
