@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,9 @@ def die_once(folder: str, how: str) -> int:
     print("last words", file=sys.stderr, flush=True)
     if how == "crash":
         ctypes.string_at(0)
-    os._exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(255 if how == "exit 255" else 3)
 
 
 def one_too_many(folder: str) -> int:
