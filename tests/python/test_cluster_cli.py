@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,3 +178,29 @@ def test_which_cluster_a_record_is_of(tmp_path: Path) -> None:
     assert not record.serves("127.0.0.1:7000", str(other))
     assert not record.serves("127.0.0.1:7001", str(key))
     assert not record.serves("192.0.2.7:7000", str(key))
+
+
+def test_the_dead_are_not_counted_as_working() -> None:
+    def run(*states: str) -> dict[str, Any]:
+        return {"workers": [{"state": state} for state in states]}
+
+    assert cluster_cli.working(run("active", "starting", "draining", "finished")) == 4
+    assert cluster_cli.working(run("active", "active", "active", "dead")) == 3
+    assert cluster_cli.working(run("active", "drained", "dead")) == 1
+
+
+def test_status_says_how_many_work_and_which_nodes_are_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = {"resources": {"CPU": 2.0}, "used": {}}
+    run = {"name": "fit", "state": "running", "target": 4, "epoch": 7, "job": "j1",
+           "detached": False,
+           "workers": [{"state": state} for state in ("active", "active", "active", "dead")]}
+    state = {"nodes": [{"id": "a", "state": "alive", **node}, {"id": "b", "state": "dead", **node}],
+             "actors": [], "groups": [run], "waiting": []}
+    monkeypatch.setattr(cluster_cli, "ask", lambda address, key_file: state)
+    monkeypatch.setattr(_host_records, "private_clusters", lambda: [])
+    cluster_cli._status(argparse.Namespace(address="127.0.0.1:1", key_file="k", output="table"))
+    out = capsys.readouterr().out
+    assert "1 of 2 nodes up" in out and "run fit: running, 3 of 4 workers" in out
+    assert "4 of 4" not in out
