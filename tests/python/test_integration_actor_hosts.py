@@ -28,7 +28,7 @@ from actor_host_cases import (
     Witness,
     read,
 )
-from conftest import PYAPI
+from conftest import PYAPI, need_hosts
 from daemons import state, states
 from hosts import Hosts, missing
 from processes import until
@@ -43,9 +43,7 @@ CPUS = 8.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Three hosts, with this process as a driver outside of them."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
+    need_hosts(missing())
     folder = tmp_path_factory.mktemp("hosts")
     with Hosts(folder, Path(find_bin_dir()), count=3, cpus=CPUS) as made:
         troupe.init(address=made.address, key_file=str(made.key_file))
@@ -141,9 +139,7 @@ def run_driver(code: str) -> str:
 
 def test_a_slow_and_lossy_link_neither_loses_nor_doubles_calls(hosts: Hosts) -> None:
     numpy = pytest.importorskip("numpy")
-    reason = lossy_link.missing()
-    if reason:
-        pytest.skip(reason)
+    need_hosts(lossy_link.missing())
     sequence = Sequence.options(node="host1").remote()
     inside = Sequence.options(node="host0").remote()
     source = Source.options(node="host1").remote()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import need_hosts
 from hosts import missing
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.venv_only,
@@ -18,9 +19,7 @@ MINUTES_EACH = 1.0
 
 @pytest.mark.parametrize("seed", [1, 2])  # odd: with sums of their own; even: replayed gradients
 def test_a_minute_of_faults(seed: int) -> None:
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
+    need_hosts(missing())
     done = subprocess.run(
         [sys.executable, str(CHAOS), "--seed", str(seed), "--minutes", str(MINUTES_EACH)],
         capture_output=True, text=True, timeout=400)

@@ -13,6 +13,7 @@ import troupe
 from troupe._cluster import find_bin_dir
 
 from collective_cases import KINDS, run_cases
+from conftest import need_hosts
 from hosts import Hosts, missing
 from test_integration_elastic import check, train
 
@@ -21,9 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
+    need_hosts(missing())
     bin_dir = Path(find_bin_dir())
     with Hosts(tmp_path_factory.mktemp("hosts"), bin_dir, count=2, cpus=8) as made:
         yield made

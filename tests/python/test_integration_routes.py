@@ -14,6 +14,7 @@ import pytest
 import troupe
 from troupe._cluster import find_bin_dir
 
+from conftest import need_hosts
 from hosts import Hosts, missing
 from test_integration_elastic import check, train
 
@@ -24,9 +25,7 @@ BOTH, ONE_WAY = [(0, 1), (1, 0)], [(1, 0)]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
+    need_hosts(missing())
     with Hosts(tmp_path_factory.mktemp("routes"), Path(find_bin_dir()), count=2, cpus=1) as made:
         yield made
 
