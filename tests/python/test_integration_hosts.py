@@ -15,6 +15,7 @@ from troupe._cluster import find_bin_dir
 from collective_cases import KINDS, run_cases
 from conftest import need_hosts
 from hosts import Hosts, missing
+from processes import wait_gone
 from test_integration_elastic import check, train
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
@@ -106,6 +107,48 @@ def test_where_nobody_is_heard_nobody_is_put_aside(hosts: Hosts, tmp_path: Path,
         assert sizes == {4}
         if cut == "the head":
             assert len(handle.epochs()) == 1
+
+
+def test_a_host_that_only_the_head_cannot_hear_is_put_aside_and_returns(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """Its members are fenced when their lease is over, though the other host hears them."""
+    with hosts.executor(
+        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
+    ) as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
+        )
+        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
+        hosts.mute(1)
+        try:
+            wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
+            left = {member["host"] for member in handle.epochs()[-1]["members"]}
+            assert left == {"host0"}
+        finally:
+            hosts.unmute(1)
+        check(tmp_path, handle.result(120), 4)
+        assert alive(executor) == {"host0", "host1"}
+
+
+def test_workers_of_a_node_daemon_that_was_killed_are_replaced(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    with hosts.executor(
+        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
+    ) as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
+        )
+        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
+        members = handle.epochs()[-1]["members"]
+        lost = {member["pid"] for member in members if member["host"] == "host1"}
+        hosts.kill("node1")
+        hosts.start_node(1)
+        wait_for(handle, lambda epochs: epochs[-1]["size"] == 4 and not lost & {
+            member["pid"] for member in epochs[-1]["members"]})
+        assert not wait_gone([int(pid) for pid in lost], 10)
+        check(tmp_path, handle.result(120), 4)
 
 
 def test_of_two_nodes_of_one_name_the_later_one_stays(hosts: Hosts, tmp_path: Path) -> None:
