@@ -47,7 +47,7 @@ class Faults:
             self.kill_redis: 2, self.stop_redis: 2, self.wipe_store: 2,
             self.wipe_store_and_kill_head: 1, self.kill_node: 1, self.kill_joiner: 2,
             self.resize: 4, self.drain: 3, self.fill_disk: 1,
-            self.jump: 2,
+            self.jump: 2, self.jump_and_kill_node: 1,
         }
         self._faults = list(weights)
         self._weights = list(weights.values())
@@ -276,6 +276,17 @@ class Faults:
         self.clock.jump(jump_s)
         time.sleep(length)
         self.clock.jump(0)
+
+    def jump_and_kill_node(self) -> None:
+        """A node daemon starts anew at a time of day before its last start."""
+        jump_s = self.random.choice([one for one in JUMPS_S if one < 0])
+        self.say(f"the time of day jumps by {jump_s} s")
+        self.clock.jump(jump_s)
+        try:
+            self.kill_node()
+            time.sleep(self.random.uniform(0.5, 3))
+        finally:
+            self.clock.jump(0)
 
     # ---- what users ask for ----
 
