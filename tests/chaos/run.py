@@ -4,8 +4,8 @@
 
 Exact samples (in the books and, with odd seeds, in sums that the ranks reduce), identical
 parameters, no step done again that a survivor had committed, a new step within ``--pause-s``
-seconds of every fault, and nothing left behind. Needs root and network namespaces. The last line
-says what held; the exit status is 0 then.
+seconds of every fault, daemons that stay below 100 MB, and nothing left behind. Needs root and
+network namespaces. The last line says what held; the exit status is 0 then.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from processes import MARK, assert_nothing_left  # noqa: E402
 WORKERS = 4
 DISK = "size=192m"
 END_S = 180.0
+MOST_RSS_BYTES = 100 << 20  # Of the head and of a node, as docs/guarantees.md says.
 
 
 class ChaosHosts(Hosts):
@@ -95,19 +96,51 @@ def chaos(seed: int, seconds: float, pause_s: float, folder: Path) -> dict[str, 
             return books.steps
 
         faults = Faults(hosts, hosts.clock, run, seed, steps, say)
-        pauses = _Pauses(books, run, pause_s, say)
+        pauses, sizes = _Pauses(books, run, pause_s, say), Sizes()
         pauses.await_step("the start")
         rest = random.Random(seed + 1)
         while time.monotonic() - began < seconds:
             name = faults.one()
+            sizes.check(hosts, name)
             pauses.await_step(name)
+            sizes.check(hosts, name)
             time.sleep(rest.uniform(0.1, 2))
         say("the end is asked for")
         (journals / witness.STOP_FILE).touch()
         results = run.result(END_S)
         epochs = run.epochs()
     return {**_check(results, books, sums), "faults": faults.done, "epochs": epochs[-1]["epoch"],
-            "longest_pause_s": round(pauses.longest, 1)}
+            "longest_pause_s": round(pauses.longest, 1), "peak_rss_mib": sizes.peak >> 20}
+
+
+class Sizes:
+    """That head and nodes stay small, whatever happens to them."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    def check(self, hosts: Any, fault: str) -> None:
+        """Of the processes that run now, the greatest size since each began."""
+        for pid in daemon_pids(hosts):
+            size = peak_rss(pid)
+            self.peak = max(self.peak, size)
+            assert size < MOST_RSS_BYTES, f"process {pid} took {size >> 20} MiB after {fault}"
+
+
+def daemon_pids(hosts: Any) -> list[int]:
+    """Of the head and the node daemons; what they were started through has become them."""
+    return [process.pid for name, process in hosts.running.items()
+            if name != "redis" and process.poll() is None]
+
+
+def peak_rss(pid: int) -> int:
+    """In bytes, of the life of a process; 0 if it is gone."""
+    try:
+        status = Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return 0
+    sizes = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+    return max(sizes, default=0) << 10
 
 
 class _Pauses:
