@@ -198,8 +198,8 @@ Status SharedGroup::StillCurrent(const LocalTeam& team) const {
 }
 
 // A member's stage and signature of a chunk are read until all have left the operation that it was
-// of: who has put the chunk after it has. Only then may the chunk kStages later take its place. In a
-// row of all-reduces that is so by itself; a broadcast lets its root and the quick ones go ahead.
+// of: who has put the chunk after it has. Only then may the chunk kStages later take its place. In
+// a row of all-reduces that is so by itself; a broadcast lets its root and the quick ones go ahead.
 Status SharedGroup::WaitForPlace(const LocalTeam& team, uint64_t chunk, const char* what) {
   if (chunk < kStages) return Status::Ok();
   return WaitForAll(team, &SharedHeader::staged, chunk - kStages + 2, what);

@@ -11,9 +11,8 @@
 // own, even if who put them there, as a root does, has long gone on.
 //
 // The rule for reusing a stage: chunk g takes the place of chunk g-3. Before a member puts chunk g
-// it has seen everybody's chunk g-2 put, which each does after leaving g-3, whatever operations the
-// two are of; before it writes its part of g it has seen everybody's chunk g put, which each does
-// after copying g-3.
+// it has seen everybody's chunk g-2 put, which each does after leaving g-3, of whatever operation;
+// before it writes its part of g it has seen everybody's g put, which each does after copying g-3.
 // Thread: the collective lane; Abort from any thread.
 // Invariants: GM-4 (counters carry the epoch; a member that was left behind finds newer ones and
 // fails; at the end of an operation it looks once more).

@@ -1,8 +1,8 @@
 // Records that earlier releases have written: each release keeps a file of them, and every later
 // one reads it. A record of a new field, or one that comes from a later release, is read as well.
 //
-// records/<release>.txt: a line per record, its name, its type (0: it has none, and is any bytes) and
-// its bytes in hexadecimal digits.
+// records/<release>.txt: a line per record, its name, its type (0: it has none, and is any bytes)
+// and its bytes in hexadecimal digits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
