@@ -4,8 +4,8 @@
 1. A folder includes only the folders that the graph allows.
 2. `<folder>/internal/` is included from that folder, and from tests and benchmarks, only.
 3. A third-party header is included only by its adapter files, never by a public header.
-4. Project headers are named from the repository root, with quotes, and exist; public ones, of include/, as their users
-   name them: <troupe/...>.
+4. Project headers are named from the repository root, with quotes, and exist; public ones, of
+   include/, as their users name them: <troupe/...>.
 """
 
 from __future__ import annotations
