@@ -34,9 +34,10 @@ def included(path: Path) -> frozenset[Path]:
         if current in seen:
             continue
         seen.add(current)
-        for header in INCLUDE.findall(current.read_text()):
-            if (tree.ROOT / header).is_file():
-                waiting.append(tree.ROOT / header)
+        text = current.read_text()
+        named = [*INCLUDE.findall(text), *(f"include/{h}" for h in SYSTEM_INCLUDE.findall(text)
+                                           if h.startswith("troupe/"))]
+        waiting += [tree.ROOT / header for header in named if (tree.ROOT / header).is_file()]
     return frozenset(seen)
 
 

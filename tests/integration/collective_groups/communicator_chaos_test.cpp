@@ -137,6 +137,48 @@ TEST_P(ChaosTest, AnEpochMayEndAtAnyMomentOfAnyCollective) {
   }
 }
 
+// One collective after the other, of all kinds and sizes, without anything that keeps the ranks
+// together: who is ahead must not disturb who is behind, whatever follows on what.
+TEST_P(ChaosTest, CollectivesInARandomOrderAreExactWhoeverIsSlow) {
+  using Step = std::function<Status(Communicator&, int rank, size_t count, int root)>;
+  const auto any_root = [](Communicator& c, int rank, size_t count, int root) {
+    std::vector<float> data = rank == root ? Input(root, count) : std::vector<float>(count);
+    Status s = c.Broadcast(kUnnamed, data.data(), count * sizeof(float), root);
+    if (s.ok()) {
+      EXPECT_TRUE(data == Input(root, count));
+    }
+    return s;
+  };
+  const auto plain = [](const Collective& one) -> Step {
+    return [one](Communicator& c, int rank, size_t count, int) { return one(c, rank, count); };
+  };
+  const std::vector<Step> steps = {any_root,
+                                   any_root,
+                                   any_root,
+                                   any_root,
+                                   plain(AllReduceOnce),
+                                   plain(AllReduceOnce),
+                                   plain(ReduceScatterOnce),
+                                   plain(AllGatherOnce),
+                                   plain(BarrierOnce)};
+  // Threads that take turns on few cores make every message between hosts wait for a slice.
+  const int collectives = GetParam() == Kind::kMemory ? 150 : 40;
+  World world(GetParam(), kRanks);
+  world.OnAll([&](int rank, Communicator& c) {
+    std::mt19937 same(3);                                   // Alike on all ranks,
+    std::mt19937 own(static_cast<uint32_t>(rank) * 7 + 1);  // and of each one.
+    for (int i = 0; i < collectives; ++i) {
+      for (uint32_t turns = own() % 4 == 0 ? own() % 500 : 0; turns > 0; --turns)
+        std::this_thread::yield();
+      const Step& step = steps[same() % steps.size()];
+      const size_t count = same() % 2 == 0 ? 1 + same() % 50'000 : 1 + same() % 100;
+      const auto root = static_cast<int>(same() % kRanks);
+      const Status status = step(c, rank, count, root);
+      ASSERT_TRUE(status.ok()) << "collective " << i << ": " << status.error().message;
+    }
+  });
+}
+
 TEST_P(ChaosTest, MembersComeAndGoBetweenCollectives) {
   World world(GetParam(), 2);
   std::mt19937 random(11);
