@@ -107,7 +107,9 @@ void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
   const std::vector<std::string>& lines = exited.last_lines;
   metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
   Emit(job, WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
-  if (job.done() || death.event != "died" || death.worker.fenced) return;
+  if (job.done()) return;
+  // Nobody's fault that counts; but the others may have finished, and have waited for this word.
+  if (death.event != "died" || death.worker.fenced) return FinishIfDone(job);
   job.last_death = death.status.id + (death.status.host.empty() ? "" : " on " + death.status.host) +
                    " died: " + exited.how;
   if (!lines.empty()) job.last_death += "; it printed last:";

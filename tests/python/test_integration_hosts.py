@@ -109,26 +109,40 @@ def test_where_nobody_is_heard_nobody_is_put_aside(hosts: Hosts, tmp_path: Path,
             assert len(handle.epochs()) == 1
 
 
-def test_a_host_that_only_the_head_cannot_hear_is_put_aside_and_returns(
-    hosts: Hosts, tmp_path: Path
-) -> None:
-    """Its members are fenced when their lease is over, though the other host hears them."""
+def test_a_host_that_only_the_head_cannot_hear_at_the_end_is_not_waited_for(hosts: Hosts) -> None:
+    """All finish, but half of them cannot say so: the run ends with the results that are here."""
+    def fn() -> int:
+        import time
+
+        import torch
+
+        import troupe.torch as hvd
+
+        hvd.init()
+        state: Any = hvd.elastic.TorchState(torch.nn.Linear(2, 2), step=0)
+
+        @hvd.elastic.run
+        def loop(state: Any) -> None:
+            while state.step < 200:
+                hvd.allreduce(torch.ones(10), name="x")
+                time.sleep(0.005)
+                state.step += 1
+                state.commit()
+
+        loop(state)
+        return int(state.step)
+
     with hosts.executor(
         2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
     ) as executor:
-        handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
-        )
+        handle = executor.submit(fn)
         wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
         hosts.mute(1)
         try:
-            wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
-            left = {member["host"] for member in handle.epochs()[-1]["members"]}
-            assert left == {"host0"}
+            assert handle.wait(60), handle.status()
         finally:
             hosts.unmute(1)
-        check(tmp_path, handle.result(120), 4)
-        assert alive(executor) == {"host0", "host1"}
+        assert set(handle.result(10)) == {200}
 
 
 def test_workers_of_a_node_daemon_that_was_killed_are_replaced(
