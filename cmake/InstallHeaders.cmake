@@ -1,5 +1,5 @@
 # Copies include/troupe/*.h and what they include, directly or not, from ${troupe_source} to ${troupe_target}.
-# Included while installing. A header is written anew only if it has changed, so that nobody rebuilds for nothing.
+# Included while installing. A header is written only if it has changed, so that nobody rebuilds for nothing.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22)
 file(GLOB public RELATIVE ${troupe_source} ${troupe_source}/include/troupe/*.h)

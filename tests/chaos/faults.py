@@ -278,7 +278,7 @@ class Faults:
         self.clock.jump(0)
 
     def jump_and_kill_node(self) -> None:
-        """A node daemon starts anew at a time of day before its last start."""
+        """A node daemon is started again at a time of day before its last start."""
         jump_s = self.random.choice([one for one in JUMPS_S if one < 0])
         self.say(f"the time of day jumps by {jump_s} s")
         self.clock.jump(jump_s)
