@@ -63,6 +63,10 @@ struct PlacedActor {
   Time wake = Time::Never();  // Restarting: the end of the back-off. Starting: its limit.
   bool draining = false;      // Its next death is no failure.
   [[nodiscard]] bool dead() const { return life.state == ActorState::kDead; }
+  // It is not started again when its process ends.
+  [[nodiscard]] bool in_last_life() const {
+    return !dead() && !draining && spec.max_restarts >= 0 && life.restarts >= spec.max_restarts;
+  }
 };
 
 class Directory {

@@ -96,6 +96,7 @@ class CollectiveGroups {
                const std::string& reason);
   void Readmit(const std::string& name);
   [[nodiscard]] bool Has(const std::string& name) const { return groups_.contains(name); }
+  [[nodiscard]] bool HasMember(const std::string& actor) const { return of_actor_.contains(actor); }
   void OnTick(Time now);
   void RefreshKeys();
   [[nodiscard]] std::vector<actors::CollectiveStatus> List() const;

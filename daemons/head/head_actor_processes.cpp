@@ -15,8 +15,9 @@ using sched::LeaseRequest;
 
 namespace {
 
-constexpr Duration kEndGrace = seconds(3);   // From the word to leave to the order to kill.
-constexpr Duration kKillTime = seconds(1);   // Between two such orders.
+constexpr Duration kEndGrace = seconds(3);  // From the word to leave to the order to kill.
+constexpr Duration kKillTime = seconds(1);  // Between two such orders.
+constexpr Duration kCauseTime = milliseconds(500);
 constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
 
 }  // namespace
@@ -86,6 +87,37 @@ bool HeadActors::OnWorkerResult(const WorkerResult& result) {
 bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
   const auto it = processes_.find(exited.process);
   if (it == processes_.end()) return false;
+  if (!exited.reaped && AwaitsCause(it->second)) return true;
+  WorkerExited told = exited;
+  if (told.reaped) told.how = "ended: " + told.how;
+  TellEnded(told);
+  return true;
+}
+
+// A node knows that a process has ended before it knows how. Where nothing comes after this death
+// but the word to its callers, that word is to say how.
+bool HeadActors::AwaitsCause(Process& process) {
+  const actors::PlacedActor* actor = directory_.Find(process.actor);
+  const bool last =
+      actor != nullptr && actor->life.incarnation == process.incarnation && actor->in_last_life();
+  if (!last) return false;
+  if (callbacks_.grouped(process.actor)) return false;
+  if (process.cause_by == Time::Never()) process.cause_by = Now() + kCauseTime;
+  return Now() < process.cause_by;
+}
+
+void HeadActors::TellUnexplained() {
+  std::vector<std::string> late;
+  for (const auto& [name, process] : processes_) {
+    if (Now() >= process.cause_by) late.push_back(name);
+  }
+  for (const std::string& name : late) TellEnded({name, false, "ended", 0, {}});
+}
+
+void HeadActors::TellEnded(const WorkerExited& exited) {
+  const auto it = processes_.find(exited.process);
+  if (it == processes_.end()) return;
+  it->second.cause_by = Time::Never();
   const std::string its = "its process ";
   std::string how = exited.how.starts_with(its) ? exited.how : its + exited.how;
   const std::string tail =
@@ -104,7 +136,6 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
                   Error{ErrorCode::kPeerGone, Named(process.actor, process.node) + ": " + how},
                   false, actions);
   Do(actions);
-  return true;
 }
 
 bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
@@ -140,7 +171,7 @@ std::string HeadActors::Named(const std::string& id, const std::string& node) co
 }
 
 void HeadActors::Gone(const std::string& process, const std::string& how) {
-  (void)OnWorkerExited(WorkerExited{process, true, how, -1, {}});
+  TellEnded(WorkerExited{process, true, how, -1, {}});
 }
 
 // The order to start it never arrived: that is nobody's death.

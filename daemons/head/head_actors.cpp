@@ -327,6 +327,7 @@ void HeadActors::OnTick() {
   }
   for (const auto& [owner, why] : gone) OwnerGone(owner, why);
   Confirm(nullptr, 0);
+  TellUnexplained();
   for (const std::string& process : watch_.Forget(Now()))
     watch_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
   std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });

@@ -58,6 +58,8 @@ class HeadActors {
     std::function<void(const std::string& owner)> owner_gone;
     // Why an owner that was heard then, and is no actor, is given up; nothing if it is not.
     std::function<std::optional<std::string>(const std::string& owner, Time heard)> owner_lost;
+    // Whether somebody acts on its death at once, so that its cause must not be waited for.
+    std::function<bool(const std::string& actor)> grouped;
   };
 
   HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log);
@@ -128,7 +130,9 @@ class HeadActors {
     // Answers sent to its node when it was ordered; not yet: none is enough.
     uint64_t order = std::numeric_limits<uint64_t>::max();
     Time gone_by = Time::Never();  // It is to have ended by then.
-    std::string last_error;        // What it printed last.
+    // It has ended. Until then its node may say how, before anybody is told.
+    Time cause_by = Time::Never();
+    std::string last_error;  // What it printed last.
   };
 
   void Do(const actors::DirectoryActions& actions);
@@ -139,6 +143,9 @@ class HeadActors {
   void Keep(const std::string& actor, bool spec);
   void End(const std::string& process, const std::string& reason);
   void Gone(const std::string& process, const std::string& how);
+  void TellEnded(const WorkerExited& exited);
+  [[nodiscard]] bool AwaitsCause(Process& process);
+  void TellUnexplained();
   void OrderLost(const std::string& process);
   [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
   [[nodiscard]] actors::ActorLocation Where(const std::string& followed) const;

@@ -39,7 +39,11 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                  collective_groups_.OwnerGone(Now(), owner);
                  actor_groups_.OwnerGone(Now(), owner);
                },
-               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); }},
+               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
+               [this](const std::string& actor) {
+                 return collective_groups_.HasMember(actor) ||
+                        actor_groups_.groups().MemberOf(actor).has_value();
+               }},
               {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },

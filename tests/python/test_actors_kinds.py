@@ -299,7 +299,8 @@ def test_a_killed_process_leaves_no_buffers(tmp_path: Path) -> None:
 
 
 def test_an_actor_that_ends_takes_its_calls_with_it() -> None:
-    for end in ("exit", "signal", "kill"):
+    for end, cause in (("exit", "ended: exit code 3"), ("signal", "ended: signal SIGKILL"),
+                       ("kill", "killed")):
         actor = Counter.remote()
         pid = soon(actor.pid.remote())
         if end == "exit":
@@ -310,9 +311,9 @@ def test_an_actor_that_ends_takes_its_calls_with_it() -> None:
         else:
             troupe.kill(actor)
             ref = actor.add.remote()
-        with pytest.raises(troupe.ActorDiedError):
+        with pytest.raises(troupe.ActorDiedError, match=cause):
             soon(ref)
-        with pytest.raises(troupe.ActorDiedError):
+        with pytest.raises(troupe.ActorDiedError, match=cause):
             soon(actor.add.remote())
         assert not wait_gone([pid], 20)
 

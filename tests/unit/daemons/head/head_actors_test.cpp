@@ -86,6 +86,37 @@ TEST_F(HeadActorsTest, AProcessThatDiedBeforeItsFirstWordIsADeath) {
   EXPECT_EQ(State("a"), ActorState::kDead) << dead_["a"];
 }
 
+TEST_F(HeadActorsTest, CallersAreToldOfALastDeathWithItsCause) {
+  NodeSays();
+  const std::string process = Alive(Spec("a"));
+  Say(kFrameWorkerExited, "node-n", WorkerExited{process, false, "its process ended", 0, {}});
+  NodeSays();
+  EXPECT_EQ(State("a"), ActorState::kAlive) << "as far as anybody is told";
+  Exit(process);
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(dead_["a"], HasSubstr("its process ended: killed by signal 9"));
+}
+
+TEST_F(HeadActorsTest, ALastDeathIsToldWithoutItsCauseIfThatDoesNotCome) {
+  NodeSays();
+  const std::string process = Alive(Spec("a"));
+  const WorkerExited unexplained{process, false, "its process ended", 0, {}};
+  Say(kFrameWorkerExited, "node-n", unexplained);
+  Pass(milliseconds(400));
+  Say(kFrameWorkerExited, "node-n", unexplained);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  Pass(milliseconds(400));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(dead_["a"], HasSubstr("its process ended"));
+}
+
+TEST_F(HeadActorsTest, ADeathThatIsNotTheLastIsActedOnAtOnce) {
+  NodeSays();
+  const std::string process = Alive(Spec("a", 1));
+  Say(kFrameWorkerExited, "node-n", WorkerExited{process, false, "its process ended", 0, {}});
+  EXPECT_EQ(Incarnation("a"), 2U);
+}
+
 TEST_F(HeadActorsTest, AProcessThatNeverSaysHelloIsEnded) {
   NodeSays();
   actors::ActorSpec spec = Spec("a", 1);
