@@ -26,6 +26,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
           normalize: bool = False) -> dict:
     """Trains until the group has been through ``until["epochs"]`` epochs and a data epoch ends.
 
+    With ``until["shrinks"]`` it must also have made a step with fewer members than before.
     In the first group epoch, at step 5, the member of rank ``victim`` kills itself: before the
     reduction, in backward, or before the commit; with "hang" it waits there for ever. In a later
     ``in_epoch``: in its first step. With ``in_place`` commits are soon held in the live tensors;
@@ -43,7 +44,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
         torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
-        epoch=0, step=0, stepped_in=0, joiners_follow=True,
+        epoch=0, step=0, stepped_in=0, largest=0, shrank=False, joiners_follow=True,
     )
     data = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6).sin()
     journal = Journal(folder, f"worker-{os.getpid()}")
@@ -56,13 +57,14 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     def enough() -> bool:  # and a step was made in this view
         view = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
-        return view and state.stepped_in == hvd.epoch() and state.epoch >= 2
+        shrank = state.shrank or not until.get("shrinks")
+        return view and shrank and state.stepped_in == hvd.epoch() and state.epoch >= 2
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
         while True:  # also when called again in the middle of a data epoch: first its rest
             for indices in hvd.elastic.batches(state.sampler, BATCH):
-                group_epoch, step = hvd.epoch(), state.step
+                group_epoch, size, step = hvd.epoch(), hvd.size(), state.step
                 at = {"data_epoch": state.epoch, "step": step, "group_epoch": group_epoch}
                 journal.write(kind="share", rank=hvd.rank(), **at,
                               counted=list(indices) if indices.counted else [])
@@ -72,6 +74,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 optimizer.step()
                 die("after")
                 state.step, state.stepped_in = step + 1, group_epoch
+                state.shrank = state.shrank or size < state.largest
+                state.largest = max(size, state.largest)
                 version = state.version
                 try:
                     state.commit()

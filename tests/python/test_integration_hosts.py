@@ -69,7 +69,7 @@ def test_a_host_that_is_cut_off_is_put_aside_and_returns(
         2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
     ) as executor:
         handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
         )
         wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
         hosts.cut(1)
@@ -107,6 +107,28 @@ def test_where_nobody_is_heard_nobody_is_put_aside(hosts: Hosts, tmp_path: Path,
         assert sizes == {4}
         if cut == "the head":
             assert len(handle.epochs()) == 1
+
+
+def test_a_host_that_only_the_head_cannot_hear_is_put_aside_and_returns(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """Its members are fenced when their lease is over, though the other host hears them."""
+    with hosts.executor(
+        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
+    ) as executor:
+        handle = executor.submit(
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
+        )
+        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
+        hosts.mute(1)
+        try:
+            wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
+            left = {member["host"] for member in handle.epochs()[-1]["members"]}
+            assert left == {"host0"}
+        finally:
+            hosts.unmute(1)
+        check(tmp_path, handle.result(120), 4)
+        assert alive(executor) == {"host0", "host1"}
 
 
 def test_a_host_that_only_the_head_cannot_hear_at_the_end_is_not_waited_for(hosts: Hosts) -> None:
@@ -152,7 +174,7 @@ def test_workers_of_a_node_daemon_that_was_killed_are_replaced(
         2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
     ) as executor:
         handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4]}), {"victim": -1}
+            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
         )
         wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
         members = handle.epochs()[-1]["members"]
