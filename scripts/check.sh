@@ -28,7 +28,7 @@ types() {
   "$VENV/bin/mypy"
 }
 
-nccl() { grep -q 'collective_groups/nccl_library\.cpp' "$BUILD_DIR/compile_commands.json"; }
+nccl() { grep -q 'collective_groups/gpu/nccl_library\.cpp' "$BUILD_DIR/compile_commands.json"; }
 
 part "format" "run: make format" format
 part "ruff" "run: make format, then mend the rest by hand" "$VENV/bin/ruff" check .
