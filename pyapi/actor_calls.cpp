@@ -225,7 +225,7 @@ std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::by
   if (bytes.size() < kReleaseGilBytes) {
     number = call();
   } else {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     number = call();
   }
   std::shared_ptr<actors::RefCall> pending;

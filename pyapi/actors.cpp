@@ -147,7 +147,7 @@ class PyActors {
   }
   ~PyActors() {
     if (!system_.here()) return;  // Its threads are those of the parent.
-    py::gil_scoped_release release;
+    const WithoutGil released;
     Stop();
   }
   PyActors(const PyActors&) = delete;
@@ -166,7 +166,7 @@ class PyActors {
     const actors::ActorBlueprint blueprint = actors::MakeBlueprint(o.limits(), type, arguments);
     const Future<std::shared_ptr<actors::ActorRef>> placed;
     {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       actors::PlaceAsync(system_.get(), o, blueprint,
                          [placed](auto ref) { placed.Complete(std::move(ref)); });
     }
@@ -200,7 +200,7 @@ class PyActors {
       request.spec.member.actor.clear();
     }
     const auto state = std::make_shared<CallState>();
-    py::gil_scoped_release release;
+    const WithoutGil released;
     actors::AskActorGroupLater(
         system_.get(), std::move(request), Seconds(limit_s),
         [state](Result<ActorGroupStatus> status) {
@@ -213,13 +213,13 @@ class PyActors {
   py::dict Collective(const std::string& kind, const py::dict& options, double limit_s) {
     const actors::CollectiveRequest request = CollectiveRequestOf(kind, options);
     auto status = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return actors::AskCollective(system_.get(), request, Seconds(limit_s));
     }();
     return CollectiveDict(Unwrap(std::move(status)));
   }
   std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     return std::make_unique<PyActorRef>(system_->Refer(address), system_.get());
   }
   std::unique_ptr<PyActorRef> ReferTo(const py::bytes& address) {
@@ -235,7 +235,7 @@ class PyActors {
     o.max_retries = Get(options, "max_retries", o.max_retries);
     const auto state = std::make_shared<CallState>();
     std::string bytes = arguments;
-    py::gil_scoped_release release;
+    const WithoutGil released;
     auto call =
         actors::SubmitTask(system_.get(), o, task, std::move(bytes),
                            [state](Result<std::string> r) { state->Complete(std::move(r)); });
@@ -265,13 +265,13 @@ class PyActors {
   py::object EnterCollective(const std::string& name, uint32_t size, bool elastic,
                              uint32_t min_size, int32_t rank, double limit_s) {
     return MakeCollectiveGroup(Unwrap([&, &groups = Groups()] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return groups->Enter(name, {size, elastic, min_size, rank}, Seconds(limit_s));
     }()));
   }
   py::object EnterTraining(const std::string& name, double limit_s) {
     auto t = Unwrap([&, &groups = Groups()] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return groups->Train(name, Seconds(limit_s));
     }());
     return MakeGroup(std::move(t.agent), t.max_size, t.running);
@@ -281,7 +281,7 @@ class PyActors {
   }
   void LeaveCollective(const std::string& name, double limit_s) {
     Check([&, &groups = Groups()] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return groups->Leave(name, Seconds(limit_s));
     }());
   }
@@ -312,7 +312,7 @@ class PyActors {
       return Error{ErrorCode::kUserError, problem};
     };
     Result<ActorAddress> hosted = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer), blueprint,
                                    assignment_.actor, assignment_.incarnation, assignment_.saved);
     }();
@@ -324,7 +324,7 @@ class PyActors {
     const Error error{ErrorCode::kUserError, message,
                       std::make_shared<const ErrorOrigin>(ErrorOrigin{
                           type, assignment_.actor, system_->options().node, traceback, nullptr})};
-    py::gil_scoped_release release;
+    const WithoutGil released;
     Stop();
     const actors::ActorSaved failure{"", 0, actors::ToChain(error)};
     worker_->Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
@@ -379,7 +379,7 @@ class PyActors {
 
 Status Answered(const PyRequestHandle& request, Result<std::string> result,
                 std::string exit_reason = "") {
-  py::gil_scoped_release release;
+  const WithoutGil released;
   request.get().Answer(std::move(result), std::move(exit_reason));
   return Status::Ok();
 }
@@ -486,7 +486,7 @@ Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker,
 
 py::object MakeDriverActors(daemons::DriverClient* client, const DriverActorOptions& options) {
   Result<std::shared_ptr<PyActors>> made = [&] {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     return StartBesideDriver(client, options);
   }();
   return py::cast(Unwrap(std::move(made)));
@@ -495,7 +495,7 @@ py::object MakeDriverActors(daemons::DriverClient* client, const DriverActorOpti
 py::object MakeWorkerActors(daemons::WorkerClient* client) {
   const auto python = py::module_::import("sys").attr("executable").cast<std::string>();
   Result<std::shared_ptr<PyActors>> made = [&] {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     return StartInWorker(client, python);
   }();
   return py::cast(Unwrap(std::move(made)));
@@ -534,7 +534,7 @@ void BindActors(py::module_& m) {
       .def_property_readonly("endpoint", &PyActors::Endpoint)
       .def_property_readonly("node", &PyActors::Node)
       .def_property_readonly("completions", &PyActors::completions)
-      .def("stop", &PyActors::Stop, py::call_guard<py::gil_scoped_release>());
+      .def("stop", &PyActors::Stop, py::call_guard<WithoutGil>());
 }
 
 }  // namespace troupe::pyapi

@@ -34,7 +34,7 @@ class PyCollectiveGroup {
 
   py::dict Join(double timeout_s) {
     auto view = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return group().Join(Seconds(timeout_s));
     }();
     return ViewOf(Unwrap(std::move(view)));
@@ -108,7 +108,7 @@ class PyCollectiveGroup {
     const auto& [index, stream] = memory;
     const groups::Device device = Unwrap(group().Mark(index, reinterpret_cast<void*>(stream)));
     const Status status = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return collective(device);
     }();
     Check(status);

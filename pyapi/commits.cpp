@@ -19,7 +19,7 @@ using Buffers = std::vector<std::pair<uintptr_t, size_t>>;  // (address, bytes)
 
 std::unique_ptr<CommitStore> Open(const std::string& directory, uint32_t keep) {
   auto store = [&] {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     return CommitStore::Open({directory, keep});
   }();
   return Unwrap(std::move(store));
@@ -35,7 +35,7 @@ class PyCommitStore {
 
   void Close() {
     std::unique_ptr<CommitStore> store = std::move(store_);
-    py::gil_scoped_release release;
+    const WithoutGil released;
     store.reset();
   }
   uint64_t Save(uint64_t version, const py::bytes& header, const Buffers& tensors) {
@@ -72,7 +72,7 @@ class PyCommitStore {
   }
   py::object Newest() {
     auto newest = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return Store().Newest();
     }();
     std::optional<Commit> commit = Unwrap(std::move(newest));
@@ -80,7 +80,7 @@ class PyCommitStore {
   }
   Commit Load(uint64_t version) {
     auto commit = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return Store().Load(version);
     }();
     return Unwrap(std::move(commit));
@@ -106,7 +106,7 @@ void CopyTo(const Commit& commit, const Buffers& buffers) {
   for (size_t i = 0; fits && i < buffers.size(); ++i)
     fits = buffers[i].second == commit.tensors[i].bytes;
   if (!fits) throw py::value_error("the buffers have other sizes than the commit's tensors");
-  py::gil_scoped_release release;
+  const WithoutGil released;
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (buffers[i].second == 0) continue;
     std::memcpy(reinterpret_cast<void*>(buffers[i].first), commit.tensors[i].data,

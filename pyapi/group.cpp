@@ -55,7 +55,7 @@ class PyGroup {
   explicit PyGroup(GroupSource source) : source_(std::move(source)) {}
 
   void Ready(uint64_t version, bool has_state, bool founder) {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     Agent().Ready(version, has_state, founder);
   }
   py::object WaitActive(double timeout_s) {
@@ -71,7 +71,7 @@ class PyGroup {
   bool Running() { return Agent().Running() || source_.running(); }
   bool Boundary() {
     auto result = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return Agent().Boundary();
     }();
     return Unwrap(std::move(result));

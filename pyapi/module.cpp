@@ -88,7 +88,7 @@ class PyDriver {
     }
     lease_ms_ = Get<uint32_t>(options, "lease_ms", 2000);
     key_file_ = o.key_file;
-    py::gil_scoped_release release;
+    const WithoutGil released;
     Result<std::unique_ptr<DriverClient>> client = DriverClient::Connect(std::move(o));
     py::gil_scoped_acquire acquire;
     client_ = Unwrap(std::move(client));
@@ -100,7 +100,7 @@ class PyDriver {
       (void)client_.release();  // Its threads are those of the parent.
       return;
     }
-    py::gil_scoped_release release;  // It may wait for the head, and for the cluster it started.
+    const WithoutGil released;  // It may wait for the head, and for the cluster it started.
     client_.reset();
   }
   PyDriver(const PyDriver&) = delete;
@@ -181,7 +181,7 @@ class PyDriver {
   }
   std::string RunDir() const { return client().run_dir(); }
   void Shutdown() {
-    py::gil_scoped_release release;
+    const WithoutGil released;
     if (client_ && made_.here()) client_->Shutdown();
   }
 
@@ -193,7 +193,7 @@ class PyDriver {
   template <class F>
   std::string Call(F&& f) {
     auto result = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return f();
     }();
     return Unwrap(std::move(result));
@@ -201,7 +201,7 @@ class PyDriver {
   template <class F>
   void CallStatus(F&& f) {
     const Status status = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return f();
     }();
     Check(status);
@@ -222,7 +222,7 @@ class PyWorker {
  public:
   PyWorker() {
     Result<std::unique_ptr<WorkerClient>> client = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return WorkerClient::FromEnvironment();
     }();
     client_ = Unwrap(std::move(client));
@@ -232,7 +232,7 @@ class PyWorker {
       (void)client_.release();  // Its threads are those of the parent.
       return;
     }
-    py::gil_scoped_release release;
+    const WithoutGil released;
     client_.reset();
   }
 
@@ -268,7 +268,7 @@ class PyWorker {
   }
   void Finish(bool ok, const py::bytes& payload) {
     std::string bytes = payload;
-    py::gil_scoped_release release;
+    const WithoutGil released;
     client().Finish(ok, std::move(bytes), kResultLimit);
   }
   void Report(const py::bytes& payload) { Note("report", payload); }
@@ -283,7 +283,7 @@ class PyWorker {
   template <class F>
   static void CheckNote(F&& note) {
     const Status status = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return note();
     }();
     if (!status.ok() && status.error().code == ErrorCode::kDeadlineExceeded) Check(status);

@@ -1,13 +1,31 @@
 #include "pyapi/python_support.h"
 
 #include <string>
+#include <thread>
 
 namespace troupe::pyapi {
 namespace {
 
 py::object core_error;  // The exception class; set once when the module is made, never freed.
 
+constexpr int kLingerS = 60;  // The process is long gone by then, or somebody else ends Python.
+
+bool InterpreterEnds() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 }  // namespace
+
+WithoutGil::~WithoutGil() noexcept(false) {
+  const bool ends_it = ::gettid() == ::getpid();  // The main thread.
+  for (int s = 0; s < kLingerS && !ends_it && InterpreterEnds(); ++s)
+    std::this_thread::sleep_for(seconds(1));
+  PyEval_RestoreThread(state_);
+}
 
 void MakeCoreError(py::module_& m) {
   // Leaked on purpose: destroying it at interpreter exit would need the GIL at a time when there is

@@ -47,6 +47,20 @@ class MadeHere {
 
 [[nodiscard]] Duration Seconds(double s);
 
+// The GIL is given up as long as this lives. Once the interpreter ends, another thread than the one
+// that ends it never gets it again, and Python would unwind its stack in the middle of C++: such a
+// thread stays here instead, until the process is gone.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() noexcept(false);  // It is unwound all the same if the end began this moment.
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // Calls `attempt(slice)` without the GIL until `ready(result)` or the limit; between slices signals
 // are handled.
 template <class F, class Ready>
@@ -56,7 +70,7 @@ auto WaitInSlices(double limit_s, F&& attempt, Ready&& ready) {
   for (;;) {
     const Duration left = std::max(Duration::zero(), deadline - SteadyClock().Now());
     auto result = [&] {
-      py::gil_scoped_release release;
+      const WithoutGil released;
       return attempt(std::min(left, kSlice));
     }();
     if (ready(result) || left <= kSlice) return result;

@@ -222,6 +222,18 @@ def test_a_private_cluster_cannot_hold_a_detached_run() -> None:
         assert executor.run(os.getpid) and time.monotonic() - began < 60
 
 
+def test_a_driver_of_a_detached_run_ends_as_it_says(cluster: Cluster) -> None:
+    """A thread still waits for events in the runtime when the interpreter ends."""
+    for status, last in ((0, "pass"), (3, "sys.exit(3)")):
+        code = (f"import os, sys, troupe; e = troupe.Executor(1, cpus_per_worker=0.1, "
+                f"address={cluster.address!r}, key_file={str(cluster.key_file)!r});"
+                "e.submit(os.getpid, detached=True); " + last)
+        for _ in range(6):
+            done = subprocess.run([sys.executable, "-c", code], env=cluster.environment,
+                                  capture_output=True, text=True, timeout=60)
+            assert done.returncode == status and "terminate" not in done.stderr, done.stderr
+
+
 def test_a_driver_that_is_stopped_for_long_finds_its_run(cluster: Cluster, tmp_path: Path) -> None:
     with submit(cluster, tmp_path, "attached") as driver:
         run = run_id(driver)
