@@ -1,9 +1,12 @@
 """README.md and docs/*.md: every command and every Python program runs as it is written.
 
+Of C++ and CMake test_integration_listings.py sees to that.
+
 The blocks of a page run one after the other in one folder, empty but for the files that the README
 tells to save. A line of HTML before a block says what else holds for it:
 
     <!-- not run: REASON -->        it cannot be run here
+    <!-- with the plugin -->        test_integration_listings.py runs it
     <!-- in a network namespace --> it uses fixed ports; run in a namespace of its own
     <!-- file: NAME -->             it is that file of the repository, or to be saved by that name
     <!-- prints -->                 what the block before prints; "..." stands for any text
@@ -18,61 +21,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import BLOCKS, BUILT, MARKER, PAGES, ROOT, RUN, SHOWN, Block
 
 import troupe
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.venv_only,
               pytest.mark.timeout(120)]
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_WORDS = 1200
-RUN = ("python", "bash")
-SHOWN = ("text", "cpp", "c", "cmake", "yaml", "mermaid")  # For the reader only.
-MARKER = re.compile(r"<!-- (not run: .+|in a network namespace|file: \S+|prints) -->")
-
-
-@dataclass
-class Block:
-    page: Path
-    line: int
-    language: str
-    marker: str
-    text: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.page.name}:{self.line}"
-
-    @property
-    def runs(self) -> bool:
-        return self.language in RUN and not self.marker.startswith("not run")
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found: list[Block] = []
-    lines = page.read_text().splitlines()
-    begin = -1
-    for number, line in enumerate(lines):
-        if not line.startswith("```"):
-            continue
-        if begin < 0:
-            begin = number
-            continue
-        marker = MARKER.fullmatch(lines[begin - 1].strip()) if begin else None
-        found.append(Block(page, begin + 1, lines[begin][3:].strip(),
-                           marker.group(1) if marker else "",
-                           "\n".join(lines[begin + 1:number]) + "\n"))
-        begin = -1
-    assert begin < 0, f"{page.name}:{begin + 1} does not end"
-    return found
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.runs]
 
 
@@ -150,8 +109,8 @@ def test_a_block_runs_as_it_is_written(block: Block, folders: dict[Path, Path]) 
 
 def test_each_block_says_what_it_is() -> None:
     unknown = [f"{b.name}: {b.language or 'no language'}" for b in BLOCKS
-               if b.language not in RUN + SHOWN]
-    assert not unknown, f"name one of {RUN + SHOWN} behind the fence of {unknown}"
+               if b.language not in RUN + BUILT + SHOWN]
+    assert not unknown, f"name one of {RUN + BUILT + SHOWN} behind the fence of {unknown}"
 
 
 def test_a_block_that_cannot_be_run_says_why() -> None:

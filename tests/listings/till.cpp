@@ -1,0 +1,1 @@
+// @listing docs/plugins.md 1
