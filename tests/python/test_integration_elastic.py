@@ -44,8 +44,8 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
         torch.optim.Adam(model.parameters(), lr=0.01), compression=_compression(compress))
     state: Any = hvd.elastic.TorchState(
         model, optimizer, sampler=hvd.elastic.ElasticSampler(range(SAMPLES), seed=5),
-        epoch=0, step=0, stepped_in=0, largest=0, shrank=False, joiners_follow=True,
-    )
+        epoch=0, step=0, stepped_in=0, largest=0, shrank=not until.get("shrinks"),
+        joiners_follow=True)
     data = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6).sin()
     journal = Journal(folder, f"worker-{os.getpid()}")
 
@@ -57,8 +57,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
 
     def enough() -> bool:  # and a step was made in this view
         view = hvd.epoch() >= until["epochs"] and hvd.size() in until["sizes"]
-        shrank = state.shrank or not until.get("shrinks")
-        return view and shrank and state.stepped_in == hvd.epoch() and state.epoch >= 2
+        return view and state.shrank and state.stepped_in == hvd.epoch() and state.epoch >= 2
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
@@ -74,8 +73,7 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
                 optimizer.step()
                 die("after")
                 state.step, state.stepped_in = step + 1, group_epoch
-                state.shrank = state.shrank or size < state.largest
-                state.largest = max(size, state.largest)
+                _note_size(state, size)
                 version = state.version
                 try:
                     state.commit()
@@ -93,6 +91,11 @@ def train(folder: str, until: dict, victim: int = -1, where: str = "", compress:
     assert not in_place or not state._in_place.reason
     return {"step": state.step, "epoch": state.epoch, "hash": _digest(model),
             "normalized": model[1].num_batches_tracked.item() if normalize else None}
+
+
+def _note_size(state: Any, size: int) -> None:
+    state.shrank = state.shrank or size < state.largest
+    state.largest = max(size, state.largest)
 
 
 def _model(hidden: int, normalize: bool) -> Any:
