@@ -15,10 +15,10 @@ using sched::LeaseRequest;
 
 namespace {
 
-constexpr Duration kEndGrace = seconds(3);  // From the word to leave to the order to kill.
-constexpr Duration kKillTime = seconds(1);  // Between two such orders.
-constexpr Duration kCauseTime = milliseconds(500);
-constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
+constexpr Duration kEndGrace = seconds(3);          // From the word to leave to the order to kill.
+constexpr Duration kKillTime = seconds(1);          // Between two such orders.
+constexpr Duration kCauseTime = milliseconds(500);  // From the end of a process to the word how.
+constexpr Duration kNextHello = seconds(1);         // Nodes say one twice a second.
 
 }  // namespace
 

@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import BLOCKS, BUILT, MARKER, PAGES, ROOT, RUN, SHOWN, Block
 
 import troupe
+
+from pages import BLOCKS, BUILT, MARKER, PAGES, ROOT, RUN, SHOWN, Block
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.venv_only,
               pytest.mark.timeout(120)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,27 +61,23 @@ def test_a_death_on_either_host(hosts: Hosts, tmp_path: Path, victim: int) -> No
         assert len(died) == 1
 
 
-@pytest.mark.parametrize("cut", ["until it is put aside", "until its node is dead"])
+@pytest.mark.parametrize(
+    "cut", ["until it is put aside", "until its node is dead", "from the head"]
+)
 def test_a_host_that_is_cut_off_is_put_aside_and_returns(
     hosts: Hosts, tmp_path: Path, cut: str
 ) -> None:
-    # A host has room for two: what is lost can only come back there.
-    with hosts.executor(
-        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
-    ) as executor:
-        handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
-        )
-        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
-        hosts.cut(1)
+    """Where only the head cannot hear it, its lease ends, though the other host hears it."""
+    begin, end = (hosts.mute, hosts.unmute) if cut == "from the head" else (hosts.cut, hosts.mend)
+    with trained_until_it_shrinks(hosts, tmp_path) as (executor, handle):
+        begin(1)
         try:
             wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
+            assert {member["host"] for member in handle.epochs()[-1]["members"]} == {"host0"}
             if cut == "until its node is dead":
                 wait_for(handle, lambda _: "host1" not in alive(executor))
         finally:
-            hosts.mend(1)
-        left = {member["host"] for member in handle.epochs()[-1]["members"]}
-        assert left == {"host0"}
+            end(1)
         check(tmp_path, handle.result(120), 4)
         returned = {member["host"] for member in handle.epochs()[-1]["members"]}
         assert returned == {"host0", "host1"}
@@ -107,28 +104,6 @@ def test_where_nobody_is_heard_nobody_is_put_aside(hosts: Hosts, tmp_path: Path,
         assert sizes == {4}
         if cut == "the head":
             assert len(handle.epochs()) == 1
-
-
-def test_a_host_that_only_the_head_cannot_hear_is_put_aside_and_returns(
-    hosts: Hosts, tmp_path: Path
-) -> None:
-    """Its members are fenced when their lease is over, though the other host hears them."""
-    with hosts.executor(
-        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
-    ) as executor:
-        handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
-        )
-        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
-        hosts.mute(1)
-        try:
-            wait_for(handle, lambda epochs: epochs[-1]["size"] == 2)
-            left = {member["host"] for member in handle.epochs()[-1]["members"]}
-            assert left == {"host0"}
-        finally:
-            hosts.unmute(1)
-        check(tmp_path, handle.result(120), 4)
-        assert alive(executor) == {"host0", "host1"}
 
 
 def test_a_host_that_only_the_head_cannot_hear_at_the_end_is_not_waited_for(hosts: Hosts) -> None:
@@ -170,13 +145,7 @@ def test_a_host_that_only_the_head_cannot_hear_at_the_end_is_not_waited_for(host
 def test_workers_of_a_node_daemon_that_was_killed_are_replaced(
     hosts: Hosts, tmp_path: Path
 ) -> None:
-    with hosts.executor(
-        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
-    ) as executor:
-        handle = executor.submit(
-            train, (str(tmp_path), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
-        )
-        wait_for(handle, lambda epochs: bool(epochs) and epochs[-1]["size"] == 4)
+    with trained_until_it_shrinks(hosts, tmp_path) as (_, handle):
         members = handle.epochs()[-1]["members"]
         lost = {member["pid"] for member in members if member["host"] == "host1"}
         hosts.kill("node1")
@@ -198,6 +167,30 @@ def test_of_two_nodes_of_one_name_the_later_one_stays(hosts: Hosts, tmp_path: Pa
         )
         check(tmp_path, handle.result(120), 4)
         assert alive(executor) == {"host0", "host1"}
+
+
+@contextlib.contextmanager
+def trained_until_it_shrinks(
+    hosts: Hosts, folder: Path
+) -> Iterator[tuple[troupe.Executor, troupe.RunHandle]]:
+    """Trains with four members, two on each host, and has made steps with all of them.
+
+    A host has room for two: what is lost can only come back there.
+    """
+    with hosts.executor(
+        2, 4, workers=4, strategy="spread", cpus_per_worker=hosts.cpus / 2
+    ) as executor:
+        handle = executor.submit(
+            train, (str(folder), {"epochs": 3, "sizes": [4], "shrinks": True}), {"victim": -1}
+        )
+        # The second report says that every member has committed the first step with four.
+        wait_for(handle, lambda _: steps_with(handle, 4) >= 2)
+        yield executor, handle
+
+
+def steps_with(handle: troupe.RunHandle, size: int) -> int:
+    reports = [event["value"] for event in handle.events() if event["kind"] == "report"]
+    return sum(report["size"] == size for report in reports)
 
 
 def alive(executor: troupe.Executor) -> set[str]:

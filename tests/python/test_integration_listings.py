@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import BLOCKS, BUILT, ROOT, Block
 
+from pages import BLOCKS, BUILT, ROOT, Block
 from processes import free_port
 from test_integration_cpp_package import CMAKE, prefix, run
 
@@ -112,4 +112,5 @@ def test_a_driver_has_a_group_and_an_actor_of_python(build: Path, tmp_path: Path
                    TROUPE_ADDRESS=address, **home)
     finally:
         run(*command, "stop", **home)
-    assert re.fullmatch(r"[4-6] members, loss 1.5\n", said)
+    # The run begins once min_size members are there, and has the results of who entered it.
+    assert re.fullmatch(r"[2-6] members, loss 1.5\n", said)
