@@ -351,9 +351,30 @@ void Coordinator::ReconsiderRecovering() {
   Propose(cause_, false, Survivors());
 }
 
+// A member whose function returned before it was where the next epoch needs it. One that a planned
+// epoch leaves behind is needed too: without it nobody comes to the boundary.
+std::optional<MemberId> Coordinator::ReturnedInMidChange() const {
+  const auto returned = [this](const ViewMember& m) {
+    const auto it = peers_.find(m.id);
+    if (it == peers_.end() || it->second.report.state != MemberState::kFinished) return false;
+    return !at_once_ || phase_ != GroupPhase::kLinking || it->second.report.epoch != next_.epoch;
+  };
+  for (const View* view : {&next_, &current_}) {
+    const bool needed = view == &next_ || (next_planned_ && phase_ == GroupPhase::kPreparing);
+    const auto m = std::find_if(view->members.begin(), view->members.end(), returned);
+    if (needed && m != view->members.end()) return m->id;
+  }
+  return std::nullopt;
+}
+
 void Coordinator::ReconsiderProgress() {
   // A planned epoch waits for a boundary, to which a member that hangs lets nobody come.
   if (phase_ == GroupPhase::kPreparing && next_planned_ && ReconsiderOperations()) return;
+  if (const std::optional<MemberId> returned = ReturnedInMidChange()) {
+    NoteCause(EpochCause::kFinish, returned->ToString() + " finished");
+    if (!EndIfFinished()) Propose(returned->ToString() + " finished", false, Survivors());
+    return;
+  }
   const MemberState wanted =
       phase_ == GroupPhase::kPreparing ? MemberState::kPrepared : MemberState::kLinked;
   bool broken = false;
@@ -362,11 +383,6 @@ void Coordinator::ReconsiderProgress() {
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
     const bool begun = at_once_ && phase_ == GroupPhase::kLinking && r.epoch == next_.epoch;
-    if (r.state == MemberState::kFinished && !begun) {
-      NoteCause(EpochCause::kFinish, m.id.ToString() + " finished");
-      if (!EndIfFinished()) Propose(m.id.ToString() + " finished", false, Survivors());
-      return;
-    }
     if (r.epoch == next_.epoch && r.broken) broken = true;
     if (begun && (r.state == MemberState::kReady || r.state == MemberState::kLeaving))
       broken = true;  // It has gone already, and has come out again.

@@ -283,6 +283,7 @@ class Coordinator {
   [[nodiscard]] bool AwaitUnwinding();
   void ReconsiderRecovering();
   void ReconsiderProgress();  // Preparing, Linking.
+  [[nodiscard]] std::optional<MemberId> ReturnedInMidChange() const;
   void ReconsiderActive();
   void ReconsiderPlanning();
   // True if it decided something.

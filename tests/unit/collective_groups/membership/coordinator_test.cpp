@@ -292,6 +292,20 @@ TEST_F(CoordinatorTest, ADrainIsPlannedAtABoundaryAndARefusalLooksFurther) {
   EXPECT_EQ(CommandTo(2, CommandKind::kExpel).expel, ExpelKind::kDrained);
 }
 
+TEST_F(CoordinatorTest, ADrainedMemberThatReturnsBeforeTheBoundaryIsNotWaitedFor) {  // GM-10
+  FormActive(2, 3);
+  Feed(DrainRequested{Id(2), "spot notice"});
+  AnswerPlan(3, CommandTo(0, CommandKind::kPlan), true);
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  ASSERT_TRUE(CommandTo(0, CommandKind::kPrepare).planned);
+  Say(2, MemberState::kFinished, 1);
+  const PersistRecord request = Persisted();
+  EXPECT_THAT(Names(request.record.view), ElementsAre("w0", "w1"));
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  EXPECT_FALSE(
+      CommandTo(0, CommandKind::kPrepare).planned);  // The step that needs it is cut short.
+}
+
 TEST_F(CoordinatorTest, AJoinerIsLinkedAheadThenPlannedIn) {
   FormActive(1, 2);
   Ready(2);
