@@ -78,8 +78,11 @@ CoordinatorDecision Coordinator::Step(Time now, const CoordinatorEvent& event) {
 
 Time Coordinator::NextDeadline() const {
   if (phase_ == GroupPhase::kEnded || phase_ == GroupPhase::kFailed) return Time::Never();
-  Time next = std::min({next_repeat_, phase_deadline_, store_retry_at_});
-  if (broken_since_ != Time::Never()) next = std::min(next, broken_since_ + options_.error_grace);
+  Time next = std::min(next_repeat_, store_retry_at_);
+  // Every step looks at these; one that has passed without effect is not to wake anybody again.
+  if (phase_deadline_ > now_) next = std::min(next, phase_deadline_);
+  if (broken_since_ != Time::Never() && broken_since_ + options_.error_grace > now_)
+    next = std::min(next, broken_since_ + options_.error_grace);
   return next;
 }
 
@@ -131,7 +134,8 @@ void Coordinator::OnReport(const Report& report) {
   NoteOperation(peer);
   // Another coordinator has got further, or the store has gone back: nobody knows by how much.
   const Epoch newest = std::max(report.epoch, report.newest);
-  if (newest > last_epoch_) last_epoch_ = newest + kUnknownEpochs;
+  const bool untold = phase_ == GroupPhase::kPersisting && newest == next_.epoch;  // Not by us.
+  if (newest > last_epoch_ || untold) last_epoch_ = newest + kUnknownEpochs;
   ExceedPlan(report.plan);
   for (const LinkOffer& offer : report.prelinks) ExceedPlan(offer.attempt);
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.

@@ -23,6 +23,7 @@
 // admitted only when it is linked, and of members that cannot reach each other one is left out
 // (PairFaults). The same list of members is proposed again only after a growing delay.
 // GM-14 only a member of the epoch can finish the group.
+// GM-15 a tick leaves no deadline behind that has passed: nothing wakes the coordinator in a loop.
 // GM-12 while no member is heard none is evicted before silent_lease, and when one is heard again
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
 // last holders of the state are not given up because the coordinator was cut off.

@@ -79,7 +79,9 @@ void Coordinator::Retry() {
   store_retry_at_ = Time::Never();
   if (phase_ == GroupPhase::kEnding) PersistEnd();
   if (phase_ != GroupPhase::kPersisting) return;
-  if (stored_ && stored_->view.epoch >= next_.epoch) next_.epoch = ++last_epoch_;
+  // What was learned meanwhile, from the store or from a member, may be a later epoch.
+  const bool stored = stored_ && stored_->view.epoch >= next_.epoch;
+  if (stored || last_epoch_ > next_.epoch) next_.epoch = ++last_epoch_;
   Persist();
 }
 

@@ -80,7 +80,14 @@ void SimHead::ArmTimer() {
   const Time next = core_.NextDeadline();
   if (next == Time::Never() || world_->Sabotaged(Sabotage::kNoRepeats)) return;
   timer_ = world_->loop().CallAt(std::max(next, world_->Now() + microseconds(10)),
-                                 [this] { Feed(Tick{}); });
+                                 [this] { OnTimer(); });
+}
+
+void SimHead::OnTimer() {
+  Feed(Tick{});
+  const bool stale = world_->Sabotaged(Sabotage::kStaleDeadline);
+  if (running_ && (stale ? world_->Now() : core_.NextDeadline()) <= world_->Now())
+    world_->Fail("GM-15: a deadline that has passed wakes the coordinator again");
 }
 
 void SimHead::Handle(const CoordinatorAction& action) {

@@ -26,6 +26,7 @@ class SimHead {
   void CheckReused();
   void SendTo(const MemberId& to, Command command);
   void ArmTimer();
+  void OnTimer();
 
   World* const world_;
   const std::string owner_;

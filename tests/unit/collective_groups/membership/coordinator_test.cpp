@@ -449,6 +449,34 @@ TEST_F(CoordinatorTest, AnUnavailableStoreIsAskedAgain) {
   EXPECT_EQ(All<PersistRecord>().size(), 1U);
 }
 
+TEST_F(CoordinatorTest, ADeadlineThatHasPassedDoesNotWakeAgain) {  // GM-15
+  Start(2, 2);
+  Ready(0);
+  const Time form = now_ + options_.form_timeout;
+  while (now_ < form) {
+    now_ = core_->NextDeadline();
+    Say(0);
+    Feed(Tick{});
+  }
+  EXPECT_EQ(core_->phase(), GroupPhase::kForming);
+  EXPECT_EQ(core_->NextDeadline(), now_ + options_.repeat);
+  Ready(1);  // It has passed, though.
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1"));
+}
+
+TEST_F(CoordinatorTest, AnEpochThatAMemberKnowsIsNotWrittenInASecondAttempt) {  // GM-1
+  Start(2, 2);
+  Ready(0);
+  Ready(1);
+  const PersistRecord first = Persisted();
+  EXPECT_EQ(first.record.view.epoch, 1U);
+  Feed(StoreAnswered{first.request, ErrorCode::kUnavailable, std::nullopt});
+  Say(2, MemberState::kReady, 1);  // Of a group that the store has forgotten.
+  now_ = now_ + options_.store_retry;
+  Feed(Tick{});
+  EXPECT_GT(Persisted().record.view.epoch, 1U);
+}
+
 TEST_F(CoordinatorTest, EndsWhenEveryMemberFinished) {
   FormActive(1, 2);
   Say(0, MemberState::kFinished, 1);
