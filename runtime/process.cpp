@@ -89,8 +89,10 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
         FindProgram(argv[0], path == options.env.end() ? "" : path->second);
     if (!program.ok()) return program.error().WithContext("cannot start " + argv[0]);
     // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package)
-    // sets it and execs. It takes the signal by name only.
-    const std::vector<std::string> prefix{"setpriv", "--pdeathsig",
+    // sets it and execs. It takes the signal by name only. PATH may name a virtual environment only.
+    const Result<std::string> setpriv = FindProgram("setpriv", "/usr/bin:/bin");
+    if (!setpriv.ok()) return setpriv.error().WithContext("cannot start " + argv[0]);
+    const std::vector<std::string> prefix{*setpriv, "--pdeathsig",
                                           ::sigabbrev_np(options.parent_death_signal), "--"};
     argv.insert(argv.begin(), prefix.begin(), prefix.end());
   }

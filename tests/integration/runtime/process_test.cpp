@@ -94,6 +94,18 @@ TEST(ProcessTest, AMissingProgramIsAClearErrorInEveryForm) {
   EXPECT_EQ(Spawn(SpawnOptions{}).error().code, ErrorCode::kInvalidArgument);
 }
 
+TEST(ProcessTest, APathWithoutTheToolsOfTheSystemIsEnough) {
+  const char* before = std::getenv("PATH");
+  const std::string path = before == nullptr ? "" : before;
+  ::setenv("PATH", "/nowhere", 1);
+  SpawnOptions options;
+  options.argv = {"/bin/true"};
+  options.parent_death_signal = SIGKILL;
+  const Result<ChildProcess> child = Spawn(options);
+  ::setenv("PATH", path.c_str(), 1);
+  ASSERT_TRUE(child.ok()) << child.error().message;
+}
+
 TEST(ProcessTest, AProgramOnTheChildsOwnPathIsFound) {
   const tests::TempDir dir;
   const std::string path = dir.path() + "/only-here";
