@@ -138,6 +138,7 @@ void Coordinator::OnReport(const Report& report) {
   if (newest > last_epoch_ || untold) last_epoch_ = newest + kUnknownEpochs;
   ExceedPlan(report.plan);
   for (const LinkOffer& offer : report.prelinks) ExceedPlan(offer.attempt);
+  for (const LinkOffer& offer : report.linked) ExceedPlan(offer.attempt);
   const bool parked = phase_ == GroupPhase::kParked;  // Then no view is on its way.
   const bool outside = parked || (!InCurrent(report.id) && !InNext(report.id));
   const bool late = report.state == MemberState::kReady && IsLateFounder(peer) && outside;

@@ -272,7 +272,7 @@ class Coordinator {
   void OnReport(const Report& report);
   void NoteOperation(Peer& peer);
   void OnStore(const StoreAnswered& answer);
-  [[nodiscard]] static uint64_t FirstOfTerm(uint64_t term);
+  [[nodiscard]] uint64_t FirstOfTerm(uint64_t term) const;
   void ExceedPlan(uint64_t seen);
   void Retry();
   void OnResumed(Duration stopped);

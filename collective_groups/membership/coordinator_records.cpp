@@ -6,20 +6,25 @@
 namespace troupe::groups {
 namespace {
 
-constexpr int kTermShift = 32;
+constexpr int kTermShift = 40;
+constexpr int kOwnerShift = 24;
 constexpr int kConflictsAtOnce = 2;
 constexpr int kConflictsSlowest = 20;  // Times store_retry.
 
 }  // namespace
 
-// Plans and attempts to link ahead are numbered within the term of their coordinator.
-uint64_t Coordinator::FirstOfTerm(uint64_t term) { return term << kTermShift; }
+// Plans and attempts to link ahead are numbered within the term of their coordinator, and within
+// what tells it from another one that was given the same term by a store that had lost the count.
+uint64_t Coordinator::FirstOfTerm(uint64_t term) const {
+  uint64_t mark = 0;
+  for (const char c : options_.owner) mark = (mark * 31 + static_cast<unsigned char>(c)) & 0xFFFF;
+  return term << kTermShift | mark << kOwnerShift;
+}
 
-// A store that has lost the count of terms makes a coordinator whose plans look old to its members:
-// what they have seen lifts its term.
+// Where the count of terms was lost, plans of this coordinator may look old to its members: what
+// they have seen and it has not given out lifts its term.
 void Coordinator::ExceedPlan(uint64_t seen) {
-  const uint64_t newest = std::max(plan_, prelink_attempt_) >> kTermShift;
-  if (seen >> kTermShift <= newest) return;
+  if (seen <= std::max(plan_, prelink_attempt_)) return;
   plan_ = prelink_attempt_ = FirstOfTerm((seen >> kTermShift) + 1);
   plan_boundary_ = 0;
 }
