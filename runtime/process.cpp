@@ -89,7 +89,8 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
         FindProgram(argv[0], path == options.env.end() ? "" : path->second);
     if (!program.ok()) return program.error().WithContext("cannot start " + argv[0]);
     // posix_spawn cannot set the parent-death signal; util-linux's setpriv (an essential package)
-    // sets it and execs. It takes the signal by name only. PATH may name a virtual environment only.
+    // sets it and execs. It takes the signal by name only. PATH may be that of a virtual
+    // environment alone.
     const Result<std::string> setpriv = FindProgram("setpriv", "/usr/bin:/bin");
     if (!setpriv.ok()) return setpriv.error().WithContext("cannot start " + argv[0]);
     const std::vector<std::string> prefix{*setpriv, "--pdeathsig",

@@ -21,7 +21,7 @@ class CoordinatorTest : public ::testing::Test {
   void Start(uint32_t min, uint32_t start, std::optional<EpochRecord> record = std::nullopt) {
     CoordinatorOptions options = limits_;
     options.group = "g";
-    options.owner = "me";
+    options.owner = owner_;
     options.term = term_;
     options.min_members = min;
     options.start_members = start;
@@ -135,6 +135,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   Time now_{1'000'000'000};
+  std::string owner_ = "me";
   uint64_t term_ = 5;
   CoordinatorOptions limits_;   // To be changed before Start.
   CoordinatorOptions options_;  // As it started.

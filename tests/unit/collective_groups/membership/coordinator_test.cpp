@@ -342,38 +342,6 @@ TEST_F(CoordinatorTest, FailsWhenParkedLongerThanTheElasticTimeout) {
   EXPECT_THAT(All<GroupFailed>()[0].reason, HasSubstr("only 1 of at least 2"));
 }
 
-TEST_F(CoordinatorTest, ARestartGoesOnFromTheRecord) {
-  const View view = FormActive(1, 2);
-  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
-  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
-  Say(0);
-  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
-  Say(1);
-  EXPECT_EQ(core_->phase(), GroupPhase::kActive);
-  EXPECT_EQ(core_->view(), view);
-  EXPECT_THAT(All<PersistRecord>(), IsEmpty());
-}
-
-TEST_F(CoordinatorTest, PlansAndPrelinksAfterARestartAreNewerThanThoseBefore) {
-  const View view = FormActive(1, 3);
-  const auto plan = [&] {
-    Feed(DrainRequested{Id(2), "asked"});
-    return CommandTo(0, CommandKind::kPlan).plan;
-  };
-  const auto prelink = [&] {
-    Ready(3);
-    return CommandTo(3, CommandKind::kPrelink).plan;
-  };
-  const uint64_t old_prelink = prelink();
-  const uint64_t old_plan = plan();
-  term_ = 6;
-  Start(1, 3, EpochRecord{"old", 5, view, 4, false});
-  for (int n = 0; n < 3; ++n) Say(n);
-  ASSERT_EQ(core_->phase(), GroupPhase::kActive);
-  EXPECT_GT(prelink(), old_prelink);
-  EXPECT_GT(plan(), old_plan);
-}
-
 TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
   FormActive(1, 2);
   now_ = now_ + 3 * options_.lease;
@@ -388,67 +356,6 @@ TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
 }
 
 // The others may stand in a collective with it.
-TEST_F(CoordinatorTest, ARestartDoesNotWaitForWhoIsKnownToBeDead) {
-  const View view = FormActive(1, 2);
-  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
-  Feed(MemberDied{Id(0), "its process ended"});
-  EXPECT_EQ(core_->phase(), GroupPhase::kRecovering);
-  Say(1);
-  const PersistRecord request = Persisted();
-  EXPECT_THAT(Names(request.record.view), ElementsAre("w1"));
-  EXPECT_EQ(request.record.view.epoch, view.epoch + 1);  // GM-1
-}
-
-// Of an epoch that is over; nobody is started in place of those that have died since.
-TEST_F(CoordinatorTest, ARestartKnowsThatAMemberHadFinished) {
-  const View view = FormActive(2, 2);
-  Start(2, 2, EpochRecord{"old", 4, view, 3, false, true});
-  Feed(MemberDied{Id(1), "killed"});
-  Say(0);
-  const PersistRecord request = Persisted();
-  EXPECT_THAT(Names(request.record.view), ElementsAre("w0"));
-  EXPECT_TRUE(request.record.finishing);
-}
-
-TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
-  const View view = FormActive(1, 2);
-  Start(1, 2, EpochRecord{"old", 4, view, 3, false});
-  Say(1);
-  now_ = now_ + options_.recover_grace;
-  Feed(Tick{});
-  const PersistRecord request = Persisted();
-  EXPECT_THAT(Names(request.record.view), ElementsAre("w1"));
-  EXPECT_GT(request.record.view.epoch, view.epoch + 1);  // GM-1: w0 may know a later one.
-  EXPECT_EQ(request.record.view.members[0].seniority, 2U);
-}
-
-TEST_F(CoordinatorTest, AHigherTermDeposesAndALowerOneIsOverwritten) {
-  FormActive(1, 2);
-  Feed(MemberDied{Id(1), "killed"});
-  PersistRecord request = Persisted();
-  EpochRecord other = *request.expected;
-  other.term = 4;
-  other.view.epoch = 9;
-  Feed(StoreAnswered{request.request, ErrorCode::kConflict, other});
-  request = Persisted();
-  EXPECT_EQ(request.expected->view.epoch, 9U);
-  EXPECT_EQ(request.record.view.epoch, 10U);
-  other.term = 6;
-  Feed(StoreAnswered{request.request, ErrorCode::kConflict, other});
-  EXPECT_EQ(All<Deposed>().size(), 1U);
-  EXPECT_EQ(core_->NextDeadline(), Time::Never());
-}
-
-TEST_F(CoordinatorTest, AnUnavailableStoreIsAskedAgain) {
-  FormActive(1, 2);
-  Feed(MemberDied{Id(1), "killed"});
-  Feed(StoreAnswered{Persisted().request, ErrorCode::kUnavailable, std::nullopt});
-  EXPECT_THAT(core_->waiting_for(), HasSubstr("store"));
-  now_ = now_ + options_.store_retry;
-  Feed(Tick{});
-  EXPECT_EQ(All<PersistRecord>().size(), 1U);
-}
-
 TEST_F(CoordinatorTest, ADeadlineThatHasPassedDoesNotWakeAgain) {  // GM-15
   Start(2, 2);
   Ready(0);
@@ -462,19 +369,6 @@ TEST_F(CoordinatorTest, ADeadlineThatHasPassedDoesNotWakeAgain) {  // GM-15
   EXPECT_EQ(core_->NextDeadline(), now_ + options_.repeat);
   Ready(1);  // It has passed, though.
   EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0", "w1"));
-}
-
-TEST_F(CoordinatorTest, AnEpochThatAMemberKnowsIsNotWrittenInASecondAttempt) {  // GM-1
-  Start(2, 2);
-  Ready(0);
-  Ready(1);
-  const PersistRecord first = Persisted();
-  EXPECT_EQ(first.record.view.epoch, 1U);
-  Feed(StoreAnswered{first.request, ErrorCode::kUnavailable, std::nullopt});
-  Say(2, MemberState::kReady, 1);  // Of a group that the store has forgotten.
-  now_ = now_ + options_.store_retry;
-  Feed(Tick{});
-  EXPECT_GT(Persisted().record.view.epoch, 1U);
 }
 
 TEST_F(CoordinatorTest, EndsWhenEveryMemberFinished) {
