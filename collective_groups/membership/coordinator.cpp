@@ -389,6 +389,7 @@ void Coordinator::ReconsiderProgress() {
     const Report& r = it->second.report;
     const bool begun = at_once_ && phase_ == GroupPhase::kLinking && r.epoch == next_.epoch;
     if (r.epoch == next_.epoch && r.broken) broken = true;
+    if (r.epoch > next_.epoch) broken = true;  // Another coordinator has taken it further.
     if (begun && (r.state == MemberState::kReady || r.state == MemberState::kLeaving))
       broken = true;  // It has gone already, and has come out again.
     // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by
@@ -443,6 +444,11 @@ void Coordinator::ReconsiderActive() {
     const Report& r = it->second.report;
     settled &= r.state == MemberState::kActive && r.epoch == current_.epoch;
     drain |= it->second.draining && r.state == MemberState::kActive;
+    if (r.epoch > current_.epoch) {
+      broken = true;
+      NoteCause(EpochCause::kRestart,
+                m.id.ToString() + " was taken further by another coordinator");
+    }
     if (r.epoch != current_.epoch) continue;
     if (r.broken || r.state == MemberState::kReady || r.state == MemberState::kLeaving) {
       broken = true;

@@ -114,6 +114,24 @@ TEST_F(CoordinatorTest, AnEpochThatAMemberKnowsIsNotWrittenInASecondAttempt) {  
   EXPECT_GT(Persisted().record.view.epoch, 1U);
 }
 
+TEST_F(CoordinatorTest, MembersThatAnotherTookFurtherAreProposedANewerEpoch) {  // GM-5
+  FormActive(2, 2);
+  Say(0, MemberState::kPrepared, 3);
+  now_ = now_ + options_.error_grace;
+  Say(1, MemberState::kPrepared, 3);
+  const PersistRecord request = Persisted();
+  EXPECT_GT(request.record.view.epoch, 3U);
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  const Epoch further = request.record.view.epoch + 1;
+  Say(0, MemberState::kPrepared, further);  // Once more, while this one is prepared.
+  now_ = now_ + options_.error_grace;
+  Say(1, MemberState::kPrepared, further);
+  ASSERT_EQ(core_->phase(), GroupPhase::kPersisting);
+  now_ = now_ + options_.proposal_delay_min;  // The same members a third time.
+  Feed(Tick{});
+  EXPECT_GT(Persisted().record.view.epoch, further);
+}
+
 TEST_F(CoordinatorTest, TwoCoordinatorsOfOneTermDoNotNumberAlike) {  // GM-3
   std::vector<uint64_t> attempts;
   for (const std::string owner : {"first", "second"}) {  // The store has lost the count of terms.
