@@ -267,8 +267,8 @@ std::vector<MemberId> Coordinator::Survivors() const {
   };
   add(current_);
   // Members of an epoch that was being formed; once somebody finished, newcomers have nothing left
-  // to join.
-  if (next_.epoch > current_.epoch && !Finishing()) add(next_);
+  // to join. Where the store has lost the members that there were, nobody knows who is new.
+  if (next_.epoch > current_.epoch && (!Finishing() || current_.epoch == 0)) add(next_);
   return ids;
 }
 

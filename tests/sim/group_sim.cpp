@@ -33,6 +33,7 @@ SimHead* World::OnlyHead() const {
 void World::EnterStep(SimMember& member, Epoch epoch, const View& view, const SimEntry& entry) {
   auto& entered = entered_[Sabotaged(Sabotage::kMixEpochs) ? 0 : epoch];
   entered[member.id()] = entry;
+  called_[{epoch, entry.step}].insert(entry.signature);
   bool all = true;
   std::vector<SampleLedger::Share> shares;
   for (const ViewMember& m : view.members) {

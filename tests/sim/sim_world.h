@@ -117,7 +117,9 @@ class World {
   std::set<std::pair<MemberId, Epoch>> prepared_;
   std::map<Epoch, SimHead*> verdicts_;  // Who told them.
   std::map<Epoch, Time> mismatched_;    // Epochs with a step that was called differently.
-  std::vector<SimState> committed_;     // The newest ones, oldest first: what joiners may carry.
+  // The same, also where who called it first had left: its report may still be on its way.
+  std::map<std::pair<Epoch, uint64_t>, std::set<uint64_t>> called_;  // Signatures, by step.
+  std::vector<SimState> committed_;  // The newest ones, oldest first: what joiners may carry.
   SimResult result_;
   int next_term_ = 1;
   bool any_finished_ = false;
