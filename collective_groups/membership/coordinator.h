@@ -390,8 +390,9 @@ class Coordinator {
   bool at_once_ = false;      // kLinking: there was nothing to link, so members are active already.
   uint64_t next_seniority_ = 1;
   uint64_t next_arrival_ = 1;
-  Epoch last_epoch_ = 0;  // Highest epoch number ever proposed.
-  uint64_t request_ = 0;  // Of the outstanding store request.
+  Epoch last_epoch_ = 0;   // Highest epoch number ever proposed.
+  Epoch heard_epoch_ = 0;  // And the highest that a member has said it knows.
+  uint64_t request_ = 0;   // Of the outstanding store request.
   Time store_retry_at_ = Time::Never();
   Time broken_since_ = Time::Never();
   uint64_t plan_ = 0;

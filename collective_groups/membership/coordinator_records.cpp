@@ -54,7 +54,12 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
     return;
   }
   if (answer.code == ErrorCode::kConflict) {
-    if (answer.actual && answer.actual->term > options_.term) {
+    const bool newer = answer.actual && answer.actual->term > options_.term;
+    if (newer && !answer.actual->ended && answer.actual->view.epoch <= heard_epoch_) {
+      // No successor's: members that speak here have been through that epoch. The store was empty
+      // when this term began, and has gone back to what it held before.
+      options_.term = answer.actual->term + 1;
+    } else if (newer) {
       out_.actions.emplace_back(Deposed{});
       out_.reason = "another coordinator (" + answer.actual->owner + ") owns the group";
       deposed_ = true;

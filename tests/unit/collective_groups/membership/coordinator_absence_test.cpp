@@ -27,7 +27,11 @@ class AbsenceTest : public CoordinatorTest {
   }
   // Stores what was proposed, if it must wait then later, and prepares 0..count-1 without `out`.
   Epoch Prepare(const std::vector<int>& members) {
-    while (All<PersistRecord>().empty()) {
+    for (int tries = 0; All<PersistRecord>().empty(); ++tries) {
+      if (tries == 1000) {
+        ADD_FAILURE() << "nothing is proposed: " << core_->waiting_for();
+        return 0;
+      }
       now_ = core_->NextDeadline();
       Feed(Tick{});
     }
@@ -107,6 +111,28 @@ TEST_F(AbsenceTest, OfMembersThatCannotReachEachOtherOneIsLeftOut) {
   EXPECT_THAT(To(CommandKind::kPrelink), UnorderedElementsAre("w0", "w1", "w2"));
 }
 
+TEST_F(AbsenceTest, AGroupThatTheStoreLostWhileItFinishesLeavesOneOutAsWell) {
+  Start(1, 3);
+  Say(0, MemberState::kFinished, 3);
+  ASSERT_EQ(core_->phase(), GroupPhase::kForming) << "the others may be heard yet";
+  for (const int n : {1, 2, 3}) Say(n, MemberState::kReady, 3);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Epoch epoch = Prepare({1, 2, 3});
+    CannotReach(2, {0, 2}, epoch);  // Of w1 and w3.
+    ASSERT_NE(core_->phase(), GroupPhase::kParked) << core_->waiting_for();
+  }
+  Prepare({1, 3});
+  EXPECT_THAT(Names(core_->record()->view), ElementsAre("w1", "w3"));
+}
+
+TEST_F(AbsenceTest, AGroupThatTheStoreLostEndsWhenNobodyElseIsHeard) {
+  Start(1, 3);
+  Say(0, MemberState::kFinished, 3);
+  now_ = now_ + options_.form_timeout;
+  Say(0);
+  EXPECT_EQ(core_->phase(), GroupPhase::kEnding);
+}
+
 TEST_F(AbsenceTest, TheSameListIsProposedAgainOnlyAfterAGrowingDelay) {
   FormActive(1, 2);
   Of(1).problem = "reset";
@@ -158,13 +184,13 @@ TEST_F(AbsenceTest, ATermThatStartedOverIsLiftedByWhatMembersHaveSeen) {
         {Id(n), static_cast<uint64_t>(n + 1), static_cast<uint32_t>(n), "h", "", 0, false});
   term_ = 1;  // The store has lost its count.
   Start(1, 2, record);
-  for (int n = 0; n < 2; ++n) Of(n).plan = (uint64_t{9} << 32) + 3;
+  for (int n = 0; n < 2; ++n) Of(n).plan = (uint64_t{9} << 40) + 3;
   Say(0, MemberState::kActive, 7);
   Say(1, MemberState::kActive, 7);
   Ready(2);
   WarmUp(2, 2);
   ASSERT_EQ(core_->phase(), GroupPhase::kPlanning);
-  EXPECT_GT(CommandTo(0, CommandKind::kPlan).plan, (uint64_t{9} << 32) + 3);
+  EXPECT_GT(CommandTo(0, CommandKind::kPlan).plan, (uint64_t{9} << 40) + 3);
 }
 
 TEST_F(AbsenceTest, AStoreThatConflictsForEverIsNotRacedWith) {

@@ -91,6 +91,22 @@ TEST_F(CoordinatorTest, AHigherTermDeposesAndALowerOneIsOverwritten) {
   EXPECT_EQ(core_->NextDeadline(), Time::Never());
 }
 
+TEST_F(CoordinatorTest, ARecordOfAHigherTermThatComesBackIsWrittenOver) {
+  term_ = 1;  // The store was empty when this coordinator began.
+  Start(2, 2);
+  for (const int n : {0, 1}) Say(n, MemberState::kReady, 7);
+  PersistRecord request = Persisted();
+  EpochRecord before{"gone", 9, View{"g", 7, {}, "before"}, 5, false};
+  Feed(StoreAnswered{request.request, ErrorCode::kConflict, before});
+  request = Persisted();
+  EXPECT_GT(request.record.term, 9U);
+  EXPECT_GT(request.record.view.epoch, 7U);
+  before.term = request.record.term + 1;
+  before.view.epoch = 8;  // No member that speaks here knows of it: a successor's.
+  Feed(StoreAnswered{request.request, ErrorCode::kConflict, before});
+  EXPECT_EQ(All<Deposed>().size(), 1U);
+}
+
 TEST_F(CoordinatorTest, AnUnavailableStoreIsAskedAgain) {
   FormActive(1, 2);
   Feed(MemberDied{Id(1), "killed"});
