@@ -42,6 +42,7 @@ Coordinator::Coordinator(CoordinatorOptions options, std::optional<EpochRecord> 
     stored_ = std::move(record);
     last_epoch_ = stored_->view.epoch;
     next_seniority_ = stored_->next_seniority;
+    finishing_ = stored_->finishing;
     phase_ = GroupPhase::kRecovering;
     phase_deadline_ = now + options_.recover_grace;
   } else {
@@ -134,7 +135,6 @@ void Coordinator::OnReport(const Report& report) {
   NoteOperation(peer);
   // Another coordinator has got further, or the store has gone back: nobody knows by how much.
   const Epoch newest = std::max(report.epoch, report.newest);
-  heard_epoch_ = std::max(heard_epoch_, newest);
   const bool untold = phase_ == GroupPhase::kPersisting && newest == next_.epoch;  // Not by us.
   if (newest > last_epoch_ || untold) last_epoch_ = newest + kUnknownEpochs;
   ExceedPlan(report.plan);

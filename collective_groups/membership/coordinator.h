@@ -359,9 +359,7 @@ class Coordinator {
   [[nodiscard]] bool InNext(const MemberId& id) const { return RankOf(next_, id) >= 0; }
   [[nodiscard]] bool EndIfFinished();
   // A member has finished: the others end their last steps, and nobody joins any more.
-  [[nodiscard]] bool Finishing() const {
-    return !finished_.empty() || (stored_ && stored_->finishing);
-  }
+  [[nodiscard]] bool Finishing() const { return finishing_ || !finished_.empty(); }
   [[nodiscard]] uint32_t MinMembers() const;
   void Evict(const MemberId& id, EpochCause cause, const std::string& reason);
   void NoteCause(EpochCause cause, const std::string& reason);
@@ -381,6 +379,7 @@ class Coordinator {
   // Incarnations that are out for good, and how: who has not got the word gets the same again.
   std::map<MemberId, ExpelKind> gone_;
   std::set<MemberId> finished_;        // Their function returned.
+  bool finishing_ = false;             // The record said so once, whatever the store holds now.
   std::optional<EpochRecord> stored_;  // As far as we know.
   View current_;                       // Last active.
   View next_;                          // Being formed.
@@ -390,9 +389,8 @@ class Coordinator {
   bool at_once_ = false;      // kLinking: there was nothing to link, so members are active already.
   uint64_t next_seniority_ = 1;
   uint64_t next_arrival_ = 1;
-  Epoch last_epoch_ = 0;   // Highest epoch number ever proposed.
-  Epoch heard_epoch_ = 0;  // And the highest that a member has said it knows.
-  uint64_t request_ = 0;   // Of the outstanding store request.
+  Epoch last_epoch_ = 0;  // Highest epoch number ever proposed.
+  uint64_t request_ = 0;  // Of the outstanding store request.
   Time store_retry_at_ = Time::Never();
   Time broken_since_ = Time::Never();
   uint64_t plan_ = 0;

@@ -54,12 +54,7 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
     return;
   }
   if (answer.code == ErrorCode::kConflict) {
-    const bool newer = answer.actual && answer.actual->term > options_.term;
-    if (newer && !answer.actual->ended && answer.actual->view.epoch <= heard_epoch_) {
-      // No successor's: members that speak here have been through that epoch. The store was empty
-      // when this term began, and has gone back to what it held before.
-      options_.term = answer.actual->term + 1;
-    } else if (newer) {
+    if (answer.actual && answer.actual->term > options_.term) {
       out_.actions.emplace_back(Deposed{});
       out_.reason = "another coordinator (" + answer.actual->owner + ") owns the group";
       deposed_ = true;
@@ -70,6 +65,7 @@ void Coordinator::OnStore(const StoreAnswered& answer) {
     // An older coordinator that still runs, our own write whose answer was lost, or a store that
     // came back empty: go on from what it holds; our next write ends the older one.
     stored_ = answer.actual;
+    finishing_ = finishing_ || (stored_ && stored_->finishing);
     if (stored_) last_epoch_ = std::max(last_epoch_, stored_->view.epoch);
     // Twice is a race; more often something else writes there, and is not to be raced with.
     if (++conflicts_ > kConflictsAtOnce) {

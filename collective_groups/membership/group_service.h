@@ -24,6 +24,7 @@ namespace troupe::groups {
 inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);  // Unless refreshed.
 inline constexpr Duration kEpochKeyTtl = seconds(600);
 inline constexpr Duration kStoreLoadRetry = milliseconds(50);
+inline constexpr Duration kReopenDelay = seconds(1);  // Between two that are deposed.
 inline constexpr size_t kEarlyEventsMax = 10'000;
 
 struct GroupCallbacks {
@@ -47,6 +48,9 @@ class GroupService {
 
   // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
   // answered wait, kEarlyEventsMax of them; after park_timeout without an answer the group fails.
+  // Once deposed by a record of a higher term the group is started anew from that record: it may
+  // be one that a store which had been empty has gone back to, and where it is not, no member
+  // speaks to this head.
   void Open(CoordinatorOptions options, GroupCallbacks callbacks);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);
@@ -67,6 +71,7 @@ class GroupService {
   struct Loaded;
   void Load(const std::string& group, Time deadline);
   void OnLoaded(const std::string& group, Time deadline, Loaded loaded);
+  void Reopen(const std::string& group);
   void Feed(const std::string& group, const CoordinatorEvent& event);
   void Act(Entry& entry, const CoordinatorAction& action);
   std::optional<EpochRecord> DecodeOrKeepAside(const std::string& group,

@@ -62,6 +62,19 @@ TEST_F(CoordinatorTest, ARestartKnowsThatAMemberHadFinished) {
   EXPECT_TRUE(request.record.finishing);
 }
 
+TEST_F(CoordinatorTest, ThatAMemberHadFinishedIsKnownAlsoWhenTheStoreForgets) {  // GM-5
+  const View view = FormActive(3, 3);
+  Start(3, 3, EpochRecord{"old", 4, view, 4, false, true});
+  for (const int n : {0, 1}) Say(n, MemberState::kActive, 1);
+  Feed(MemberDied{Id(2), "killed"});
+  const PersistRecord request = Persisted();
+  Feed(StoreAnswered{request.request, ErrorCode::kConflict, std::nullopt});
+  EXPECT_TRUE(Persisted().record.finishing);
+  Activate(Persisted());
+  Feed(MemberDied{Id(1), "killed"});
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w0")) << core_->waiting_for();
+}
+
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});
@@ -89,22 +102,6 @@ TEST_F(CoordinatorTest, AHigherTermDeposesAndALowerOneIsOverwritten) {
   Feed(StoreAnswered{request.request, ErrorCode::kConflict, other});
   EXPECT_EQ(All<Deposed>().size(), 1U);
   EXPECT_EQ(core_->NextDeadline(), Time::Never());
-}
-
-TEST_F(CoordinatorTest, ARecordOfAHigherTermThatComesBackIsWrittenOver) {
-  term_ = 1;  // The store was empty when this coordinator began.
-  Start(2, 2);
-  for (const int n : {0, 1}) Say(n, MemberState::kReady, 7);
-  PersistRecord request = Persisted();
-  EpochRecord before{"gone", 9, View{"g", 7, {}, "before"}, 5, false};
-  Feed(StoreAnswered{request.request, ErrorCode::kConflict, before});
-  request = Persisted();
-  EXPECT_GT(request.record.term, 9U);
-  EXPECT_GT(request.record.view.epoch, 7U);
-  before.term = request.record.term + 1;
-  before.view.epoch = 8;  // No member that speaks here knows of it: a successor's.
-  Feed(StoreAnswered{request.request, ErrorCode::kConflict, before});
-  EXPECT_EQ(All<Deposed>().size(), 1U);
 }
 
 TEST_F(CoordinatorTest, AnUnavailableStoreIsAskedAgain) {

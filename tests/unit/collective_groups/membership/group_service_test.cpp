@@ -133,6 +133,20 @@ TEST_F(GroupServiceTest, ARefreshPutsTheRecordAndTheTermBack) {
   EXPECT_GT(static_cast<uint64_t>(*term), before->term);
 }
 
+TEST_F(GroupServiceTest, ARecordOfALaterTermThatComesBackIsGoneOnFrom) {
+  Open();  // The store is empty, and goes back to what it held before.
+  Put("record", wire::Encode(kRecord, RecordOf(9)));
+  Ready();
+  EXPECT_EQ(Stored()->term, 9U) << "it may be that of another head";
+  Settle(kReopenDelay);
+  ASSERT_NE(service_.Find("g"), nullptr);
+  Ready();
+  Settle(seconds(1));
+  EXPECT_EQ(Stored()->term, 10U);
+  EXPECT_GT(Stored()->view.epoch, 7U);
+  EXPECT_EQ(failed_, "");
+}
+
 TEST_F(GroupServiceTest, AStoreThatDoesNotAnswerIsAskedAgainWithoutHoldingTheLane) {
   store_.SetAvailable(false);
   Open();
