@@ -357,13 +357,17 @@ void Coordinator::ReconsiderRecovering() {
   Propose(cause_, false, Survivors());
 }
 
+bool Coordinator::HasBegun(const Report& report) const {
+  return at_once_ && phase_ == GroupPhase::kLinking && report.epoch == next_.epoch;
+}
+
 // A member whose function returned before it was where the next epoch needs it. One that a planned
 // epoch leaves behind is needed too: without it nobody comes to the boundary.
 std::optional<MemberId> Coordinator::ReturnedInMidChange() const {
   const auto returned = [this](const ViewMember& m) {
     const auto it = peers_.find(m.id);
     if (it == peers_.end() || it->second.report.state != MemberState::kFinished) return false;
-    return !at_once_ || phase_ != GroupPhase::kLinking || it->second.report.epoch != next_.epoch;
+    return !HasBegun(it->second.report);
   };
   for (const View* view : {&next_, &current_}) {
     const bool needed = view == &next_ || (next_planned_ && phase_ == GroupPhase::kPreparing);
@@ -388,10 +392,9 @@ void Coordinator::ReconsiderProgress() {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
-    const bool begun = at_once_ && phase_ == GroupPhase::kLinking && r.epoch == next_.epoch;
     if (r.epoch == next_.epoch && r.broken) broken = true;
     if (r.epoch > next_.epoch) broken = true;  // Another coordinator has taken it further.
-    if (begun && (r.state == MemberState::kReady || r.state == MemberState::kLeaving))
+    if (HasBegun(r) && (r.state == MemberState::kReady || r.state == MemberState::kLeaving))
       broken = true;  // It has gone already, and has come out again.
     // A planned member that went past its boundary, or lost a peer, cannot be waited for: leave by
     // abort instead.

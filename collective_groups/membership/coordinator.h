@@ -23,7 +23,7 @@
 // admitted only when it is linked, and of members that cannot reach each other one is left out
 // (PairFaults). The same list of members is proposed again only after a growing delay.
 // GM-14 only a member of the epoch can finish the group.
-// GM-15 a tick leaves no deadline behind that has passed: nothing wakes the coordinator in a loop.
+// GM-16 a tick leaves no deadline behind that has passed: nothing wakes the coordinator in a loop.
 // GM-12 while no member is heard none is evicted before silent_lease, and when one is heard again
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
 // last holders of the state are not given up because the coordinator was cut off.
@@ -221,6 +221,8 @@ class Coordinator {
   [[nodiscard]] Time NextDeadline() const;
 
   [[nodiscard]] GroupPhase phase() const { return phase_; }
+  // As they are by now, for a coordinator that takes the place of this one.
+  [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
   [[nodiscard]] const View& view() const {
     return current_;
   }  // The last active view; epoch 0: none yet.
@@ -285,6 +287,8 @@ class Coordinator {
   void ReconsiderRecovering();
   void ReconsiderProgress();  // Preparing, Linking.
   [[nodiscard]] std::optional<MemberId> ReturnedInMidChange() const;
+  // Of an epoch whose members go at once: it has gone already.
+  [[nodiscard]] bool HasBegun(const Report& report) const;
   void ReconsiderActive();
   void ReconsiderPlanning();
   // True if it decided something.

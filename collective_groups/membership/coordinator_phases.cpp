@@ -188,7 +188,8 @@ void Coordinator::End(GroupPhase phase) {
 bool Coordinator::EndIfFinished() {
   if (!Finishing()) return false;
   if (current_.epoch == 0) {  // The store has lost the group's record: its members still know.
-    if (phase_ == GroupPhase::kForming && now_ < phase_deadline_) return false;  // Who is heard.
+    // Others may yet be heard that go on.
+    if (phase_ == GroupPhase::kForming && now_ < phase_deadline_) return false;
     for (const auto& [id, peer] : peers_) {
       if (peer.report.epoch > 0 && !finished_.contains(id)) return false;
     }

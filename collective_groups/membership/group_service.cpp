@@ -122,11 +122,12 @@ void GroupService::OnLoaded(const std::string& group, Time deadline, Loaded load
 
 void GroupService::Reopen(const std::string& group) {
   const auto it = groups_.find(group);
-  if (it == groups_.end()) return;
+  if (it == groups_.end() || !it->second->coordinator) return;
   LogWarning("group ", group, ": the store has a record of a later coordinator; going on from it");
   loop_->Cancel(it->second->timer);
   it->second->due = Time::Never();
   it->second->unsettled = false;
+  it->second->options = it->second->coordinator->options();
   it->second->coordinator.reset();
   loop_->CallAfter(kReopenDelay, [this, group, alive = alive_] {
     if (!*alive || !groups_.contains(group)) return;
@@ -194,22 +195,14 @@ void GroupService::Drain(const std::string& group, const MemberId& id, const std
   Feed(group, DrainRequested{id, reason});
 }
 void GroupService::BeginTraining(const std::string& group, const TrainingBegins& training) {
-  if (const auto it = groups_.find(group); it != groups_.end()) {
-    it->second->options.prepare_timeout = training.prepare_timeout;
-    it->second->options.start_members = training.start_members;
-    it->second->options.form_timeout = training.form_timeout;
-  }
   Feed(group, training);
 }
 
 void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
-  if (const auto it = groups_.find(group); it != groups_.end())
-    it->second->options.min_members = min_members;
   Feed(group, LimitsChanged{min_members});
 }
 
 void GroupService::SetOrder(const std::string& group, std::vector<std::string> order) {
-  if (const auto it = groups_.find(group); it != groups_.end()) it->second->options.order = order;
   Feed(group, OrderChanged{std::move(order)});
 }
 

@@ -24,7 +24,8 @@ namespace troupe::groups {
 inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);  // Unless refreshed.
 inline constexpr Duration kEpochKeyTtl = seconds(600);
 inline constexpr Duration kStoreLoadRetry = milliseconds(50);
-inline constexpr Duration kReopenDelay = seconds(1);  // Between two that are deposed.
+inline constexpr Duration kReopenDelay =
+    seconds(1);  // From a deposed coordinator to its successor.
 inline constexpr size_t kEarlyEventsMax = 10'000;
 
 struct GroupCallbacks {
@@ -48,9 +49,9 @@ class GroupService {
 
   // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
   // answered wait, kEarlyEventsMax of them; after park_timeout without an answer the group fails.
-  // Once deposed by a record of a higher term the group is started anew from that record: it may
-  // be one that a store which had been empty has gone back to, and where it is not, no member
-  // speaks to this head.
+  // When a record of a higher term deposes the coordinator, another one continues the group from
+  // that record: the store may only have gone back to what it held before. If another head does
+  // own the group, no member speaks to this one, and its group parks.
   void Open(CoordinatorOptions options, GroupCallbacks callbacks);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);

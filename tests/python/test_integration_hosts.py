@@ -62,13 +62,13 @@ def test_a_death_on_either_host(hosts: Hosts, tmp_path: Path, victim: int) -> No
 
 
 @pytest.mark.parametrize(
-    "cut", ["until it is put aside", "until its node is dead", "from the head"]
+    "cut", ["until its members are evicted", "until its node is dead", "the head only"]
 )
 def test_a_host_that_is_cut_off_is_put_aside_and_returns(
     hosts: Hosts, tmp_path: Path, cut: str
 ) -> None:
     """Where only the head cannot hear it, its lease ends, though the other host hears it."""
-    begin, end = (hosts.mute, hosts.unmute) if cut == "from the head" else (hosts.cut, hosts.mend)
+    begin, end = (hosts.mute, hosts.unmute) if cut == "the head only" else (hosts.cut, hosts.mend)
     with trained_until_it_shrinks(hosts, tmp_path) as (executor, handle):
         begin(1)
         try:

@@ -311,7 +311,7 @@ void World::Heal() {
 // What the autoscaler does: keep enough members.
 void World::Replenish() {
   CheckNoticed();
-  if (!heads_.back()->running()) RestartHead();  // Deposed; its service opens the group anew.
+  if (!heads_.back()->running()) RestartHead();  // It was deposed; a successor follows.
   int usable = 0;
   for (auto& [id, member] : members_) usable += member->usable() ? 1 : 0;
   for (; usable < options_.members && !any_finished_; ++usable) AddMember();

@@ -2,7 +2,7 @@
 // and training loops are virtual; Coordinator, Member and SampleLedger are the production objects.
 // One seed, one run.
 //
-// Whenever something changes, the invariants GM-1..GM-15 are checked. A Sabotage breaks one thing
+// Whenever something changes, the invariants GM-1..GM-16 are checked. A Sabotage breaks one thing
 // on purpose; the tests require that the checkers notice (a checker that never fires proves
 // nothing).
 #pragma once
@@ -37,7 +37,7 @@ enum class Sabotage {
   kHideUnreachable,   // GM-13: a peer that cannot be connected is taken for one that can.
   kRetryAtOnce,       // GM-13: the same members try again without a delay.
   kStrangerFinishes,  // GM-14: one that was sent away counts as a member that has finished.
-  kStaleDeadline,     // GM-15: a deadline that has passed is kept.
+  kStaleDeadline,     // GM-16: a deadline that has passed is kept.
 };
 
 struct SimOptions {

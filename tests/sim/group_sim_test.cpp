@@ -1,4 +1,4 @@
-// GM-1..GM-15 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins
+// GM-1..GM-16 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins
 // (some with state of their own), store outages, coordinator restarts, doubled coordinators, hung
 // members, mismatched collectives, devices that fail and functions that return early. Then all but
 // the hung ones heals and must converge (GM-5).
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair(Sabotage::kHideSignatures, "GM-11"), std::pair(Sabotage::kForgetVerdict, "GM-11"),
         std::pair(Sabotage::kHideUnreachable, "GM-5"), std::pair(Sabotage::kRetryAtOnce, "GM-13"),
         std::pair(Sabotage::kStrangerFinishes, "GM-14"),
-        std::pair(Sabotage::kStaleDeadline, "GM-15")));
+        std::pair(Sabotage::kStaleDeadline, "GM-16")));
 
 }  // namespace
 }  // namespace troupe::groups::sim

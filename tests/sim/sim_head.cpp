@@ -87,7 +87,7 @@ void SimHead::OnTimer() {
   Feed(Tick{});
   const bool stale = world_->Sabotaged(Sabotage::kStaleDeadline);
   if (running_ && (stale ? world_->Now() : core_.NextDeadline()) <= world_->Now())
-    world_->Fail("GM-15: a deadline that has passed wakes the coordinator again");
+    world_->Fail("GM-16: a deadline that has passed wakes the coordinator again");
 }
 
 void SimHead::Handle(const CoordinatorAction& action) {

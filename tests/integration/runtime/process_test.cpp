@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>

@@ -356,7 +356,7 @@ TEST_F(CoordinatorTest, ItsOwnStopIsNotTheSilenceOfItsMembers) {
 }
 
 // The others may stand in a collective with it.
-TEST_F(CoordinatorTest, ADeadlineThatHasPassedDoesNotWakeAgain) {  // GM-15
+TEST_F(CoordinatorTest, ADeadlineThatHasPassedDoesNotWakeAgain) {  // GM-16
   Start(2, 2);
   Ready(0);
   const Time form = now_ + options_.form_timeout;

@@ -135,11 +135,13 @@ TEST_F(GroupServiceTest, ARefreshPutsTheRecordAndTheTermBack) {
 
 TEST_F(GroupServiceTest, ARecordOfALaterTermThatComesBackIsGoneOnFrom) {
   Open();  // The store is empty, and goes back to what it held before.
+  service_.SetOrder("g", {"w0"});
   Put("record", wire::Encode(kRecord, RecordOf(9)));
   Ready();
   EXPECT_EQ(Stored()->term, 9U) << "it may be that of another head";
   Settle(kReopenDelay);
   ASSERT_NE(service_.Find("g"), nullptr);
+  EXPECT_EQ(service_.Find("g")->options().order, std::vector<std::string>{"w0"});
   Ready();
   Settle(seconds(1));
   EXPECT_EQ(Stored()->term, 10U);
