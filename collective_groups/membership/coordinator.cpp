@@ -159,29 +159,9 @@ void Coordinator::OnResumed(Duration stopped) {
   }
 }
 
-// For how long nobody has been heard, if that is so long that it says nothing about a member.
-Duration Coordinator::Unheard() const {
-  const Duration silence = now_ - last_heard_;
-  return silence > options_.lease / 2 ? silence : Duration::zero();
-}
-
 void Coordinator::OnTick() {
   if (store_retry_at_ <= now_) Retry();
-  std::vector<MemberId> silent;
-  for (const auto& [id, peer] : peers_) {
-    const bool certain = Unheard() == Duration::zero() || now_ - peer.said > options_.silent_lease;
-    if (now_ - peer.heard > options_.lease && certain) silent.push_back(id);
-  }
-  if (phase_ != GroupPhase::kRecovering) {
-    for (const MemberId& id : silent) {
-      const auto it = peers_.find(id);
-      if (it == peers_.end()) continue;  // Sent away by what an earlier one caused.
-      const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
-      const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
-      out_.actions.emplace_back(FenceMember{id, reason});
-      Evict(id, EpochCause::kSilence, reason);
-    }
-  }
+  EvictSilent();
   if (next_repeat_ <= now_) {
     next_repeat_ = now_ + options_.repeat;
     RepeatOutstanding();
@@ -349,7 +329,11 @@ void Coordinator::ReconsiderRecovering() {
     return;
   }
   waiting_for_ = std::to_string(unheard) + " members to be heard after the restart";
-  if (unheard > 0 && now_ < phase_deadline_) return;
+  // One of them may be the last that holds the state, as in OnTick.
+  const bool held = std::any_of(peers_.begin(), peers_.end(),
+                                [](const auto& peer) { return peer.second.report.has_state; });
+  const Duration longer = options_.silent_lease - options_.recover_grace;
+  if (unheard > 0 && now_ < phase_deadline_ + (held ? Duration::zero() : longer)) return;
   if (unheard > 0) last_epoch_ += kUnknownEpochs;  // They may know a later one than the store.
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;
@@ -423,9 +407,9 @@ void Coordinator::ReconsiderProgress() {
     Propose(cause_, false, Survivors());
     return;
   }
-  // In Linking one bad member can keep several waiting: put the youngest aside and see.
+  // In Linking one bad member can keep several waiting: put one aside and see.
   std::vector<MemberId> late = missing;
-  if (phase_ == GroupPhase::kLinking) late = {missing.back()};
+  if (phase_ == GroupPhase::kLinking) late = {LateToLink(missing.back())};
   for (const MemberId& id : late) {
     const std::string reason = id.ToString() + " missed the deadline of " + GroupPhaseName(phase_);
     out_.actions.emplace_back(FenceMember{id, reason});

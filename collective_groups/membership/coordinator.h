@@ -26,7 +26,8 @@
 // GM-16 a tick leaves no deadline behind that has passed: nothing wakes the coordinator in a loop.
 // GM-12 while no member is heard none is evicted before silent_lease, and when one is heard again
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
-// last holders of the state are not given up because the coordinator was cut off.
+// last holders of the state are not given up because the coordinator was cut off. Nor is a member
+// whose state nobody who is heard holds before silent_lease: its end would be that of the training.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 
@@ -56,7 +57,7 @@ struct CoordinatorOptions {
   uint32_t start_members = 1;              // Form the first epoch as soon as this many are ready...
   Duration form_timeout = seconds(30);     // ...or with at least min_members after this time.
   Duration lease = seconds(2);             // Silence after which a member is evicted.
-  Duration silent_lease = seconds(10);     // The same while nobody is heard: it may be our fault.
+  Duration silent_lease = seconds(10);     // The same in the cases of GM-12.
   Duration prepare_timeout = seconds(60);  // A member must come out of its step in this time.
   Duration link_timeout = seconds(5);
   Duration plan_timeout = seconds(2);  // Replies to a plan.
@@ -280,6 +281,9 @@ class Coordinator {
   void OnResumed(Duration stopped);
   void OnTraining(const TrainingBegins& training);
   [[nodiscard]] Duration Unheard() const;
+  [[nodiscard]] bool HoldsLastState(const MemberId& id) const;
+  [[nodiscard]] MemberId LateToLink(const MemberId& youngest) const;
+  void EvictSilent();
   void OnTick();
   void Reconsider();
   void ReconsiderForming();

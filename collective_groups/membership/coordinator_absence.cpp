@@ -1,5 +1,5 @@
-// The Coordinator's answer to members that cannot reach each other: who is left out, for how long,
-// and how often the same epoch may be tried.
+// The Coordinator's answer to members that are not heard, and to those that cannot reach each
+// other: who is left out, for how long, and how often the same epoch may be tried.
 #include <algorithm>
 
 #include "collective_groups/membership/coordinator.h"
@@ -25,6 +25,54 @@ std::string Names(const std::vector<MemberId>& ids) {
 }
 
 }  // namespace
+
+// ---- silence (GM-12) ----
+
+// For how long nobody has been heard, if that is so long that it says nothing about a member.
+Duration Coordinator::Unheard() const {
+  const Duration silence = now_ - last_heard_;
+  return silence > options_.lease / 2 ? silence : Duration::zero();
+}
+
+// Whether the group would go back if `id` were given up now. Members of an epoch commit the same
+// steps, so that one may be a step ahead of the others, not more.
+bool Coordinator::HoldsLastState(const MemberId& id) const {
+  const auto it = peers_.find(id);
+  if (it == peers_.end() || !it->second.report.has_state) return false;
+  return std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    const Report& other = entry.second.report;
+    return other.id != id && now_ - entry.second.said <= options_.lease && other.has_state &&
+           other.version + 1 >= it->second.report.version;
+  });
+}
+
+void Coordinator::EvictSilent() {
+  if (phase_ == GroupPhase::kRecovering) return;
+  std::vector<MemberId> silent;
+  for (const auto& [id, peer] : peers_) {
+    if (now_ - peer.heard <= options_.lease) continue;
+    const bool spared = Unheard() != Duration::zero() || HoldsLastState(id);
+    if (!spared || now_ - peer.said > options_.silent_lease) silent.push_back(id);
+  }
+  for (const MemberId& id : silent) {
+    const auto it = peers_.find(id);
+    if (it == peers_.end()) continue;  // Sent away by what an earlier one caused.
+    const auto ms = std::chrono::duration_cast<milliseconds>(now_ - it->second.heard).count();
+    const std::string reason = id.ToString() + " was silent for " + std::to_string(ms) + " ms";
+    out_.actions.emplace_back(FenceMember{id, reason});
+    Evict(id, EpochCause::kSilence, reason);
+  }
+}
+
+// Whom to put aside: the youngest that is missing, unless nobody else holds the state. Then another
+// one, who may as well be the cause.
+MemberId Coordinator::LateToLink(const MemberId& youngest) const {
+  const auto other = std::find_if(next_.members.rbegin(), next_.members.rend(),
+                                  [&](const ViewMember& m) { return m.id != youngest; });
+  return HoldsLastState(youngest) && other != next_.members.rend() ? other->id : youngest;
+}
+
+// ---- routes (GM-13) ----
 
 Duration Coordinator::DelayBeforeEpoch(const std::vector<MemberId>& members) {
   const bool settled = settled_at_ != Time::Never() && now_ - settled_at_ >= kSettledAfter;

@@ -34,6 +34,7 @@ enum class Sabotage {
   kHideSignatures,    // GM-11: reports do not tell what is called.
   kForgetVerdict,     // GM-11: a verdict is told once, to half of the members.
   kWaitForReturned,   // GM-10: who waits for a member that has returned goes on waiting.
+  kGiveUpLastHolder,  // GM-12: who alone holds the state has no more time than others.
   kHideUnreachable,   // GM-13: a peer that cannot be connected is taken for one that can.
   kRetryAtOnce,       // GM-13: the same members try again without a delay.
   kStrangerFinishes,  // GM-14: one that was sent away counts as a member that has finished.

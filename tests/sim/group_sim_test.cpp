@@ -139,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair(Sabotage::kHideSignatures, "GM-11"), std::pair(Sabotage::kForgetVerdict, "GM-11"),
         std::pair(Sabotage::kHideUnreachable, "GM-5"), std::pair(Sabotage::kRetryAtOnce, "GM-13"),
         std::pair(Sabotage::kStrangerFinishes, "GM-14"),
+        std::pair(Sabotage::kGiveUpLastHolder, "GM-12"),
         std::pair(Sabotage::kStaleDeadline, "GM-16")));
 
 }  // namespace

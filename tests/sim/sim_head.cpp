@@ -18,7 +18,8 @@ CoordinatorOptions OptionsFor(World& world, const std::string& owner) {
                       : static_cast<uint32_t>(world.options_.min_members);
   o.start_members = static_cast<uint32_t>(world.options_.members);
   o.form_timeout = milliseconds(200);
-  o.lease = milliseconds(600);
+  o.lease = kLease;
+  o.silent_lease = world.Sabotaged(Sabotage::kGiveUpLastHolder) ? kLease : kSilentLease;
   o.prepare_timeout = seconds(3);
   o.link_timeout = seconds(1);
   o.prelink_timeout = milliseconds(500);
@@ -53,6 +54,7 @@ void SimHead::Receive(Report report) {
     report.id = core_.view().members.front().id;
     report.sequence += 1'000'000;
   }
+  if (running_) heard_[report.id] = {world_->Now(), report};
   Feed(ReportReceived{report});
   if (world_->Sabotaged(Sabotage::kActivateEarly) && report.state == MemberState::kPrepared) {
     for (Report other : core_.members()) {
@@ -84,6 +86,7 @@ void SimHead::ArmTimer() {
 }
 
 void SimHead::OnTimer() {
+  known_ = core_.members();
   Feed(Tick{});
   const bool stale = world_->Sabotaged(Sabotage::kStaleDeadline);
   if (running_ && (stale ? world_->Now() : core_.NextDeadline()) <= world_->Now())
@@ -96,6 +99,7 @@ void SimHead::Handle(const CoordinatorAction& action) {
   } else if (const auto* a = std::get_if<PersistRecord>(&action)) {
     Persist(*a);
   } else if (const auto* a = std::get_if<FenceMember>(&action)) {
+    if (a->reason.find("silent") != std::string::npos) CheckSilent(a->id);
     world_->Fence(a->id);
   } else if (const auto* a = std::get_if<GroupStalled>(&action)) {
     if (!a->removed) return;
@@ -108,6 +112,17 @@ void SimHead::Handle(const CoordinatorAction& action) {
   } else if (std::holds_alternative<Deposed>(action)) {
     running_ = false;
   }
+}
+
+void SimHead::CheckSilent(const MemberId& id) {
+  const Time said = heard_.at(id).first;
+  const Report& last = heard_.at(id).second;
+  if (!last.has_state || world_->Now() - said > kSilentLease) return;
+  const bool held = std::any_of(known_.begin(), known_.end(), [&](const Report& other) {
+    return other.id != id && world_->Now() - heard_.at(other.id).first <= kLease &&
+           other.has_state && other.version + 1 >= last.version;
+  });
+  if (!held) world_->Fail("GM-12: the last holder of the state was given up for its silence");
 }
 
 void SimHead::SendTo(const MemberId& to, Command command) {

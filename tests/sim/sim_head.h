@@ -1,8 +1,11 @@
 // A simulated head: the production Coordinator with a store that answers late or not at all.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "collective_groups/membership/coordinator.h"
 #include "tests/sim/sim_world.h"
@@ -24,6 +27,7 @@ class SimHead {
   void Answer(const PersistRecord& request, bool lie);
   void NoteReused(Epoch epoch);
   void CheckReused();
+  void CheckSilent(const MemberId& id);
   void SendTo(const MemberId& to, Command command);
   void ArmTimer();
   void OnTimer();
@@ -33,7 +37,9 @@ class SimHead {
   Coordinator core_;
   TimerId timer_ = kNoTimer;
   bool running_ = true;
-  Epoch reused_ = 0;  // Not told to anybody yet.
+  std::map<MemberId, std::pair<Time, Report>> heard_;  // The last word of each member.
+  std::vector<Report> known_;  // Before the last tick, which may have sent some away.
+  Epoch reused_ = 0;           // Not told to anybody yet.
 };
 
 }  // namespace troupe::groups::sim

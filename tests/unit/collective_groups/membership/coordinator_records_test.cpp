@@ -78,6 +78,7 @@ TEST_F(CoordinatorTest, ThatAMemberHadFinishedIsKnownAlsoWhenTheStoreForgets) { 
 TEST_F(CoordinatorTest, ARestartDropsWhoIsNotHeardInTime) {
   const View view = FormActive(1, 2);
   Start(1, 2, EpochRecord{"old", 4, view, 3, false});
+  Of(1).has_state = true;
   Say(1);
   now_ = now_ + options_.recover_grace;
   Feed(Tick{});

@@ -256,6 +256,69 @@ TEST_F(CoordinatorTest, ThatNobodyIsHeardHasItsLimit) {
   EXPECT_EQ(All<FenceMember>().size(), 2U);
 }
 
+// GM-12: its end would be that of the training, and the machine may only be slow.
+TEST_F(CoordinatorTest, TheLastHolderOfTheStateIsGivenMoreTime) {
+  FormActive(1, 2);
+  Of(1).has_state = true;
+  Of(1).version = 7;
+  Say(1);
+  PassHearing0(options_.silent_lease);
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+  Say(1);  // It is back.
+  PassHearing0(options_.silent_lease);
+  EXPECT_THAT(All<FenceMember>(), IsEmpty());
+  PassHearing0(milliseconds(1));
+  EXPECT_EQ(All<FenceMember>().size(), 1U);
+}
+
+TEST_F(CoordinatorTest, OneOfSeveralHoldersOfTheStateIsNot) {
+  for (const uint64_t other : {6U, 7U, 8U}) {  // A step behind, the same, a step ahead.
+    reports_.clear();
+    FormActive(1, 2);
+    for (const int n : {0, 1}) Of(n).has_state = true;
+    Of(0).version = other;
+    Of(1).version = 7;
+    Say(1);
+    PassHearing0(options_.lease + milliseconds(1));
+    EXPECT_EQ(All<FenceMember>().size(), 1U) << other;
+  }
+}
+
+TEST_F(CoordinatorTest, TheLastHolderOfTheStateIsNotPutAsideToLink) {
+  FormActive(1, 2);
+  for (const int n : {0, 1}) Of(n).has_state = n == 1;
+  Of(0).broken = true;
+  Say(0);
+  Say(1);
+  now_ = now_ + options_.error_grace;
+  Feed(Tick{});
+  const PersistRecord request = Persisted();
+  Feed(StoreAnswered{request.request, ErrorCode::kOk, std::nullopt});
+  for (const int n : {0, 1}) Say(n, MemberState::kPrepared, request.record.view.epoch);
+  ASSERT_EQ(core_->phase(), GroupPhase::kLinking);
+  Say(0, MemberState::kLinked, request.record.view.epoch);
+  now_ = now_ + options_.link_timeout;
+  Say(1);
+  EXPECT_THAT(Names(Persisted().record.view), ElementsAre("w1"));
+}
+
+TEST_F(CoordinatorTest, AfterARestartTheLastHolderOfTheStateIsWaitedForLonger) {
+  EpochRecord record{"old", 4, View{"g", 7, {}, "before"}, 5, false};
+  for (int n = 0; n < 2; ++n)
+    record.view.members.push_back(
+        {Id(n), static_cast<uint64_t>(n + 1), static_cast<uint32_t>(n), "h", "", 0, false});
+  for (const bool held : {false, true}) {
+    reports_.clear();
+    Start(1, 2, record);
+    Of(0).has_state = held;
+    Say(0, MemberState::kActive, 7);
+    PassHearing0(options_.recover_grace);
+    EXPECT_EQ(core_->phase(), held ? GroupPhase::kPersisting : GroupPhase::kRecovering);
+    PassHearing0(options_.silent_lease - options_.recover_grace);
+    EXPECT_EQ(core_->phase(), GroupPhase::kPersisting);
+  }
+}
+
 TEST_F(CoordinatorTest, ABrokenLinkWaitsForTheDeathReport) {
   FormActive(1, 3);
   Of(0).broken = true;
