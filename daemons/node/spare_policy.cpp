@@ -16,10 +16,14 @@ std::optional<SparePolicy::Id> SparePolicy::Take(Time now, const SpareKind& kind
   return spare;
 }
 
-void SparePolicy::Failed(Time now, Id spare) {
+bool SparePolicy::Failed(Time now, Id spare) {
   for (auto& [kind, use] : uses_) {
-    if (std::erase(use.spares, spare) > 0) use.not_before = now + limits_.after_failure;
+    if (std::erase(use.spares, spare) == 0) continue;
+    const bool first = use.not_before <= now;
+    use.not_before = now + limits_.after_failure;
+    return first;
   }
+  return false;
 }
 
 size_t SparePolicy::size() const {

@@ -47,8 +47,9 @@ class SparePolicy {
   explicit SparePolicy(SpareLimits limits) : limits_(limits) {}
   // A process of the kind is needed now: its oldest spare, which is ours no more.
   [[nodiscard]] std::optional<Id> Take(Time now, const SpareKind& kind);
-  // It could not be started, or has ended by itself.
-  void Failed(Time now, Id spare);
+  // It could not be started, or has ended by itself. Whether that is news: those of its kind that
+  // were started with it end in the same way.
+  bool Failed(Time now, Id spare);
   // Those there are have been given up, and nothing is known of what will be used.
   void Forget() { uses_.clear(); }
   // What is to be done now. What is to be started counts as started.

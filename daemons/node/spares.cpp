@@ -80,8 +80,9 @@ void Spares::Start(SparePolicy::Id id, const SpareKind& kind) {
   Result<GuardedProcess> started =
       guard.ok() ? GuardedProcess::StartSpare(*guard, std::move(spawn)) : guard.error();
   if (!started.ok()) {
-    LogWarning("no process can be started ahead of its actor: ", started.error().message);
-    return policy_.Failed(loop_->Now(), id);
+    if (policy_.Failed(loop_->Now(), id))
+      LogWarning("no process can be started ahead of its actor: ", started.error().message);
+    return;
   }
   GuardedProcess& process = spares_[id] = std::move(*started);
   loop_->WatchFd(process.pidfd(), [this, id] { OnExit(id); });
@@ -92,10 +93,9 @@ void Spares::OnExit(SparePolicy::Id id) {
   const std::optional<ExitInfo> info = process.TryReap();
   if (!info) return;
   loop_->UnwatchFd(process.pidfd());
-  if (ending_.erase(id) == 0) {
+  if (ending_.erase(id) == 0 && policy_.Failed(loop_->Now(), id)) {
     LogWarning("a process that was started ahead of its actor has ended (", info->ToString(),
                "); the next ones of its kind start when they are needed: ", TailOf(process));
-    policy_.Failed(loop_->Now(), id);
   }
   spares_.erase(id);
 }

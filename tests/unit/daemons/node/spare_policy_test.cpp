@@ -85,10 +85,20 @@ TEST_F(SparePolicyTest, AKindThatNobodyUsesAnyMoreGoes) {
 TEST_F(SparePolicyTest, OneThatEndsByItselfIsNotReplacedAtOnce) {
   EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
   EXPECT_THAT(StartedIn(milliseconds(200)), ElementsAre(kPython));
-  policy_.Failed(now_, last_);
+  EXPECT_TRUE(policy_.Failed(now_, last_));
   EXPECT_EQ(policy_.size(), 0U);
   EXPECT_THAT(StartedIn(kLimits.after_failure - milliseconds(10)), IsEmpty());
   EXPECT_THAT(StartedIn(seconds(5)), ElementsAre(kPython, kPython, kPython));
+}
+
+TEST_F(SparePolicyTest, ThatAKindFailsIsNewsOncePerTry) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  EXPECT_THAT(StartedIn(milliseconds(600)), ElementsAre(kPython, kPython, kPython));
+  EXPECT_TRUE(policy_.Failed(now_, last_));
+  EXPECT_FALSE(policy_.Failed(now_ + milliseconds(50), last_ - 1));
+  EXPECT_FALSE(policy_.Failed(now_, last_)) << "it is gone already";
+  EXPECT_THAT(StartedIn(kLimits.after_failure + seconds(1)), Not(IsEmpty()));
+  EXPECT_TRUE(policy_.Failed(now_, last_));
 }
 
 TEST_F(SparePolicyTest, NoneAreAllowed) {
@@ -123,7 +133,7 @@ TEST(SparePolicyWalk, KeepsItsInvariants) {
       } else if (!alive.empty() && random() % 10 == 0) {
         const auto victim = std::next(alive.begin(), random() % alive.size());
         failed[victim->second] = now;
-        policy.Failed(now, victim->first);
+        (void)policy.Failed(now, victim->first);
         alive.erase(victim);
       } else {
         const SparePolicy::Step step = policy.Next(now);
