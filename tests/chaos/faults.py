@@ -31,6 +31,11 @@ JUMPS_S = (-86_400, -60, -2, 2, 60, 3_600, 7 * 86_400)
 KEYS_KEPT_S = 86_400  # By the store, if no head refreshes them.
 
 
+def loses_keys(jump_s: float) -> bool:
+    """Whether a jump of the time of day, or the way back from it, lets every key expire."""
+    return jump_s > KEYS_KEPT_S or jump_s <= -KEYS_KEPT_S
+
+
 class Faults:
     """What can be done to ``run`` on the two ``hosts``."""
 
@@ -271,11 +276,9 @@ class Faults:
         """The time of day jumps, everywhere in the cluster, and back."""
         jump_s, length = self.random.choice(JUMPS_S), self.random.uniform(0.5, 3)
         self.say(f"the time of day jumps by {jump_s} s for {length:.1f} s")
-        if jump_s > KEYS_KEPT_S:  # The store takes everything for long expired.
-            self._kept_by = time.monotonic() + length + REFILL_S
         self.clock.jump(jump_s)
         time.sleep(length)
-        self.clock.jump(0)
+        self._return_from(jump_s)
 
     def jump_and_kill_node(self) -> None:
         """A node daemon is started again at a time of day before its last start."""
@@ -286,7 +289,12 @@ class Faults:
             self.kill_node()
             time.sleep(self.random.uniform(0.5, 3))
         finally:
-            self.clock.jump(0)
+            self._return_from(jump_s)
+
+    def _return_from(self, jump_s: float) -> None:
+        self.clock.jump(0)
+        if loses_keys(jump_s):
+            self._kept_by = time.monotonic() + REFILL_S
 
     # ---- what users ask for ----
 
