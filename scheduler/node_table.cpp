@@ -64,11 +64,11 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
   const auto found = nodes_.find(node.id);
   if (found != nodes_.end()) {
     NodeRecord& known = found->second;
-    if (node.incarnation < known.incarnation ||
-        (node.incarnation == known.incarnation && !known.up())) {
+    if (node.incarnation <= known.incarnation && !known.up()) {
       decision.fenced = true;
       return;
     }
+    if (node.incarnation < known.incarnation) return Contest(known, node.incarnation, decision);
     if (node.incarnation == known.incarnation) {
       Heard();
       known.last_heard = known.last_said = now_;
@@ -88,6 +88,21 @@ void NodeTable::Join(const NodeRecord& node, NodeDecision& decision) {
   fresh.last_heard = fresh.last_said = now_;
   NodeRecord& stored = nodes_[node.id] = std::move(fresh);
   Set(stored, NodeState::kAlive, "", decision);
+}
+
+void NodeTable::Contest(NodeRecord& known, uint64_t rival, NodeDecision& decision) {
+  const auto [it, first] = rivals_.try_emplace(known.id, Rival{rival, now_});
+  if (!first && it->second.incarnation != rival) it->second = {rival, now_};
+  const Time since = it->second.since;
+  if (known.last_said > since) {
+    decision.fenced = decision.replaced = true;
+  } else if (now_ - since >= options_.suspect_after) {
+    rivals_.erase(it);
+    Set(known, NodeState::kDead, "another life of it has begun, and it is silent since", decision);
+    decision.fenced = true;
+  } else {
+    decision.waits = true;
+  }
 }
 
 // For how long none has been heard, if that is so long that it says nothing about a node.
@@ -111,6 +126,7 @@ void NodeTable::Advance(NodeDecision& decision) {
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     NodeRecord& node = it->second;
     const Duration silence = now_ - node.last_heard;
+    if (!node.up()) rivals_.erase(node.id);
     if (!node.up() && silence >= options_.forget_after) {
       it = nodes_.erase(it);
       continue;
@@ -133,6 +149,7 @@ NodeDecision NodeTable::Step(Time now, const NodeEvent& event) {
       node.last_heard = std::min(now_, node.last_heard + resumed->stopped);
       node.last_said = std::min(now_, node.last_said + resumed->stopped);
     }
+    for (auto& [id, rival] : rivals_) rival.since = std::min(now_, rival.since + resumed->stopped);
     last_heard_ = std::min(now_, last_heard_ + resumed->stopped);
   }
   Advance(decision);

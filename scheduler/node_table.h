@@ -7,14 +7,17 @@
 //
 // A node is (id, incarnation): a process that starts again under the same id is a new incarnation,
 // with a greater number. Failure puts an incarnation aside, never the host: the next incarnation is
-// welcome at once.
+// welcome at once. One with a smaller number, where the time of day was set back and nothing else
+// tells, waits until it is known whether the other one lives.
 // Thread: one. Never reads a clock; the caller hands in the time and calls Step with a Tick at
 // next_wake().
 // Invariants: NT-1 an incarnation that is dead or left never comes back. NT-2 the incarnations of
 // an id only grow. NT-3 a node that is silent for `dead_after` is dead at the first Step from then
 // on. NT-4 time that runs backwards counts as no time. NT-5 while no node is heard none is dead
 // before `all_dead_after`, and when one is heard again the others are given the time that none was:
-// it may be the listener who is cut off.
+// it may be the listener who is cut off. NT-6 of two processes with one id the one that is not the
+// newest incarnation is told that it is replaced only if the newest has spoken since it came; if
+// that is silent for `suspect_after` from then on it is dead.
 // Limits: kNodesMax; ended nodes are forgotten after `forget_after`, the oldest first when the
 // table is full.
 #pragma once
@@ -100,6 +103,9 @@ struct NodeDecision {
   std::vector<NodeChange> changes;  // In the order of happening.
   // A message came from an incarnation that is over: tell it that it is fenced and must end.
   bool fenced = false;
+  // With `fenced`: the newest incarnation of its id lives, and it is another process.
+  bool replaced = false;
+  bool waits = false;   // To join; it is to say so again.
   std::string refused;  // Why a join was not accepted; empty otherwise.
 };
 
@@ -126,12 +132,18 @@ class NodeTable {
   void Advance(NodeDecision& decision);
   void Heard();
   [[nodiscard]] Duration Unheard() const;
+  void Contest(NodeRecord& known, uint64_t rival, NodeDecision& decision);
   bool MakeRoom();
 
   const NodeTableOptions options_;
   Time now_;
   Time last_heard_;                          // Any.
   std::map<std::string, NodeRecord> nodes_;  // The newest incarnation of each id.
+  struct Rival {
+    uint64_t incarnation = 0;
+    Time since{};
+  };
+  std::map<std::string, Rival> rivals_;  // Of those in nodes_ that are up: the last one.
 };
 
 }  // namespace troupe

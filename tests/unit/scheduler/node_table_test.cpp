@@ -151,6 +151,41 @@ TEST(NodeTableTest, NewerIncarnationReplacesTheLivingOne) {
   EXPECT_FALSE(old.fenced);
 }
 
+// NT-6: where the time of day was set back, the next life of a node that was killed has the smaller
+// number; so has the older one of two nodes with one name.
+TEST(NodeTableTest, WhoComesWithASmallerNumberReplacesWhoIsSilentFromThenOn) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a", 7));
+  const Time came = kStart + milliseconds(100);
+  EXPECT_TRUE(table.Step(came, Join("a", 3)).waits);
+  const NodeDecision waits = table.Step(came + seconds(1), Join("a", 3));
+  EXPECT_TRUE(waits.waits);
+  EXPECT_FALSE(waits.fenced);
+  EXPECT_TRUE(waits.changes.empty());
+  const NodeDecision late = table.Step(came + kOptions.suspect_after, Join("a", 3));
+  EXPECT_TRUE(late.fenced);
+  EXPECT_FALSE(late.replaced) << "it is to take a greater number, not to end";
+  ASSERT_FALSE(late.changes.empty());
+  EXPECT_EQ(late.changes.back().incarnation, 7U);
+  EXPECT_EQ(late.changes.back().state, NodeState::kDead);
+  EXPECT_FALSE(table.Step(came + seconds(3), Join("a", 8)).fenced);
+  EXPECT_EQ(StateOf(table, "a"), NodeState::kAlive);
+}
+
+TEST(NodeTableTest, WhoComesWithASmallerNumberEndsIfTheOtherSpeaks) {
+  NodeTable table(kOptions);
+  table.Step(kStart, Join("a", 7));
+  const Time came = kStart + milliseconds(100);
+  EXPECT_TRUE(table.Step(came, Join("a", 3)).waits);
+  table.Step(came + milliseconds(300), NodeHeartbeat{"a", 7});
+  const NodeDecision decision = table.Step(came + milliseconds(500), Join("a", 3));
+  EXPECT_TRUE(decision.replaced);
+  EXPECT_TRUE(decision.fenced);
+  EXPECT_EQ(StateOf(table, "a"), NodeState::kAlive);
+  // Another one is looked at anew.
+  EXPECT_TRUE(table.Step(came + milliseconds(600), Join("a", 4)).waits);
+}
+
 TEST(NodeTableTest, UnknownNodeIsFenced) {
   NodeTable table(kOptions);
   EXPECT_TRUE(table.Step(kStart, NodeHeartbeat{"ghost", 1}).fenced);
@@ -247,7 +282,9 @@ TEST(NodeTableTest, InvariantsHoldOverRandomHistories) {
       const NodeDecision decision = table.Step(now, event);
       const bool spoke =
           std::holds_alternative<NodeJoined>(event) || std::holds_alternative<NodeHeartbeat>(event);
-      if (spoke && !decision.fenced) heard = now;
+      ASSERT_FALSE(decision.waits && decision.fenced);
+      ASSERT_TRUE(!decision.replaced || table.nodes().at(id).up()) << "NT-6";
+      if (spoke && !decision.fenced && !decision.waits) heard = now;
       for (const NodeChange& change : decision.changes) {
         const auto key = std::make_pair(change.id, change.incarnation);
         ASSERT_FALSE(ended.contains(key)) << "NT-1: a change of an ended incarnation";
