@@ -323,8 +323,16 @@ void Coordinator::ReconsiderRecovering() {
         if (a.slot < b.slot) links_.insert({a.slot, b.slot});
       }
     }
+    for (ViewMember& m : current_.members) {
+      m.version = peers_.at(m.id).report.version;
+      m.has_state = peers_.at(m.id).report.has_state;
+    }
     phase_ = GroupPhase::kActive;
     phase_deadline_ = Time::Never();
+    waiting_for_.clear();
+    const int size = static_cast<int>(current_.members.size());
+    out_.actions.emplace_back(
+        EpochActivated{current_, EpochCause::kRestart, size, Duration::zero(), true, true});
     out_.reason = "coordinator restarted; epoch " + std::to_string(view.epoch) + " goes on";
     return;
   }

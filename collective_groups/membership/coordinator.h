@@ -162,6 +162,7 @@ struct EpochActivated {
   int old_size = 0;
   Duration took{};  // From the cause to Activate.
   bool planned = false;
+  bool known = false;  // It was active before: the coordinator was restarted, its members were not.
 };
 // Some members wait in a collective for others that do not come.
 struct GroupStalled {

@@ -250,6 +250,9 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
   } else if (const auto* a = std::get_if<FenceMember>(&action)) {
     entry.callbacks.fence(a->id, a->reason);
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
+    metrics::Set(metrics::Id::kGroupMembers, static_cast<double>(a->view.members.size()),
+                 entry.name);
+    if (a->known) return entry.callbacks.activated(*a);  // The rest was told by the one before.
     entry.unsettled = true;
     if (trace::On()) {
       trace::Complete(
@@ -260,8 +263,6 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     const char* cause = EpochCauseName(a->cause);
     metrics::Add(metrics::Id::kGroupEpochs, 1, cause);
     metrics::Observe(metrics::Id::kGroupRecovery, a->took, cause);
-    metrics::Set(metrics::Id::kGroupMembers, static_cast<double>(a->view.members.size()),
-                 entry.name);
     entry.planned = a->planned;
     entry.callbacks.activated(*a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "daemons/protocol/job_events.h"
 #include "runtime/process_place.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
@@ -20,6 +21,12 @@ constexpr Duration kRepeatLarge = seconds(5);
 constexpr size_t kTellBytes = kFeedBytesMax / 16;  // So many more, and the head hears of it.
 
 size_t SizeOf(const JobEvent& event) { return event.json.size() + event.payload.size() + 128; }
+
+// A head that is started anew tells the epoch that there is: the one before may have had no time.
+bool IsKnownEpoch(std::optional<uint64_t>& last, const JobEvent& event) {
+  const std::optional<uint64_t> epoch = EpochOf(event);
+  return epoch && epoch == std::exchange(last, epoch);
+}
 
 }  // namespace
 
@@ -130,7 +137,7 @@ bool DriverClient::Take(Feed& feed, JobEvents& batch) {
     if (event.rest > 0) continue;  // The last one of its frame.
     event.payload = std::exchange(feed.part, {});
     ++feed.next;
-    if (feed.done) continue;
+    if (feed.done || IsKnownEpoch(feed.epoch, event)) continue;
     feed.done = event.kind == "done";
     feed.bytes += SizeOf(event);
     feed.events.push_back(std::move(event));

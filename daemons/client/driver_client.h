@@ -99,7 +99,8 @@ class DriverClient {
   struct Feed {
     std::string log;
     uint64_t next = 0;
-    std::string part;  // Of the next one's payload.
+    std::string part;               // Of the next one's payload.
+    std::optional<uint64_t> epoch;  // The last that was told.
     std::deque<JobEvent> events;
     size_t bytes = 0;    // Of these.
     size_t untold = 0;   // Bytes that have come since the head was last told.

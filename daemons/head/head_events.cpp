@@ -25,6 +25,12 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
   EmitNoted(job, job.view.epoch);
 }
 
+// When it is known where its members run.
+void HeadService::EmitKnownEpoch(Job& job) {
+  if (job.epoch_pending && job.epoch_known && job.confirm_by == Time::Never())
+    EmitEpoch(job, Duration::zero());
+}
+
 void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
   for (Job::Noted& noted : std::exchange(job.noted, {})) {
     if (noted.epoch > newest) {

@@ -283,6 +283,7 @@ void HeadService::OpenGroup(Job& job) {
       j.planned = activated.planned;
       j.took = activated.took;
       j.epoch_pending = true;
+      j.epoch_known = activated.known;
       j.state = "running";
       j.reason.clear();
       if (j.quiet_until > Now()) {
@@ -298,6 +299,7 @@ void HeadService::OpenGroup(Job& job) {
       transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
         if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
       });
+      if (activated.known) return EmitKnownEpoch(j);
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
           with_job([&](Job& limited) {

@@ -34,14 +34,13 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   const NodeDecision decision = nodes_.Step(Now(), NodeJoined{record});
   if (decision.fenced) {
     const NodeRecord& known = nodes_.nodes().at(hello.node);
-    const bool replaced = known.incarnation != hello.incarnation && known.up();
-    const NodeFenced fenced{hello.incarnation, known.incarnation, replaced,
-                            replaced ? "another node has joined as " + hello.node
-                                     : std::string("it was not heard for too long")};
+    const NodeFenced fenced{hello.incarnation, known.incarnation, decision.replaced,
+                            decision.replaced ? "another node has joined as " + hello.node
+                                              : std::string("it was not heard for too long")};
     (void)transport_->Send(from, wire::Encode(kFrameNodeFenced, fenced));
-    return;
   }
   ApplyNodes(decision);  // Of an older incarnation first.
+  if (decision.fenced || decision.waits) return;
   Node& node = node_links_[hello.node];
   node.peer = from;
   node.heard = hello.heard.head == log_id_ ? hello.heard.number : 0;
@@ -146,6 +145,7 @@ bool HeadService::Confirm(Job& job) {
   }
   if (!all && !over) return false;
   job.confirm_by = Time::Never();
+  EmitKnownEpoch(job);
   return true;
 }
 

@@ -88,6 +88,14 @@ JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, i
   return {"epoch", Dump(json), ""};
 }
 
+std::optional<uint64_t> EpochOf(const JobEvent& event) {
+  if (event.kind != "epoch") return std::nullopt;
+  const Json json = Json::parse(event.json, nullptr, false);
+  if (!json.is_object() || !json.contains("epoch") || !json["epoch"].is_number_unsigned())
+    return std::nullopt;
+  return json["epoch"].get<uint64_t>();
+}
+
 JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
                   const WorkerOutput& output) {
   Json json = Base("log", job, at);

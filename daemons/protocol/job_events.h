@@ -52,6 +52,8 @@ struct JobStatus {
 [[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view,
                                   int old_size, Duration pause, bool planned,
                                   const std::map<std::string, WorkerStatus>& workers);
+// Which epoch it tells; nothing if it is of another kind.
+[[nodiscard]] std::optional<uint64_t> EpochOf(const JobEvent& event);
 // All lines of one message of a node: "lines", and before them what was dropped, as a line.
 [[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                 const WorkerOutput& output);

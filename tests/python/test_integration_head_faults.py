@@ -298,6 +298,29 @@ def test_a_head_that_is_told_to_end_while_a_run_goes_on(
         assert status == 0
 
 
+def test_a_run_that_goes_on_is_known_to_the_next_head(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its epoch, who its members are; and its driver is told of each epoch once."""
+    def train() -> None:
+        limit = time.monotonic() + SOON_S
+        while not (tmp_path / "go").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+
+    with troupe.Executor(2, address=cluster.address, key_file=str(cluster.key_file),
+                         progress="off") as executor:
+        handle = executor.submit(train)
+        until(lambda: [epoch["epoch"] for epoch in handle.epochs()], [1])
+        before = handle.status()
+        cluster.kill("head")
+        cluster.start_head()
+        for what in ("epoch", "state", "reason", "workers"):
+            until(lambda what=what: handle.status()[what], before[what])
+        (tmp_path / "go").touch()
+        handle.result(SOON_S)
+        assert [epoch["epoch"] for epoch in handle.epochs()] == [1]
+
+
 @pytest.mark.parametrize("size", [10, 100_000, 1_000_000])
 @pytest.mark.parametrize("lost", ["the head", "the head and the worker"])
 def test_who_has_returned_is_in_the_results_of_the_next_head(

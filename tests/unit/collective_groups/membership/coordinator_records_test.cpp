@@ -18,6 +18,10 @@ TEST_F(CoordinatorTest, ARestartGoesOnFromTheRecord) {
   EXPECT_EQ(core_->phase(), GroupPhase::kActive);
   EXPECT_EQ(core_->view(), view);
   EXPECT_THAT(All<PersistRecord>(), IsEmpty());
+  ASSERT_EQ(All<EpochActivated>().size(), 1U) << "who asks this head is to know it";
+  EXPECT_TRUE(All<EpochActivated>()[0].known);
+  EXPECT_EQ(All<EpochActivated>()[0].view, view);
+  EXPECT_EQ(core_->waiting_for(), "");
 }
 
 TEST_F(CoordinatorTest, PlansAndPrelinksAfterARestartAreNewerThanThoseBefore) {

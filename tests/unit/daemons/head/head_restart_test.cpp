@@ -1,0 +1,130 @@
+// What a head that is started anew makes of the runs that went on without it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "runtime/wire.h"
+#include "tests/unit/daemons/head/head_running.h"
+
+namespace troupe::daemons::testing {
+namespace {
+
+using groups::MemberState;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using HeadRestart = HeadRunning;
+
+TEST_F(HeadRestart, WorkersThatAllWereHeardAreNotWaitedFor) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  Active();
+  Die(1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+// The head before may have had no time to tell it, and what is done for a run rests on it.
+TEST_F(HeadRestart, TheEpochThatThereIsIsTold) {
+  Start(0);
+  EXPECT_THAT(rig_.told(), Contains("epoch 1").Times(1));
+  rig_.Restart();
+  Active();
+  EXPECT_THAT(rig_.told(), Contains("epoch 1").Times(1)) << "where its members run is not known";
+  rig_.JoinNode();
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), Contains("epoch 1").Times(2));
+}
+
+TEST_F(HeadRestart, ARunThatTrainsIsNotFailedByThoseWhoJoinIt) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  Active();
+  Die(1);
+  rig_.Pass(seconds(1));
+  rig_.Report(0, MemberState::kPrepared, 2);
+  rig_.Report(0, MemberState::kActive, 2);
+  for (size_t next = 2; next < 2 + 2 * kStartFailuresMax; ++next) {
+    ASSERT_GT(rig_.started(), next);
+    Die(next);
+    rig_.Pass(kRestartDelayMax + seconds(1));
+  }
+  EXPECT_THAT(rig_.told(), Not(Contains(HasSubstr("done"))));
+}
+
+TEST_F(HeadRestart, AWorkerThatItsNodeDoesNotHaveAnyMoreIsReplaced) {
+  Start(0);
+  rig_.Vanish(1);
+  rig_.Restart();
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
+  EXPECT_EQ(rig_.started(), 3U);
+}
+
+TEST_F(HeadRestart, WorkersKeepTheirGpus) {
+  rig_.HaveGpus(2);
+  Start(0);
+  rig_.Restart();
+  rig_.Pass(seconds(1));
+  Active();
+  rig_.Pass(seconds(10));
+  EXPECT_EQ(rig_.started(), 2U);
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+}
+
+TEST_F(HeadRestart, ASpareStaysTheSpareOfItsJob) {
+  Start(1);
+  rig_.Restart();
+  rig_.JoinNode();
+  rig_.GreetSpare(2);
+  Active();
+  Die(1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 3U);  // Nothing new: the spare takes over.
+}
+
+// The record may still say that they are starting.
+TEST_F(HeadRestart, WhoIsNotHeardYetIsNotEndedByAShrink) {
+  Start(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  ShrinkToOne();
+  Active();
+  rig_.Pass(seconds(1));
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+  const auto drained = [](const groups::Command& command) {
+    return command.kind == groups::CommandKind::kPlan;
+  };
+  EXPECT_TRUE(std::ranges::any_of(rig_.commands(1), drained));
+}
+
+TEST_F(HeadRestart, WhoLeavesBeforeItIsHeardIsNotWaitedForForEver) {
+  rig_.JoinNode();
+  rig_.Submit(2);
+  rig_.Greet(0);
+  rig_.Restart();
+  rig_.JoinNode();
+  ShrinkToOne();
+  rig_.Pass(seconds(10));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+  rig_.Pass(seconds(120));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
+}
+
+// Longer than the leases of members, nodes and drivers.
+TEST_F(HeadRestart, ItsOwnStopIsNobodysSilence) {
+  Start(0);
+  const auto told = rig_.told();
+  rig_.Freeze(seconds(30));
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.told(), told);
+  for (const size_t i : {0, 1}) EXPECT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace troupe::daemons::testing
