@@ -24,7 +24,7 @@ import troupe
 from hosts import Hosts
 
 FLOOD_BYTES = 60 << 20
-READY_S = 60.0
+READY_S = 120.0
 REFILL_S = 4.0
 MOST_WORKERS, LEAST_WORKERS = 5, 2
 JUMPS_S = (-86_400, -60, -2, 2, 60, 3_600, 7 * 86_400)
@@ -77,7 +77,7 @@ class Faults:
         """Of members of which each holds the newest state: all but one of them may die.
 
         The last holder's death loses the state by right, so that a fault that kills waits until a
-        step was committed in an epoch of two and more.
+        step was committed in an epoch of two and more. That one comes is part of the promise.
         """
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
@@ -89,20 +89,26 @@ class Faults:
                 if len(self.run.epochs()) == epochs and self.steps() >= steps + 3:
                     return [int(m["pid"]) for m in members]
             time.sleep(0.05)
-        return []
+        raise AssertionError(f"no epoch of two members and more within {READY_S:.0f} s: "
+                             f"{self.run.status()}; {self.run.epochs()[-3:]}")
 
     def _on_both_hosts(self) -> bool:
         """So that one host can be lost; waits as :meth:`pids` does."""
         pids = set(self.pids())
-        return len({m["host"] for m in self.members() if int(m["pid"]) in pids}) == 2
+        spread = len({m["host"] for m in self.members() if int(m["pid"]) in pids}) == 2
+        if not spread:
+            self.say("left out: all members are on one host")
+        return spread
 
     def _signal(self, pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
     def kill(self, count: int = 1) -> None:
-        pids = self.pids()
-        victims = self.random.sample(pids, min(count, max(0, len(pids) - 1)))
+        self._kill(self.pids(), count)
+
+    def _kill(self, pids: list[int], count: int) -> None:
+        victims = self.random.sample(pids, min(count, len(pids) - 1))
         self.say(f"SIGKILL {victims} of {pids}")
         for pid in victims:
             self._signal(pid, signal.SIGKILL)
@@ -112,8 +118,6 @@ class Faults:
 
     def stop(self) -> None:
         pids = self.pids()
-        if len(pids) < 2:
-            return
         pid, length = self.random.choice(pids), self.random.uniform(0.2, 4)
         self.say(f"SIGSTOP {pid} for {length:.1f} s")
         self._signal(pid, signal.SIGSTOP)
@@ -123,8 +127,6 @@ class Faults:
     def flood(self) -> None:
         """One worker's output is flooded while another is killed."""
         pids = self.pids()
-        if len(pids) < 2:
-            return
         noisy, victim = self.random.sample(pids, 2)
         self.say(f"flood of the output of {noisy}, then SIGKILL {victim}")
         flood = threading.Thread(target=self._flood, args=(noisy,))
@@ -171,7 +173,8 @@ class Faults:
         self._part([self.random.choice([(0, 1), (1, 0)])], self.random.uniform(0.5, 8))
 
     def part_and_kill(self) -> None:
-        self._part([(0, 1), (1, 0)], self.random.uniform(4, 12), self.kill)
+        pids = self.pids()  # Before: who is on the other side cannot join meanwhile.
+        self._part([(0, 1), (1, 0)], self.random.uniform(4, 12), lambda: self._kill(pids, 1))
 
     def _part(self, routes: list[tuple[int, int]], length: float,
               meanwhile: Callable[[], None] = lambda: None) -> None:

@@ -4,7 +4,8 @@
 
 Exact samples (in the books and, with odd seeds, in sums that the ranks reduce), identical
 parameters, no step done again that a survivor had committed, a new step within ``--pause-s``
-seconds of every fault, daemons that stay below 100 MB, and nothing left behind. Needs root and
+seconds of every fault, a group that grows again and whose epochs are told, daemons that run and
+stay below 100 MB, and nothing left behind. Needs root and
 network namespaces. The last line says what held; the exit status is 0 then.
 """
 
@@ -53,6 +54,7 @@ class ChaosHosts(Hosts):
         subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", str(disk)], check=True)
         os.environ[MARK] = str(self.folder)
         self.clock = Clock(self.folder)
+        self._run_dirs: dict[str, str] = {}
         super().__enter__()
         return self
 
@@ -60,9 +62,20 @@ class ChaosHosts(Hosts):
         super().start(name, [*self.clock.prefix(), *command])
 
     def node_command(self, name: str, data_address: str, cpus: float) -> list[str]:
+        """Every second start of a node is in its run directory of before, as by a supervisor."""
         command = super().node_command(name, data_address, cpus)
-        command[command.index("--run-dir") + 1] = tempfile.mkdtemp(dir=self.folder / "disk")
+        kept = self._run_dirs.pop(name, None)
+        folder = kept or tempfile.mkdtemp(dir=self.folder / "disk")
+        if kept is None:
+            self._run_dirs[name] = folder
+        command[command.index("--run-dir") + 1] = folder
         return command
+
+    def check_daemons(self, fault: str) -> None:
+        """All that were started, and not ended by a fault, run."""
+        ended = [name for name, process in self.running.items() if process.poll() is not None]
+        said = "\n".join(self.log(name)[-2000:] for name in ended)
+        assert not ended, f"{ended} ended by themselves after {fault}: {said}"
 
     def __exit__(self, *unused: object) -> None:
         try:
@@ -104,6 +117,7 @@ def chaos(seed: int, seconds: float, pause_s: float, folder: Path) -> dict[str, 
             sizes.check(hosts, name)
             pauses.await_step(name)
             sizes.check(hosts, name)
+            hosts.check_daemons(name)
             time.sleep(rest.uniform(0.1, 2))
         say("the end is asked for")
         (journals / witness.STOP_FILE).touch()
