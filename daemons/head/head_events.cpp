@@ -25,10 +25,16 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
   EmitNoted(job, job.view.epoch);
 }
 
-// When it is known where its members run.
-void HeadService::EmitKnownEpoch(Job& job) {
-  if (job.epoch_pending && job.epoch_known && job.confirm_by == Time::Never())
-    EmitEpoch(job, Duration::zero());
+// Members may be heard by a head that was started anew before their nodes are: an epoch is told
+// when it is known where its members run.
+void HeadService::EmitSettledEpoch(Job& job) {
+  if (job.epoch_pending && job.epoch_settled && job.confirm_by == Time::Never())
+    EmitEpoch(job, job.took);
+}
+
+bool HeadService::HoldsBack(const Job& job, const JobWorker& worker) const {
+  return job.epoch_pending && job.confirm_by != Time::Never() &&
+         groups::RankOf(job.view, worker.member()) >= 0;
 }
 
 void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
@@ -44,9 +50,14 @@ void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
 void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                              const std::string& state, const std::string& detail) {
-  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
   metrics::Add(metrics::Id::kWorkerEvents, 1, state);
-  Emit(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
+  JobEvent event = WorkerEvent(job.spec.job, Now(), status, state, detail);
+  if (HoldsBack(job, worker)) {
+    job.noted.push_back({job.view.epoch, std::move(event), nullptr});
+    return;
+  }
+  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+  Emit(job, std::move(event));
 }
 
 void HeadService::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {

@@ -283,7 +283,7 @@ void HeadService::OpenGroup(Job& job) {
       j.planned = activated.planned;
       j.took = activated.took;
       j.epoch_pending = true;
-      j.epoch_known = activated.known;
+      j.epoch_settled = activated.known;
       j.state = "running";
       j.reason.clear();
       if (j.quiet_until > Now()) {
@@ -299,7 +299,7 @@ void HeadService::OpenGroup(Job& job) {
       transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
         if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
       });
-      if (activated.known) return EmitKnownEpoch(j);
+      if (activated.known) return EmitSettledEpoch(j);
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
           with_job([&](Job& limited) {
@@ -314,7 +314,10 @@ void HeadService::OpenGroup(Job& job) {
   };
   callbacks.settled = [this, with_job](const groups::View&, Duration pause) {
     with_job([&](Job& j) {
-      if (j.epoch_pending) EmitEpoch(j, j.old_size == 0 ? j.took : pause);
+      if (!j.epoch_pending) return;
+      if (j.old_size != 0) j.took = pause;
+      j.epoch_settled = true;
+      EmitSettledEpoch(j);
     });
   };
   callbacks.stalled = [this, with_job](const groups::GroupStalled& stalled) {

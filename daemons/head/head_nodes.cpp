@@ -145,7 +145,7 @@ bool HeadService::Confirm(Job& job) {
   }
   if (!all && !over) return false;
   job.confirm_by = Time::Never();
-  EmitKnownEpoch(job);
+  EmitSettledEpoch(job);
   return true;
 }
 

@@ -158,8 +158,9 @@ class HeadService {
   void End(Job& job, const std::string& state, const std::string& reason,
            const WorkerStatus& worker = {}, const std::string& payload = "");
   void EmitEpoch(Job& job, Duration pause);
-  // One of the head before this one, which may have had no time to tell it.
-  void EmitKnownEpoch(Job& job);
+  void EmitSettledEpoch(Job& job);
+  // What is told of a member of it has to wait for it.
+  [[nodiscard]] bool HoldsBack(const Job& job, const JobWorker& worker) const;
   void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
   void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);

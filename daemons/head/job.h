@@ -122,7 +122,7 @@ struct Job {
   int old_size = 0;
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.
-  bool epoch_known = false;    // It was so already under the head before this one.
+  bool epoch_settled = false;  // It is known, but not yet where the members run.
   // Told by members of an epoch that comes before it, and is not told yet; with its number.
   struct Noted {
     groups::Epoch epoch = 0;

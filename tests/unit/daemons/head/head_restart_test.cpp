@@ -16,7 +16,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-using HeadRestart = HeadRunning;
+class HeadRestart : public HeadRunning {
+ protected:
+  // The last epoch that was told says where its members run.
+  void ExpectPids() {
+    nlohmann::json last;
+    for (const nlohmann::json& event : rig_.events())
+      if (event["kind"] == "epoch") last = event;
+    ASSERT_FALSE(last.is_null());
+    for (const nlohmann::json& member : last["members"]) EXPECT_NE(member["pid"], 0);
+  }
+};
 
 TEST_F(HeadRestart, WorkersThatAllWereHeardAreNotWaitedFor) {
   Start(0);
@@ -38,6 +48,24 @@ TEST_F(HeadRestart, TheEpochThatThereIsIsTold) {
   rig_.JoinNode();
   rig_.Pass(seconds(1));
   EXPECT_THAT(rig_.told(), Contains("epoch 1").Times(2));
+  ExpectPids();
+}
+
+// Its own, too, where members are heard before their nodes; and what happens to one comes after it.
+TEST_F(HeadRestart, AnEpochIsToldWhenItIsKnownWhereItsMembersRun) {
+  Start(0);
+  rig_.Restart();
+  rig_.Report(0, MemberState::kReady, 1);
+  rig_.Report(1, MemberState::kActive, 1);
+  for (const MemberState state :
+       {MemberState::kPrepared, MemberState::kLinked, MemberState::kActive}) {
+    for (const size_t i : {0, 1}) rig_.Report(i, state, 2);
+  }
+  EXPECT_THAT(rig_.told(), Not(Contains("epoch 2")));
+  rig_.JoinNode();
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), Contains("epoch 2").Times(1));
+  ExpectPids();
 }
 
 TEST_F(HeadRestart, ARunThatTrainsIsNotFailedByThoseWhoJoinIt) {
