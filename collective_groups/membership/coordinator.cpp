@@ -337,11 +337,13 @@ void Coordinator::ReconsiderRecovering() {
     return;
   }
   waiting_for_ = std::to_string(unheard) + " members to be heard after the restart";
-  // One of them may be the last that holds the state, as in OnTick.
+  // One of them may be the last that holds the state, as in EvictSilent.
   const bool held = std::any_of(peers_.begin(), peers_.end(),
                                 [](const auto& peer) { return peer.second.report.has_state; });
-  const Duration longer = options_.silent_lease - options_.recover_grace;
-  if (unheard > 0 && now_ < phase_deadline_ + (held ? Duration::zero() : longer)) return;
+  const Duration longer =
+      held ? Duration::zero()
+           : std::max(Duration::zero(), options_.silent_lease - options_.recover_grace);
+  if (unheard > 0 && now_ < phase_deadline_ + longer) return;
   if (unheard > 0) last_epoch_ += kUnknownEpochs;  // They may know a later one than the store.
   current_ = view;  // Whatever it became, its members are the ones to go on with.
   interrupted_ = true;

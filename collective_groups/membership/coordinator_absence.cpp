@@ -64,8 +64,8 @@ void Coordinator::EvictSilent() {
   }
 }
 
-// Whom to put aside: the youngest that is missing, unless nobody else holds the state. Then another
-// one, who may as well be the cause.
+// The youngest missing member is evicted, unless it alone holds the state: then another one is,
+// which may just as well be the cause.
 MemberId Coordinator::LateToLink(const MemberId& youngest) const {
   const auto other = std::find_if(next_.members.rbegin(), next_.members.rend(),
                                   [&](const ViewMember& m) { return m.id != youngest; });

@@ -22,7 +22,7 @@ constexpr size_t kTellBytes = kFeedBytesMax / 16;  // So many more, and the head
 
 size_t SizeOf(const JobEvent& event) { return event.json.size() + event.payload.size() + 128; }
 
-// A head that is started anew tells the epoch that there is: the one before may have had no time.
+// A restarted head tells the current epoch, since the head before it may have had no time to.
 bool IsKnownEpoch(std::optional<uint64_t>& last, const JobEvent& event) {
   const std::optional<uint64_t> epoch = EpochOf(event);
   return epoch && epoch == std::exchange(last, epoch);

@@ -27,8 +27,7 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
   groups_.OnDeath(job.spec.job, worker.member(), how);
   if (job.done()) return;
   // Told when its node has reaped it and says why it ended.
-  if (job.epoch_pending && !HoldsBack(job, worker) && RankOf(job.view, worker.member()) >= 0)
-    EmitEpoch(job, job.took);
+  EmitEpochOf(job, worker);
   job.deaths[worker.process] = {worker, status, was_draining ? "drained" : "died", was_starting,
                                 Now() + kCauseGrace};
   if (!was_draining && !worker.fenced) BackOff(job, worker);
@@ -107,12 +106,8 @@ void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
   job.deaths.erase(it);
   const std::vector<std::string>& lines = exited.last_lines;
   metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
-  JobEvent event = WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines);
-  if (HoldsBack(job, death.worker)) {
-    job.noted.push_back({job.view.epoch, std::move(event), nullptr});
-  } else {
-    Emit(job, std::move(event));
-  }
+  EmitOf(job, death.worker,
+         WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
   if (job.done()) return;
   // Nobody's fault that counts; but the others may have finished, and have waited for this word.
   if (death.event != "died" || death.worker.fenced) return FinishIfDone(job);

@@ -25,8 +25,8 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
   EmitNoted(job, job.view.epoch);
 }
 
-// Members may be heard by a head that was started anew before their nodes are: an epoch is told
-// when it is known where its members run.
+// A restarted head may hear members before it hears their nodes. An epoch is told only when it is
+// known where its members run.
 void HeadService::EmitSettledEpoch(Job& job) {
   if (job.epoch_pending && job.epoch_settled && job.confirm_by == Time::Never())
     EmitEpoch(job, job.took);
@@ -48,16 +48,25 @@ void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
 }
 
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
+void HeadService::EmitEpochOf(Job& job, const JobWorker& worker) {
+  if (job.epoch_pending && !HoldsBack(job, worker) &&
+      groups::RankOf(job.view, worker.member()) >= 0)
+    EmitEpoch(job, job.took);
+}
+
+void HeadService::EmitOf(Job& job, const JobWorker& worker, JobEvent event) {
+  if (HoldsBack(job, worker)) {
+    job.noted.push_back({job.view.epoch, std::move(event), nullptr});
+  } else {
+    Emit(job, std::move(event));
+  }
+}
+
 void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                              const std::string& state, const std::string& detail) {
   metrics::Add(metrics::Id::kWorkerEvents, 1, state);
-  JobEvent event = WorkerEvent(job.spec.job, Now(), status, state, detail);
-  if (HoldsBack(job, worker)) {
-    job.noted.push_back({job.view.epoch, std::move(event), nullptr});
-    return;
-  }
-  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
-  Emit(job, std::move(event));
+  EmitEpochOf(job, worker);
+  EmitOf(job, worker, WorkerEvent(job.spec.job, Now(), status, state, detail));
 }
 
 void HeadService::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {

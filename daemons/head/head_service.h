@@ -161,6 +161,8 @@ class HeadService {
   void EmitSettledEpoch(Job& job);
   // What is told of a member of it has to wait for it.
   [[nodiscard]] bool HoldsBack(const Job& job, const JobWorker& worker) const;
+  void EmitEpochOf(Job& job, const JobWorker& worker);  // If it is one of its members.
+  void EmitOf(Job& job, const JobWorker& worker, JobEvent event);
   void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
   void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);

@@ -152,8 +152,8 @@ class Faults:
 
     def kill_joiner(self) -> None:
         """A replacement is killed on its way in."""
-        before = set(self.pids())
-        self.kill()
+        before = self.pids()
+        self._kill(before, 1)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             for worker in self.run.status()["workers"]:

@@ -5,8 +5,8 @@
 Exact samples (in the books and, with odd seeds, in sums that the ranks reduce), identical
 parameters, no step done again that a survivor had committed, a new step within ``--pause-s``
 seconds of every fault, a group that grows again and whose epochs are told, daemons that run and
-stay below 100 MB, and nothing left behind. Needs root and
-network namespaces. The last line says what held; the exit status is 0 then.
+stay below 100 MB, and nothing left behind. Needs root and network namespaces. The last line says
+what held; the exit status is 0 then.
 """
 
 from __future__ import annotations
