@@ -16,7 +16,6 @@ using sched::LeaseRequest;
 namespace {
 
 constexpr Duration kEndGrace = seconds(3);          // From the word to leave to the order to kill.
-constexpr Duration kKillTime = seconds(1);          // Between two such orders.
 constexpr Duration kCauseTime = milliseconds(500);  // From the end of a process to the word how.
 constexpr Duration kNextHello = seconds(1);         // Nodes say one twice a second.
 
@@ -24,29 +23,28 @@ constexpr Duration kNextHello = seconds(1);         // Nodes say one twice a sec
 
 // ---- processes ----
 
+HeadProcess* HeadActors::ProcessOf(const std::string& name) {
+  HeadProcess* process = processes_.Find(name);
+  return process == nullptr || process->actor() == nullptr ? nullptr : process;
+}
+
 void HeadActors::End(const std::string& name, const std::string& reason) {
-  const auto it = processes_.find(name);
-  if (it == processes_.end()) return;
-  Process& process = it->second;
-  if (process.gone_by != Time::Never()) return;
-  process.gone_by = Now() + kEndGrace;
-  if (process.hello)
+  const HeadProcess* process = ProcessOf(name);
+  if (process == nullptr || process->gone_by != Time::Never()) return;
+  processes_.EndBy(name, Now() + kEndGrace);
+  if (process->hello)
     (void)callbacks_.transport->Send(name,
                                      wire::Encode(kFrameReleaseWorker, ReleaseWorker{reason}));
-  callbacks_.kill(process.node, name, process.hello ? SIGTERM : SIGKILL, reason);
+  callbacks_.kill(process->node, name, process->hello ? SIGTERM : SIGKILL, reason);
 }
 
 bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
-  const auto it = processes_.find(hello.process);
-  if (it == processes_.end()) {
-    if (!hello.job.starts_with(kActorLease)) return false;
-    // Of a life that is over, or its node has not told of it yet: that decides.
-    return true;
-  }
-  Process& process = it->second;
-  process.hello = true;
-  process.pid = hello.pid;
-  if (process.gone_by != Time::Never()) {
+  HeadProcess* process = ProcessOf(hello.process);
+  // Else it is of a life that is over, or its node has not told of it yet: that decides.
+  if (process == nullptr) return hello.job.starts_with(kActorLease);
+  process->hello = true;
+  process->pid = hello.pid;
+  if (process->gone_by != Time::Never()) {
     (void)callbacks_.transport->Send(
         from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its actor has ended"}));
     return true;
@@ -58,18 +56,18 @@ bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   loads_.Done(hello.process);
   if (hello.address.endpoint.empty()) return true;
   actors::DirectoryActions actions;
-  if (process.booked)
-    callbacks_.schedule(
-        sched::Confirm{MakeLeaseId(process.actor, process.incarnation), process.node});
-  directory_.Ready(Now(), process.actor, process.incarnation, hello.address, actions);
+  const ActorRole role = *process->actor();
+  if (role.booked)
+    callbacks_.schedule(sched::Confirm{MakeLeaseId(role.actor, role.incarnation), process->node});
+  directory_.Ready(Now(), role.actor, role.incarnation, hello.address, actions);
   Do(actions);
   return true;
 }
 
 // A process gives a result only if its actor could not be made.
 bool HeadActors::OnWorkerResult(const WorkerResult& result) {
-  const auto it = processes_.find(result.process);
-  if (it == processes_.end()) return result.job.starts_with(kActorLease);
+  const HeadProcess* process = ProcessOf(result.process);
+  if (process == nullptr) return result.job.starts_with(kActorLease);
   Result<actors::ActorSaved> failure =
       wire::Decode<actors::ActorSaved>(actors::kFrameActorSaved, result.payload);
   const Error why = failure.ok() && !failure->error.empty()
@@ -77,17 +75,18 @@ bool HeadActors::OnWorkerResult(const WorkerResult& result) {
                         : Error{ErrorCode::kUserError, "the actor could not be made"};
   (void)callbacks_.transport->Send(result.process,
                                    wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
-  it->second.gone_by = std::min(it->second.gone_by, Now() + kEndGrace);
+  processes_.EndBy(result.process, Now() + kEndGrace);
   actors::DirectoryActions actions;
-  directory_.Died(Now(), it->second.actor, it->second.incarnation, why, true, actions);
+  directory_.Died(Now(), process->actor()->actor, process->actor()->incarnation, why, true,
+                  actions);
   Do(actions);
   return true;
 }
 
 bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
-  const auto it = processes_.find(exited.process);
-  if (it == processes_.end()) return false;
-  if (!exited.reaped && AwaitsCause(it->second)) return true;
+  HeadProcess* process = ProcessOf(exited.process);
+  if (process == nullptr) return false;
+  if (!exited.reaped && AwaitsCause(*process->actor())) return true;
   WorkerExited told = exited;
   if (told.reaped) told.how = "ended: " + told.how;
   TellEnded(told);
@@ -96,56 +95,57 @@ bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
 
 // A node knows that a process has ended before it knows how. Where nothing comes after this death
 // but the word to its callers, that word is to say how.
-bool HeadActors::AwaitsCause(Process& process) {
-  const actors::PlacedActor* actor = directory_.Find(process.actor);
+bool HeadActors::AwaitsCause(ActorRole& role) {
+  const actors::PlacedActor* actor = directory_.Find(role.actor);
   const bool last =
-      actor != nullptr && actor->life.incarnation == process.incarnation && actor->in_last_life();
+      actor != nullptr && actor->life.incarnation == role.incarnation && actor->in_last_life();
   if (!last) return false;
-  if (callbacks_.grouped(process.actor)) return false;
-  if (process.cause_by == Time::Never()) process.cause_by = Now() + kCauseTime;
-  return Now() < process.cause_by;
+  if (callbacks_.grouped(role.actor)) return false;
+  if (role.cause_by == Time::Never()) role.cause_by = Now() + kCauseTime;
+  return Now() < role.cause_by;
 }
 
 void HeadActors::TellUnexplained() {
   std::vector<std::string> late;
-  for (const auto& [name, process] : processes_) {
-    if (Now() >= process.cause_by) late.push_back(name);
+  for (const auto& [name, process] : processes_.all()) {
+    if (process.actor() != nullptr && Now() >= process.actor()->cause_by) late.push_back(name);
   }
   for (const std::string& name : late) TellEnded({name, false, "ended", 0, {}});
 }
 
 void HeadActors::TellEnded(const WorkerExited& exited) {
-  const auto it = processes_.find(exited.process);
-  if (it == processes_.end()) return;
-  it->second.cause_by = Time::Never();
+  HeadProcess* process = ProcessOf(exited.process);
+  if (process == nullptr) return;
+  process->actor()->cause_by = Time::Never();
   const std::string its = "its process ";
   std::string how = exited.how.starts_with(its) ? exited.how : its + exited.how;
   const std::string tail =
-      exited.last_lines.empty() ? it->second.last_error : exited.last_lines.back();
+      exited.last_lines.empty() ? process->actor()->last_error : exited.last_lines.back();
   if (exited.reaped && exited.code != 0 && !tail.empty()) how += "; it printed last: " + tail;
-  const Process process = it->second;
+  const ActorRole role = *process->actor();
+  const std::string node = process->node;
   if (exited.reaped) {
     loads_.Done(exited.process);
-    processes_.erase(it);
+    processes_.Remove(exited.process);
     TellProcess(exited.process);
     // First its room, so that its next life may have it.
-    callbacks_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
+    callbacks_.schedule(sched::Release{MakeLeaseId(role.actor, role.incarnation)});
   }
   actors::DirectoryActions actions;
-  directory_.Died(Now(), process.actor, process.incarnation,
-                  Error{ErrorCode::kPeerGone, Named(process.actor, process.node) + ": " + how},
-                  false, actions);
+  directory_.Died(Now(), role.actor, role.incarnation,
+                  Error{ErrorCode::kPeerGone, Named(role.actor, node) + ": " + how}, false,
+                  actions);
   Do(actions);
 }
 
 bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
-  const auto it = processes_.find(output.process);
-  if (it == processes_.end()) return false;
-  if (output.is_stderr && !output.lines.empty()) it->second.last_error = output.lines.back();
-  const actors::PlacedActor* actor = directory_.Find(it->second.actor);
+  HeadProcess* process = ProcessOf(output.process);
+  if (process == nullptr) return false;
+  if (output.is_stderr && !output.lines.empty()) process->actor()->last_error = output.lines.back();
+  const actors::PlacedActor* actor = ActorOf(*process);
   if (actor == nullptr || actor->spec.detached) return true;  // Its node keeps the file.
-  TellOutput(actor->spec.owner, {it->second.actor, actor->spec.type, it->second.node,
-                                 it->second.pid, output.is_stderr, output.lines, output.dropped});
+  TellOutput(actor->spec.owner, {actor->spec.actor, actor->spec.type, process->node, process->pid,
+                                 output.is_stderr, output.lines, output.dropped});
   return true;
 }
 
@@ -176,76 +176,57 @@ void HeadActors::Gone(const std::string& process, const std::string& how) {
 
 // The order to start it never arrived: that is nobody's death.
 void HeadActors::OrderLost(const std::string& name) {
-  const Process process = processes_.at(name);
-  processes_.erase(name);
-  LogWarning("the order to start ", Named(process.actor, process.node), " was lost");
-  callbacks_.schedule(sched::Release{MakeLeaseId(process.actor, process.incarnation)});
+  const HeadProcess process = *ProcessOf(name);
+  const ActorRole& role = *process.actor();
+  processes_.Remove(name);
+  LogWarning("the order to start ", Named(role.actor, process.node), " was lost");
+  callbacks_.schedule(sched::Release{MakeLeaseId(role.actor, role.incarnation)});
   actors::DirectoryActions actions;
-  directory_.Lost(Now(), process.actor, process.incarnation,
+  directory_.Lost(Now(), role.actor, role.incarnation,
                   Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
   Do(actions);
 }
 
 // ---- nodes ----
 
-void HeadActors::OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers) {
-  answers_[hello.node] = answers;
-  std::set<std::string> listed;
-  for (const RunningWorker& w : hello.workers) {
-    const auto [id, incarnation] = ParseLeaseId(w.job);
-    if (id.empty()) continue;
-    listed.insert(w.process);
-    const actors::PlacedActor* actor = directory_.Find(id);
-    const bool unknown = !processes_.contains(w.process) && actor != nullptr && !w.ended &&
-                         actor->life.incarnation == incarnation &&
-                         actor->life.state == ActorState::kPending;
-    if (unknown) {  // The head before had ordered it, and no time to note that.
-      actors::DirectoryActions actions;
-      directory_.Placed(Now(), id, incarnation, hello.node, w.process, actions);
-      waiting_.erase(w.job);
-      Do(actions);
-    }
-    const bool current = actor != nullptr && !actor->dead() &&
-                         actor->life.incarnation == incarnation && actor->life.process == w.process;
-    auto it = processes_.find(w.process);
-    if (it == processes_.end()) {  // From before a restart of ours.
-      it = processes_.emplace(w.process, Process{}).first;
-      it->second.actor = id;
-      it->second.incarnation = incarnation;
-      it->second.node = hello.node;
-      it->second.pid = w.pid;
-      it->second.booked = true;
-      it->second.room = w.room;
-      if (current) Claim(*actor, it->second);
-      if (!current) it->second.gone_by = Now();
-    }
-    if (w.pid > 0) it->second.pid = w.pid;
-    it->second.listed = true;
-    if (w.ended) {
-      (void)OnWorkerExited(WorkerExited{w.process, false, "has ended", 0, {}});
-    } else if (Now() >= it->second.gone_by) {
-      it->second.gone_by = Now() + kKillTime;
-      callbacks_.kill(hello.node, w.process, SIGKILL, "it should have ended");
-    }
+// From before a restart of ours.
+void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
+  const auto [id, incarnation] = ParseLeaseId(listed.job);
+  if (id.empty()) return;
+  const actors::PlacedActor* actor = directory_.Find(id);
+  const bool unnoted = actor != nullptr && !listed.ended &&
+                       actor->life.incarnation == incarnation &&
+                       actor->life.state == ActorState::kPending;
+  if (unnoted) {  // The head before had ordered it, and no time to note that.
+    actors::DirectoryActions actions;
+    directory_.Placed(Now(), id, incarnation, hello.node, listed.process, actions);
+    waiting_.erase(listed.job);
+    Do(actions);
   }
-  std::vector<std::string> lost;
-  for (const auto& [name, process] : processes_) {
-    const bool known = process.node == hello.node && heard > process.order;
-    if (known && !listed.contains(name)) lost.push_back(name);
+  const bool current = actor != nullptr && !actor->dead() &&
+                       actor->life.incarnation == incarnation &&
+                       actor->life.process == listed.process;
+  const HeadProcess& process = processes_.Adopt(
+      Now(), listed.process, hello.node,
+      ActorRole{.actor = id, .incarnation = incarnation, .booked = true, .room = listed.room});
+  if (current) {
+    Claim(*actor, process);
+  } else {
+    processes_.EndBy(listed.process, Now());
   }
-  for (const std::string& name : lost) {
-    const Process& process = processes_.at(name);
-    const bool began = process.hello || process.listed;
-    began ? Gone(name, "is not on its node any more") : OrderLost(name);
-  }
-  Confirm(&hello, heard);
 }
 
-void HeadActors::Claim(const actors::PlacedActor& actor, const Process& process) {
-  Result<LeaseRequest> request = LeaseFor(actor.spec, process.incarnation);
+void HeadActors::OnMissing(const std::string& name) {
+  const HeadProcess* process = ProcessOf(name);
+  if (process == nullptr) return;
+  process->began() ? Gone(name, "is not on its node any more") : OrderLost(name);
+}
+
+void HeadActors::Claim(const actors::PlacedActor& actor, const HeadProcess& process) {
+  const ActorRole& role = *process.actor();
+  Result<LeaseRequest> request = LeaseFor(actor.spec, role.incarnation);
   if (!request.ok()) return;
-  callbacks_.schedule(
-      sched::Claim{*request, process.node, process.room.bundle, process.room.devices});
+  callbacks_.schedule(sched::Claim{*request, process.node, role.room.bundle, role.room.devices});
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the
@@ -267,7 +248,7 @@ void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
   bool asks = false;  // A node will say more in its next hello.
   for (const auto& [id, actor] : directory_.actors()) {
     const actors::ActorLife& life = actor.life;
-    if (actor.dead() || life.process.empty() || processes_.contains(life.process)) continue;
+    if (actor.dead() || life.process.empty() || processes_.Find(life.process) != nullptr) continue;
     const bool here = hello != nullptr && life.node == hello->node;
     const bool order_lost = here && survivor && life.state == ActorState::kStarting &&
                             hello->all_ended &&
@@ -308,18 +289,14 @@ bool HeadActors::Unconfirmed() {
   if (confirm_by_ == Time::Never() || Now() >= confirm_by_) return false;
   return std::ranges::any_of(directory_.actors(), [&](const auto& entry) {
     const actors::PlacedActor& actor = entry.second;
-    return !actor.dead() && !actor.life.process.empty() && !processes_.contains(actor.life.process);
+    return !actor.dead() && !actor.life.process.empty() &&
+           processes_.Find(actor.life.process) == nullptr;
   });
 }
 
-void HeadActors::OnNodeGone(const std::string& node, const std::string& how) {
-  std::vector<std::string> lost;
-  for (const auto& [name, process] : processes_) {
-    if (process.node == node) lost.push_back(name);
-  }
-  std::sort(lost.begin(), lost.end());
-  for (const std::string& name : lost) Gone(name, "is lost: node " + node + " is " + how);
-  answers_.erase(node);
+void HeadActors::OnNodeLost(const std::string& process, const std::string& how) {
+  const HeadProcess* known = ProcessOf(process);
+  if (known != nullptr) Gone(process, "is lost: node " + known->node + " is " + how);
 }
 
 void HeadActors::OnNodeDrain(const std::string& node, const std::string& reason,

@@ -26,6 +26,7 @@ constexpr const char* kStates = "actor_state/";
 HeadActors::HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log)
     : callbacks_(std::move(callbacks)),
       options_(options),
+      processes_(*callbacks_.processes),
       watch_(
           std::move(log), [this](const std::string& followed) { return Where(followed); },
           [this](const std::string& to, const actors::ActorStates& states) {
@@ -50,8 +51,8 @@ actors::ActorLocation HeadActors::Where(const std::string& followed) const {
   if (name.ends_with(actors::kCallsSuffix))
     name.resize(name.size() - std::string_view(actors::kCallsSuffix).size());
   // Soon after a restart not all have been heard.
-  const bool alive = !ended_.contains(name) && (processes_.contains(name) || watch_.Knows(name) ||
-                                                confirm_by_ != Time::Never());
+  const bool alive = !ended_.contains(name) && (processes_.Find(name) != nullptr ||
+                                                watch_.Knows(name) || confirm_by_ != Time::Never());
   if (alive) return {followed, ActorState::kAlive, 0, {}, {}};
   const Error gone{ErrorCode::kPeerGone, "process " + name + " has ended"};
   return {followed, ActorState::kDead, 0, {}, actors::ToChain(gone)};
@@ -151,16 +152,16 @@ void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
 }
 
 void HeadActors::Assign(const std::string& name) {
-  const Process& process = processes_.at(name);
-  if (process.incarnation == 1) return Give(name, "");
-  loads_.Ask(name, kStates + process.actor);
+  const ActorRole& role = *ProcessOf(name)->actor();
+  if (role.incarnation == 1) return Give(name, "");
+  loads_.Ask(name, kStates + role.actor);
 }
 
 void HeadActors::Give(const std::string& name, std::string saved) {
-  const auto it = processes_.find(name);
-  if (it == processes_.end()) return;
-  const std::string& id = it->second.actor;
-  const uint64_t incarnation = it->second.incarnation;
+  const HeadProcess* process = ProcessOf(name);
+  if (process == nullptr) return;
+  const std::string& id = process->actor()->actor;
+  const uint64_t incarnation = process->actor()->incarnation;
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor == nullptr || actor->dead() || actor->life.incarnation != incarnation) return;
   Assignment assignment;
@@ -226,21 +227,17 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   const auto [id, incarnation] = ParseLeaseId(granted.lease);
   const actors::PlacedActor* actor = directory_.Find(id);
   const bool current = actor != nullptr && !actor->dead() && actor->life.incarnation == incarnation;
-  if (current && actor->life.node == granted.node && processes_.contains(actor->life.process))
+  if (current && actor->life.node == granted.node &&
+      processes_.Find(actor->life.process) != nullptr)
     return;  // It was claimed.
   if (!current || actor->life.state != ActorState::kPending)
     return callbacks_.schedule(sched::Release{granted.lease});
   const std::string name = "a" + RandomId();
-  Process& process = processes_[name];
-  process.actor = id;
-  process.incarnation = incarnation;
-  process.node = granted.node;
-  process.booked = true;
+  const WorkerRoom room{granted.bundle, IndicesOf(granted.devices)};
+  processes_.Add(Now(), name, granted.node,
+                 ActorRole{.actor = id, .incarnation = incarnation, .booked = true, .room = room});
   const actors::Program& program = *actor->program;
-  StartWorker start{name, granted.lease, program.argv, program.env, {}, true, program.spare_argv};
-  process.room.devices = IndicesOf(granted.devices);
-  process.room.bundle = granted.bundle;
-  start.room = process.room;
+  StartWorker start{name, granted.lease, program.argv, program.env, room, true, program.spare_argv};
   actors::DirectoryActions actions;
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
   Do(actions);
@@ -249,18 +246,20 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
 }
 
 void HeadActors::Launch(const std::string& name, const StartWorker& start) {
-  const auto it = processes_.find(name);
-  if (it == processes_.end()) return;
-  if (it->second.gone_by != Time::Never()) return Gone(name, "was not started any more");
-  it->second.order = answers_[it->second.node];
-  callbacks_.launch(it->second.node, start);
+  const HeadProcess* process = ProcessOf(name);
+  if (process == nullptr) return;
+  if (process->gone_by != Time::Never()) return Gone(name, "was not started any more");
+  processes_.Ordered(name);
+  callbacks_.launch(process->node, start);
 }
 
 void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   const auto [id, incarnation] = ParseLeaseId(revoked.lease);
   std::string process;
-  for (const auto& [name, p] : processes_) {
-    if (p.actor == id && p.incarnation == incarnation) process = name;
+  for (const auto& [name, p] : processes_.all()) {
+    if (const ActorRole* role = p.actor();
+        role != nullptr && role->actor == id && role->incarnation == incarnation)
+      process = name;
   }
   const Error why{ErrorCode::kPeerGone, revoked.reason};
   actors::DirectoryActions actions;

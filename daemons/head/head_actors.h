@@ -7,16 +7,15 @@
 // Limits: kFollowersMax; kOwnerLease of silence ends what an owner has not detached.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "actors/core/directory.h"
 #include "daemons/head/actor_watch.h"
+#include "daemons/head/core/process_table.h"
 #include "daemons/head/records.h"
 #include "daemons/head/state_loads.h"
 #include "daemons/head/state_saves.h"
@@ -46,6 +45,7 @@ class HeadActors {
     BlockingLane* store_lane = nullptr;
     Store* store = nullptr;
     Records* records = nullptr;
+    ProcessTable* processes = nullptr;
     // What comes of it is told by OnGranted and its like, perhaps before this returns.
     std::function<void(const SchedulerEvent& event)> schedule;
     std::function<void(const std::string& node, const StartWorker& start)> launch;
@@ -74,10 +74,13 @@ class HeadActors {
   bool OnWorkerResult(const WorkerResult& result);
   bool OnWorkerExited(const WorkerExited& exited);
   bool OnWorkerOutput(const WorkerOutput& output);
-  // A node's word of what it runs. `heard`: the last answer of ours it had got; `answers`: what was
-  // sent to it by now.
-  void OnNode(const NodeHello& hello, uint64_t heard, uint64_t answers);
-  void OnNodeGone(const std::string& node, const std::string& how);
+  // A node lists a process of an actor that the table lacks.
+  void Adopt(const NodeHello& hello, const RunningWorker& listed);
+  // It is not on its node any more, or never was.
+  void OnMissing(const std::string& process);
+  void OnNodeLost(const std::string& process, const std::string& how);
+  // All that a node runs is in the table. `heard`: the last answer of ours it had got.
+  void OnNode(const NodeHello& hello, uint64_t heard) { Confirm(&hello, heard); }
   // `elsewhere` says which actors somebody else takes care of.
   void OnNodeDrain(const std::string& node, const std::string& reason,
                    const std::function<bool(const std::string& actor)>& elsewhere);
@@ -107,34 +110,12 @@ class HeadActors {
   void TellToLeave(const std::string& actor, const std::string& reason);
   void OwnerGone(const std::string& owner, const std::string& reason);
   void RefreshKeys();
-  [[nodiscard]] int64_t PidOf(const std::string& process) const {
-    const auto it = processes_.find(process);
-    return it == processes_.end() ? 0 : it->second.pid;
-  }
-  [[nodiscard]] const actors::PlacedActor* ActorOf(const std::string& process) const {
-    const auto it = processes_.find(process);
-    return it == processes_.end() ? nullptr : directory_.Find(it->second.actor);
+  [[nodiscard]] const actors::PlacedActor* ActorOf(const HeadProcess& process) const {
+    return process.actor() == nullptr ? nullptr : directory_.Find(process.actor()->actor);
   }
   [[nodiscard]] const actors::Directory& directory() const { return directory_; }
 
  private:
-  struct Process {
-    std::string actor;
-    uint64_t incarnation = 0;
-    std::string node;
-    int64_t pid = 0;
-    bool hello = false;
-    bool listed = false;  // Its node has told of it.
-    bool booked = false;  // The scheduler knows of it.
-    WorkerRoom room;
-    // Answers sent to its node when it was ordered; not yet: none is enough.
-    uint64_t order = std::numeric_limits<uint64_t>::max();
-    Time gone_by = Time::Never();  // It is to have ended by then.
-    // It has ended. Until then its node may say how, before anybody is told.
-    Time cause_by = Time::Never();
-    std::string last_error;  // What it printed last.
-  };
-
   void Do(const actors::DirectoryActions& actions);
   void Request(const std::string& actor, uint64_t incarnation);
   void Launch(const std::string& process, const StartWorker& start);
@@ -143,15 +124,16 @@ class HeadActors {
   void Keep(const std::string& actor, bool spec);
   void End(const std::string& process, const std::string& reason);
   void Gone(const std::string& process, const std::string& how);
+  [[nodiscard]] HeadProcess* ProcessOf(const std::string& name);  // Of an actor, or nothing.
   void TellEnded(const WorkerExited& exited);
-  [[nodiscard]] bool AwaitsCause(Process& process);
+  [[nodiscard]] bool AwaitsCause(ActorRole& role);
   void TellUnexplained();
   void OrderLost(const std::string& process);
   [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
   [[nodiscard]] actors::ActorLocation Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
   void Confirm(const NodeHello* hello, uint64_t heard);
-  void Claim(const actors::PlacedActor& actor, const Process& process);
+  void Claim(const actors::PlacedActor& actor, const HeadProcess& process);
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
   void OnOffer(const std::string& from, const actors::OfferState& offer);
@@ -165,11 +147,10 @@ class HeadActors {
 
   const Callbacks callbacks_;
   const HeadActorsOptions options_;
+  ProcessTable& processes_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   actors::Directory directory_;
   ActorWatch watch_;
-  std::unordered_map<std::string, Process> processes_;
-  std::map<std::string, uint64_t> answers_;         // By node: sent to it, with its last hello.
   std::set<std::string> survivors_;                 // Nodes that knew the head before.
   std::map<std::string, Time> ended_;               // Processes, for kDeadKept.
   std::set<std::string> waiting_;                   // Leases.

@@ -9,8 +9,9 @@
 namespace troupe::daemons {
 void HeadService::EmitLast(Job& job) {
   if (!job.last_event) return;
-  for (const auto& [name, process] : processes_) {
-    const bool speaks = process.job == job.spec.job && !process.member.empty();
+  for (const auto& [name, process] : processes_.all()) {
+    const RunRole* role = process.run();
+    const bool speaks = role != nullptr && role->job == job.spec.job && !role->member.empty();
     if (speaks && Now() < job.last_event_by) return;
   }
   JobEvent event = std::move(*job.last_event);
@@ -142,16 +143,18 @@ void HeadService::Measure() const {
     metrics::Set(metrics::Id::kResourceCapacity, amount, name);
     metrics::Set(metrics::Id::kResourceUsed, used[name], name);
   }
-  const auto spares = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
-    return entry.second.hello && !entry.second.exited && entry.second.member.empty();
+  const auto spares = std::ranges::count_if(processes_.all(), [](const auto& entry) {
+    const HeadProcess& process = entry.second;
+    return process.run() != nullptr && process.hello && !process.ended &&
+           process.run()->member.empty();
   });
   metrics::Set(metrics::Id::kSpares, static_cast<double>(spares));
 }
 
 // Counts what a worker has counted since its last word: calls and collectives do not pass the head.
-void HeadService::TakeCounts(Process& process, const WorkerCounts& counts) {
+void HeadService::TakeCounts(RunRole& role, const WorkerCounts& counts) {
   const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
-    const uint64_t before = process.counts.*count;
+    const uint64_t before = role.counts.*count;
     metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
   };
   add(metrics::Id::kActorCalls, &WorkerCounts::calls);
@@ -159,8 +162,8 @@ void HeadService::TakeCounts(Process& process, const WorkerCounts& counts) {
   add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
   add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
   metrics::Add(metrics::Id::kMailboxDepth,
-               static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting));
-  process.counts = counts;
+               static_cast<double>(counts.waiting) - static_cast<double>(role.counts.waiting));
+  role.counts = counts;
 }
 
 // Four times in the lifetime of a key.
@@ -192,10 +195,11 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   status.node = worker.node;
   status.process = worker.process;
   status.state = WorkerStateName(worker.status());
-  if (const auto it = processes_.find(worker.process); it != processes_.end()) {
-    status.pid = it->second.pid;
-    status.host = it->second.host;
-    status.address = it->second.address;
+  const HeadProcess* process = processes_.Find(worker.process);
+  if (process != nullptr && process->run() != nullptr) {
+    status.pid = process->pid;
+    status.host = process->host;
+    status.address = process->run()->address;
   }
   if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
     for (const groups::Report& r : group->members()) {

@@ -176,16 +176,15 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
   worker.node = node;
   worker.lease = granted.lease;
   worker.devices = IndicesOf(granted.devices);
-  for (const auto& [name, process] : processes_) {
-    const bool spare = process.job == job.spec.job && process.member.empty() &&
-                       process.node == node && !process.exited;
-    if (spare && (worker.process.empty() || process.preloaded)) worker.process = name;
+  for (const auto& [name, process] : processes_.all()) {
+    const bool spare = IsSpareOf(process, job) && process.node == node;
+    if (spare && (worker.process.empty() || process.run()->preloaded)) worker.process = name;
   }
   if (worker.process.empty()) worker.process = LaunchProcess(job, node);
-  Process& process = processes_[worker.process];
-  process.member = worker.member().ToString();
-  process.ours = true;
-  process.lease = granted.lease;
+  RunRole& role = *ProcessOf(worker.process)->run();
+  role.member = worker.member().ToString();
+  role.ours = true;
+  role.lease = granted.lease;
   std::erase_if(job.record.workers,
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
@@ -203,13 +202,10 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
 
 std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
   std::string name = "p" + RandomId();
-  Process& process = processes_[name];
-  process.node = node;
-  process.job = job.spec.job;
-  process.started = Now();
+  processes_.Add(Now(), name, node, RunRole{.job = job.spec.job});
   StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}, false};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
-  process.order = node_links_[node].answers;
+  processes_.Ordered(name);
   (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
   return name;
 }
@@ -223,8 +219,8 @@ void HeadService::EnsureSpare(Job& job) {
     return worker.alive() && RankOf(job.view, worker.member()) < 0;
   };
   if (Now() < job.joined_by && std::ranges::any_of(job.record.workers, joining)) return;
-  for (const auto& [name, process] : processes_) {
-    if (process.job == job.spec.job && process.member.empty() && !process.exited) return;
+  for (const auto& [name, process] : processes_.all()) {
+    if (IsSpareOf(process, job)) return;
   }
   for (const sched::NodeStatus& node : scheduler_.Nodes()) {
     const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
@@ -360,8 +356,8 @@ void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& re
   if (worker.status() == WorkerState::kDraining) return;
   // A report may overtake the hello: who is known to the group is a member and leaves like one. So
   // may be who was started before this head, heard or not.
-  const auto process = processes_.find(worker.process);
-  const bool ours = process != processes_.end() && process->second.ours;
+  const HeadProcess* process = ProcessOf(worker.process);
+  const bool ours = process != nullptr && process->run()->ours;
   const groups::Coordinator* group = groups_.Find(job.spec.job);
   const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
   const bool started = worker.status() == WorkerState::kRunning || !ours ||
@@ -443,8 +439,9 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   if (job.epoch_pending) EmitEpoch(job, job.took);
   EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
-  for (auto& [name, process] : processes_) {
-    if (process.job != job.spec.job || process.exited) continue;
+  for (const auto& [name, process] : processes_.all()) {
+    const RunRole* role = process.run();
+    if (role == nullptr || role->job != job.spec.job || process.ended) continue;
     const auto owner =
         std::find_if(job.record.workers.begin(), job.record.workers.end(),
                      [&, key = name](const JobWorker& w) { return w.process == key; });
@@ -455,7 +452,7 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
                              wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
       // A spare has nothing to bring to an end, and may not hear of it for all its imports.
-      Kill(name, process.member.empty() ? SIGKILL : SIGTERM, "the job is over");
+      Kill(name, role->member.empty() ? SIGKILL : SIGTERM, "the job is over");
     }
     // Whoever has not gone by itself by then is ended.
     transport_->loop().CallAfter(seconds(3), [this, alive = alive_, name = name] {

@@ -15,7 +15,6 @@ namespace troupe::daemons {
 namespace {
 
 constexpr Duration kLeaveTime = seconds(3);  // For workers of jobs that are over.
-constexpr Duration kKillTime = seconds(1);   // From the order to kill a worker to the next one.
 
 }  // namespace
 
@@ -53,11 +52,11 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
     placement_groups_.OnNodeUp();
   }
   Reconcile(hello, node.heard);
-  actors_.OnNode(hello, node.heard, node.answers + 1);  // With the one that follows.
+  actors_.OnNode(hello, node.heard);
   usage_.OnNode(Now(), hello);
   if (hello.output > 0)
     (void)transport_->Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{hello.output}));
-  const NodeAnswer answer{log_id_, ++node.answers};
+  const NodeAnswer answer{log_id_, processes_.NextAnswer(hello.node)};
   (void)transport_->Send(from, wire::Encode(kFrameNodeAnswer, answer));
   if (hello.leaving || !hello.notice.empty()) {
     ApplyNodes(nodes_.Step(
@@ -83,43 +82,55 @@ void HeadService::EndRecovery() {
   if (!jobs) Recover(Now());
 }
 
-// Makes what we know of the node's workers what the node says of them.
+// Makes what we know of the node's processes what the node says of them.
 void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
-  std::set<std::string> listed;
-  for (const RunningWorker& w : hello.workers) {
-    listed.insert(w.process);
-    if (w.job.starts_with(kActorLease)) continue;
-    if (w.ended) {
-      if (processes_.contains(w.process))
-        OnWorkerExited(WorkerExited{w.process, false, "its process ended", 0, {}});
-      continue;
-    }
-    Process& process = processes_[w.process];
-    if (process.job.empty()) process.job = w.job;  // A spare from before a restart of ours, too.
-    process.node = hello.node;
-    if (w.pid > 0) process.pid = w.pid;
-    process.host = hello.host;
-    if (process.started == Time{}) process.started = Now();
-    const auto [job, worker] = Owner(w.process);
-    if (worker != nullptr && process.lease.empty()) {  // Known from before a restart of ours.
-      process.lease = worker->lease;
-      process.job = job->spec.job;
-      process.member = worker->member().ToString();
-      sched::LeaseRequest lease;
-      lease.id = worker->lease;
-      lease.resources = job->need;
-      Schedule(sched::Claim{lease, hello.node, sched::kAnyBundle, worker->devices});
-    }
-    const bool orphan = !jobs_.contains(process.job) && Now() > process.started + kLeaveTime;
-    if (Now() >= process.gone_by || orphan) Kill(w.process, SIGKILL, "it should have ended");
+  for (const RunningWorker& listed : hello.workers) {
+    Adopt(hello, listed);
+    HeadProcess* process = ProcessOf(listed.process);
+    if (process == nullptr || listed.ended) continue;
+    RunRole& role = *process->run();
+    if (role.job.empty()) role.job = listed.job;  // A spare from before a restart of ours, too.
+    ClaimRoom(listed.process);
+    const bool orphan = !jobs_.contains(role.job) && Now() > process->since + kLeaveTime;
+    if (orphan) processes_.EndBy(listed.process, Now());
   }
-  std::vector<std::string> lost;
-  for (const auto& [name, process] : processes_) {
-    const bool known = process.node == hello.node && heard > process.order;
-    if (known && !listed.contains(name)) lost.push_back(name);
+  const ProcessTable::Heard now_is = processes_.OnHello(Now(), hello, heard);
+  for (const std::string& name : now_is.ended)
+    OnWorkerExited(WorkerExited{name, false, "its process ended", 0, {}});
+  for (const std::string& name : now_is.overdue) Kill(name, SIGKILL, "it should have ended");
+  for (const std::string& name : now_is.missing) {
+    actors_.OnMissing(name);
+    EndMissing(name, "its node does not have it (any more)");
   }
-  for (const std::string& name : lost)
-    OnWorkerExited(WorkerExited{name, true, "its node does not have it (any more)", -1, {}}, true);
+}
+
+// Nothing to do unless it is from before a restart of ours.
+void HeadService::Adopt(const NodeHello& hello, const RunningWorker& listed) {
+  const bool actors = listed.job.starts_with(kActorLease);
+  // It spoke before its node did, and could not say whose it is.
+  if (actors && ProcessOf(listed.process) != nullptr) processes_.Remove(listed.process);
+  if (processes_.Find(listed.process) != nullptr) return;
+  if (actors) return actors_.Adopt(hello, listed);
+  if (!listed.ended)
+    processes_.Adopt(Now(), listed.process, hello.node, RunRole{.job = listed.job});
+}
+
+// A member that is known from the store holds the room that it had.
+void HeadService::ClaimRoom(const std::string& name) {
+  const auto [job, worker] = Owner(name);
+  RunRole& role = *ProcessOf(name)->run();
+  if (worker == nullptr || !role.lease.empty()) return;
+  role.lease = worker->lease;
+  role.job = job->spec.job;
+  role.member = worker->member().ToString();
+  sched::LeaseRequest lease;
+  lease.id = worker->lease;
+  lease.resources = job->need;
+  Schedule(sched::Claim{lease, processes_.Find(name)->node, sched::kAnyBundle, worker->devices});
+}
+
+void HeadService::EndMissing(const std::string& name, const std::string& how) {
+  if (ProcessOf(name) != nullptr) OnWorkerExited(WorkerExited{name, true, how, -1, {}}, true);
 }
 
 // After a restart the nodes tell which workers still run; whom nobody has told of when the time is
@@ -130,8 +141,8 @@ bool HeadService::Confirm(Job& job) {
   bool all = true;
   for (JobWorker& worker : job.record.workers) {
     if (!worker.alive()) continue;
-    const auto process = processes_.find(worker.process);
-    const bool heard = process != processes_.end();
+    const HeadProcess* process = ProcessOf(worker.process);
+    const bool heard = process != nullptr;
     // What was to be started just before the restart may not be in a hello from before our answer.
     const auto node = node_links_.find(worker.node);
     const bool missed = !heard && node != node_links_.end() && node->second.heard > 0;
@@ -139,7 +150,7 @@ bool HeadService::Confirm(Job& job) {
       const WorkerExited gone{worker.process, true, "gone when the head restarted", -1, {}};
       WorkerDied(job, worker, gone.how);
       TellDeath(job, gone, true);
-    } else if (!heard || process->second.lease.empty()) {
+    } else if (!heard || process->run()->lease.empty()) {
       all = false;
     }
   }
@@ -184,22 +195,18 @@ void HeadService::OnNodeEnded(const NodeChange& change) {
   LogWarning("node ", change.id, " is ", state, ": ", change.reason);
   offered_.erase(change.id);
   Schedule(sched::NodeGone{change.id, "node " + change.id + " is " + state});
-  std::vector<std::string> lost;
-  for (const auto& [name, process] : processes_) {
-    if (process.node == change.id) lost.push_back(name);
-  }
-  for (const std::string& name : lost)
-    OnWorkerExited(WorkerExited{name, true, "its node is " + state, -1, {}}, true);
-  actors_.OnNodeGone(change.id, state);
+  const std::vector<std::string> lost = processes_.On(change.id);
+  for (const std::string& name : lost) EndMissing(name, "its node is " + state);
+  for (const std::string& name : lost) actors_.OnNodeLost(name, state);
   usage_.OnNodeGone(change.id);
 }
 
-// A worker that does not end is killed again when its node lists it.
+// One that does not end is killed again when its node lists it.
 void HeadService::Kill(const std::string& process, int signal, const std::string& reason) {
-  const auto it = processes_.find(process);
-  if (it == processes_.end()) return;
-  if (signal == SIGKILL) it->second.gone_by = std::min(it->second.gone_by, Now() + kKillTime);
-  const auto node = node_links_.find(it->second.node);
+  const HeadProcess* known = processes_.Find(process);
+  if (known == nullptr) return;
+  if (signal == SIGKILL) processes_.Killed(Now(), process);
+  const auto node = node_links_.find(known->node);
   if (node == node_links_.end()) return;
   (void)transport_->Send(node->second.peer,
                          wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));

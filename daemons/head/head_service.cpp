@@ -101,37 +101,36 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
 
 void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
   if (actors_.OnWorkerHello(from, hello)) return;
-  Process& process = processes_[hello.process];
-  if (process.exited) return;
+  HeadProcess& process = processes_.Adopt(Now(), hello.process, hello.node, RunRole{});
+  if (process.ended) return;
   const bool first = !process.hello;
   process.hello = true;
   process.node = hello.node;
   process.pid = hello.pid;
   process.host = hello.host;
-  process.preloaded = hello.preloaded;
-  process.address = hello.address;
-  TakeCounts(process, hello.counts);
-  if (process.started == Time{}) process.started = Now();
+  RunRole& role = *process.run();
+  role.preloaded = hello.preloaded;
+  role.address = hello.address;
+  TakeCounts(role, hello.counts);
   // One that this head knows as that member may be on its way out: a drained one settles yet.
-  const bool stranger = !hello.member.empty() && process.member != hello.member;
-  if (!hello.job.empty() && process.job.empty()) {  // We started after it was assigned.
-    process.job = hello.job;
-    process.member = hello.member;
+  const bool stranger = !hello.member.empty() && role.member != hello.member;
+  if (!hello.job.empty() && role.job.empty()) {  // We started after it was assigned.
+    role.job = hello.job;
+    role.member = hello.member;
   }
   const auto [job, worker] = Owner(hello.process);
-  const bool known =
-      job != nullptr || (jobs_.contains(process.job) && !jobs_.at(process.job).done());
-  if (!known && !process.job.empty()) {
+  const bool known = job != nullptr || (jobs_.contains(role.job) && !jobs_.at(role.job).done());
+  if (!known && !role.job.empty()) {
     (void)transport_->Send(from,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
     return;
   }
   const bool other = worker != nullptr && hello.member != worker->member().ToString();
   if (stranger && (worker == nullptr || other)) {
-    process.member = hello.member;  // No spare.
+    role.member = hello.member;  // No spare.
     return Kill(hello.process, SIGKILL, "it was evicted before the head restarted");
   }
-  if (worker != nullptr && !process.lease.empty())  // Else its node has to claim it first.
+  if (worker != nullptr && !role.lease.empty())  // Else its node has to claim it first.
     Schedule(sched::Confirm{worker->lease, worker->node});
   if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
@@ -142,18 +141,19 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
 }
 
 void HeadService::Assign(const std::string& name) {
-  const Process& process = processes_.at(name);
-  const auto it = jobs_.find(process.job);
+  const HeadProcess& process = *ProcessOf(name);
+  const RunRole& role = *process.run();
+  const auto it = jobs_.find(role.job);
   if (it == jobs_.end() || !process.hello) return;
   const Job& job = it->second;
   Assignment assignment;
   assignment.env = job.spec.env;
   assignment.preload = job.spec.preload;
-  if (!process.member.empty()) {
+  if (!role.member.empty()) {
     assignment.job = job.spec.job;
     assignment.name = job.spec.name;
     assignment.kind = job.spec.kind;
-    assignment.member = process.member;
+    assignment.member = role.member;
     assignment.min_workers = job.spec.min_workers;
     assignment.max_workers = job.spec.max_workers;
     assignment.payload = job.spec.payload;
@@ -169,26 +169,24 @@ void HeadService::Assign(const std::string& name) {
 
 void HeadService::OnWorkerExited(const WorkerExited& exited, bool lost) {
   if (actors_.OnWorkerExited(exited)) return;
-  const auto it = processes_.find(exited.process);
-  if (it == processes_.end()) return;
-  Process& process = it->second;
+  HeadProcess* process = ProcessOf(exited.process);
+  if (process == nullptr) return;
   const auto [job, worker] = Owner(exited.process);
-  if (!process.exited) {
-    process.exited = true;
-    WorkerCounts last = process.counts;
+  if (!process->ended) {
+    process->ended = true;
+    WorkerCounts last = process->run()->counts;
     last.waiting = 0;
-    TakeCounts(process, last);
+    TakeCounts(*process->run(), last);
     if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
   if (!exited.reaped) return;
   for (auto& [name, of] : jobs_) TellDeath(of, exited, lost);
-  const std::string job_name = process.job;
-  const std::string lease = process.lease;
-  processes_.erase(it);
+  const RunRole role = *process->run();
+  processes_.Remove(exited.process);
   uploads_.Forget(exited.process);
-  if (!lease.empty()) Schedule(sched::Release{lease});
-  if (const auto owner = jobs_.find(job_name); owner != jobs_.end()) {
+  if (!role.lease.empty()) Schedule(sched::Release{role.lease});
+  if (const auto owner = jobs_.find(role.job); owner != jobs_.end()) {
     Fill(owner->second);
     EmitLast(owner->second);
   }
@@ -257,13 +255,13 @@ void HeadService::OnWorkerPart(const std::string& from, const WorkerPart& part) 
 void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (actors_.OnWorkerResult(result)) return;
   const auto [job, worker] = Owner(result.process);
-  const auto known = processes_.find(result.process);
+  const HeadProcess* known = ProcessOf(result.process);
   if (worker == nullptr || job->done()) {
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     return;
   }
-  if (known == processes_.end() || known->second.exited || !worker->alive()) return;
+  if (known == nullptr || known->ended || !worker->alive()) return;
   if (job->results.contains(worker->member().ToString())) return;  // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     (void)transport_->Send(result.process,
@@ -343,11 +341,11 @@ void HeadService::OnTick() {
     TellDeaths(job, Now());
     if (job.done()) continue;
     for (JobWorker& worker : job.record.workers) {
-      const auto process = processes_.find(worker.process);
+      const HeadProcess* process = ProcessOf(worker.process);
       const bool awaited =
           worker.status() == WorkerState::kStarting || worker.status() == WorkerState::kDraining;
-      const bool late = awaited && process != processes_.end() && !process->second.hello &&
-                        Now() > process->second.started + kWorkerStartLimit;
+      const bool late = awaited && process != nullptr && !process->hello &&
+                        Now() > process->since + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
       PressDrain(job, worker);
     }
@@ -382,6 +380,16 @@ void HeadService::OnTick() {
 }
 
 // ---- look-ups ----
+
+HeadProcess* HeadService::ProcessOf(const std::string& name) {
+  HeadProcess* process = processes_.Find(name);
+  return process == nullptr || process->run() == nullptr ? nullptr : process;
+}
+
+bool HeadService::IsSpareOf(const HeadProcess& process, const Job& job) {
+  const RunRole* role = process.run();
+  return role != nullptr && role->job == job.spec.job && role->member.empty() && !process.ended;
+}
 
 JobWorker* HeadService::FindWorker(Job& job, const std::string& member) {
   for (JobWorker& worker : job.record.workers) {

@@ -17,6 +17,7 @@
 
 #include "collective_groups/membership/group_service.h"
 #include "daemons/head/collective_groups.h"
+#include "daemons/head/core/process_table.h"
 #include "daemons/head/head_actor_groups.h"
 #include "daemons/head/head_actors.h"
 #include "daemons/head/job.h"
@@ -60,28 +61,9 @@ class HeadService {
   Status Start();
 
  private:
-  struct Process {
-    std::string node;
-    int64_t pid = 0;
-    std::string host;
-    std::string job;
-    std::string member;  // Empty: a spare.
-    bool hello = false;
-    bool preloaded = false;
-    bool exited = false;
-    std::string lease;  // Its room at the scheduler.
-    bool ours = false;  // It is this head that made it a member.
-    Time started{};
-    uint64_t order = 0;            // The last answer to its node before it was ordered.
-    Time gone_by = Time::Never();  // It is to have ended by then.
-    PeerAddress address;
-    WorkerCounts counts;  // The last it told.
-  };
-
   struct Node {
-    std::string peer;      // Its transport's name.
-    uint64_t answers = 0;  // Sent to it.
-    uint64_t heard = 0;    // The last answer that it had got when it spoke.
+    std::string peer;    // Its transport's name.
+    uint64_t heard = 0;  // The last answer that it had got when it spoke.
   };
 
   void OnFrame(const std::string& from, const std::string& frame);
@@ -126,6 +108,9 @@ class HeadService {
   void Recover(Time until);
   void EndRecovery();
   void Reconcile(const NodeHello& hello, uint64_t heard);
+  void Adopt(const NodeHello& hello, const RunningWorker& listed);
+  void ClaimRoom(const std::string& process);
+  void EndMissing(const std::string& process, const std::string& how);
   bool Confirm(Job& job);
 
   // ---- jobs ----
@@ -177,13 +162,16 @@ class HeadService {
   void RefreshKeys();
   void WriteAll();
   void Measure() const;
-  static void TakeCounts(Process& process, const WorkerCounts& counts);
+  static void TakeCounts(RunRole& role, const WorkerCounts& counts);
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
   void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
   void Assign(const std::string& process);
 
+  [[nodiscard]] HeadProcess* ProcessOf(const std::string& name);  // Of a run, or nothing.
+  // Waits for its work, or is about to.
+  [[nodiscard]] static bool IsSpareOf(const HeadProcess& process, const Job& job);
   [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
   [[nodiscard]] std::pair<Job*, JobWorker*> Owner(const std::string& process);
   [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;
@@ -209,7 +197,7 @@ class HeadService {
   Time wake_at_ = Time::Never();
   Time recover_until_{};
   std::map<std::string, Node> node_links_;
-  std::map<std::string, Process> processes_;
+  ProcessTable processes_;
   Uploads uploads_;
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.

@@ -18,7 +18,7 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
       scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
       groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
       records_(&transport->loop(), store_lane, store, options.key_ttl, [this] { WriteAll(); }),
-      actors_({transport, store_lane, store, &records_,
+      actors_({transport, store_lane, store, &records_, &processes_,
                [this](const SchedulerEvent& event) { Schedule(event); },
                [this](const std::string& node, const StartWorker& start) {
                  (void)transport_->Send(node_links_[node].peer,

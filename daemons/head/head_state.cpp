@@ -187,7 +187,8 @@ std::string HeadService::StateJson() {
   if (actors.size() > kListMax) actors.resize(kListMax);
   for (const actors::PlacedActor* actor : actors) {
     Json json = ActorJson(*actor, Now());
-    json["pid"] = actors_.PidOf(actor->life.process);
+    const HeadProcess* process = processes_.Find(actor->life.process);
+    json["pid"] = process == nullptr ? 0 : process->pid;
     state["actors"].push_back(std::move(json));
   }
   for (const auto& [name, job] : jobs_)
@@ -219,15 +220,16 @@ std::string HeadService::StateJson() {
 }
 
 // For people: "actor Counter 1f3a", "run walk w0#1".
-std::string HeadService::WhatIs(const std::string& process) {
-  if (const actors::PlacedActor* actor = actors_.ActorOf(process); actor != nullptr) {
+std::string HeadService::WhatIs(const std::string& name) {
+  const HeadProcess* process = processes_.Find(name);
+  if (process == nullptr) return "?";
+  if (const actors::PlacedActor* actor = actors_.ActorOf(*process); actor != nullptr) {
     return "actor " + actor->spec.type + " " +
            (actor->spec.name.empty() ? actor->spec.actor : actor->spec.name);
   }
-  if (const auto [job, worker] = Owner(process); worker != nullptr)
+  if (const auto [job, worker] = Owner(name); worker != nullptr)
     return "run " + job->spec.name + " " + worker->member().ToString();
-  const auto known = processes_.find(process);
-  const auto job = known == processes_.end() ? jobs_.end() : jobs_.find(known->second.job);
+  const auto job = process->run() == nullptr ? jobs_.end() : jobs_.find(process->run()->job);
   return job == jobs_.end() ? "?" : "run " + job->second.spec.name + " spare";
 }
 

@@ -80,6 +80,31 @@ TEST_F(HeadActorsTest, AnActorThatBecameReadyMeanwhileIsFound) {
   EXPECT_THAT(killed_, IsEmpty());
 }
 
+// It does not know yet that it will be an actor, so only its node can say so.
+TEST_F(HeadActorsTest, AProcessThatSpeaksBeforeItsNodeIsItsActorsStill) {
+  NodeSays();
+  Create(Spec("a"));
+  Restart();
+  Hello(started_.at(0), "");
+  NodeSays();
+  Pass(seconds(10));
+  EXPECT_THAT(killed_, IsEmpty());
+  Start(started_[0]);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+}
+
+TEST_F(HeadActorsTest, WhoEndsUnheardAfterARestartIsMissed) {
+  NodeSays();
+  const std::string process = Alive(Spec("a", 1));
+  Restart();
+  NodeSays();
+  Pass(seconds(1));
+  ASSERT_EQ(Incarnation("a"), 1u);
+  running_.erase(process);  // The word of its end was lost.
+  Pass(seconds(1));
+  EXPECT_EQ(Incarnation("a"), 2u);
+}
+
 // The head dies between its record of an order and the order.
 TEST_F(HeadActorsTest, AnOrderThatWasLostWithItsHeadIsGivenAnew) {
   NodeSays();
