@@ -14,21 +14,21 @@
 #include <string>
 #include <thread>
 
-#include "runtime/result.h"
+#include "runtime/lane.h"
 
 namespace troupe {
 
 inline constexpr size_t kLaneQueueMax = 100'000;
 
-class BlockingLane {
+class BlockingLane final : public Lane {
  public:
   explicit BlockingLane(std::string name);
-  ~BlockingLane();
+  ~BlockingLane() override;
   BlockingLane(const BlockingLane&) = delete;
   BlockingLane& operator=(const BlockingLane&) = delete;
 
   // kBackpressure if kLaneQueueMax functions are waiting; kCancelled after Stop.
-  Status Post(std::function<void()> fn);
+  Status Post(std::function<void()> fn) override;
   // Refuses new work, drops what has not started, and waits for the running function.
   void Stop();
 

@@ -88,8 +88,12 @@ void LoopbackNetwork::Route(const std::string& from, const std::string& to,
   for (int i = 0; i < copies; ++i) {
     std::uniform_int_distribution<int64_t> delay(faults_.delay_min.count(),
                                                  faults_.delay_max.count());
-    queue_.Schedule(now_ + Duration(delay(random_)),
-                    [this, from, to, frame] { Deliver(from, to, frame); });
+    Time arrives = now_ + Duration(delay(random_));
+    if (faults_.ordered) {
+      Time& last = last_[{from, to}];
+      arrives = last = std::max(arrives, last);
+    }
+    queue_.Schedule(arrives, [this, from, to, frame] { Deliver(from, to, frame); });
   }
 }
 

@@ -22,7 +22,8 @@ struct LoopbackFaults {
   double loss = 0;       // Probability that a frame vanishes.
   double duplicate = 0;  // Probability that a frame arrives twice.
   Duration delay_min = microseconds(20);
-  Duration delay_max = microseconds(20);  // A range above zero width reorders frames.
+  Duration delay_max = microseconds(20);  // A range above zero width reorders frames,
+  bool ordered = false;                   // but for those of one sender to one receiver.
 };
 
 class LoopbackNetwork {
@@ -58,6 +59,7 @@ class LoopbackNetwork {
   LoopbackFaults faults_;
   std::set<std::pair<std::string, std::string>> blocked_;
   std::map<std::string, class LoopbackTransport*> nodes_;
+  std::map<std::pair<std::string, std::string>, Time> last_;  // Arrival, from and to; if ordered.
   uint64_t hash_ = 1469598103934665603ULL;
 };
 

@@ -42,8 +42,8 @@ struct GroupService::Entry {
   bool unsettled = false;          // The active epoch's pauses are not all known yet.
 };
 
-GroupService::GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store,
-                           std::string owner, Duration key_ttl)
+GroupService::GroupService(EventLoop* loop, Lane* store_lane, Store* store, std::string owner,
+                           Duration key_ttl)
     : loop_(loop),
       store_lane_(store_lane),
       store_(store),

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "collective_groups/membership/coordinator.h"
-#include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/lane.h"
 #include "runtime/store.h"
 
 namespace troupe::groups {
@@ -43,7 +43,7 @@ struct GroupCallbacks {
 
 class GroupService {
  public:
-  GroupService(EventLoop* loop, BlockingLane* store_lane, Store* store, std::string owner,
+  GroupService(EventLoop* loop, Lane* store_lane, Store* store, std::string owner,
                Duration key_ttl = kGroupKeyTtl);
   ~GroupService();
 
@@ -83,7 +83,7 @@ class GroupService {
   void Arm(Entry& entry);
 
   EventLoop* const loop_;
-  BlockingLane* const store_lane_;
+  Lane* const store_lane_;
   Store* const store_;
   const std::string owner_;
   const Duration key_ttl_;

@@ -22,13 +22,16 @@ constexpr size_t kTellBytes = kFeedBytesMax / 16;  // So many more, and the head
 
 size_t SizeOf(const JobEvent& event) { return event.json.size() + event.payload.size() + 128; }
 
-// A restarted head tells the current epoch, since the head before it may have had no time to.
-bool IsKnownEpoch(std::optional<uint64_t>& last, const JobEvent& event) {
-  const std::optional<uint64_t> epoch = EpochOf(event);
-  return epoch && epoch == std::exchange(last, epoch);
-}
-
 }  // namespace
+
+// A restarted head tells the current epoch and the results, since the head before it may have had
+// no time to.
+bool DriverClient::IsKnown(Feed& feed, const JobEvent& event) {
+  if (const std::optional<std::string> worker = ResultOf(event))
+    return !feed.results.insert(*worker).second;
+  const std::optional<uint64_t> epoch = EpochOf(event);
+  return epoch && epoch == std::exchange(feed.epoch, epoch);
+}
 
 DriverClient::DriverClient(DriverOptions options)
     : options_(std::move(options)), id_("driver-" + RandomId()), place_(ProcessPlace()) {}
@@ -106,7 +109,8 @@ void DriverClient::OnEvents(JobEvents batch) {
     return;
   }
   feed.asked = false;
-  if (feed.untold >= kTellBytes) SendSubscribe(batch.job, feed);
+  // Until the head knows that its end has arrived it keeps the run.
+  if (feed.untold >= kTellBytes || feed.done) SendSubscribe(batch.job, feed);
   changed_.notify_all();
   if (!sink_) return;
   std::deque<JobEvent> events;
@@ -137,7 +141,7 @@ bool DriverClient::Take(Feed& feed, JobEvents& batch) {
     if (event.rest > 0) continue;  // The last one of its frame.
     event.payload = std::exchange(feed.part, {});
     ++feed.next;
-    if (feed.done || IsKnownEpoch(feed.epoch, event)) continue;
+    if (feed.done || IsKnown(feed, event)) continue;
     feed.done = event.kind == "done";
     feed.bytes += SizeOf(event);
     feed.events.push_back(std::move(event));

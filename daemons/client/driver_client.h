@@ -101,6 +101,7 @@ class DriverClient {
     uint64_t next = 0;
     std::string part;               // Of the next one's payload.
     std::optional<uint64_t> epoch;  // The last that was told.
+    std::set<std::string> results;  // Whose were told.
     std::deque<JobEvent> events;
     size_t bytes = 0;    // Of these.
     size_t untold = 0;   // Bytes that have come since the head was last told.
@@ -110,7 +111,6 @@ class DriverClient {
     bool watch = false;
     bool done = false;
   };
-
   explicit DriverClient(DriverOptions options);
   Status Start();
   Status AwaitHead(const CurveKeys& keys, const PeerAddress& head);
@@ -122,8 +122,8 @@ class DriverClient {
   void OnEvents(JobEvents batch);
   // With mu_ held.
   static bool Take(Feed& feed, JobEvents& batch);
+  static bool IsKnown(Feed& feed, const JobEvent& event);
   void SendSubscribe(const std::string& job, Feed& feed, bool lost = false);
-
   void SayHello();
   void Leave();
 

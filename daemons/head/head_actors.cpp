@@ -232,7 +232,7 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
     return;  // It was claimed.
   if (!current || actor->life.state != ActorState::kPending)
     return callbacks_.schedule(sched::Release{granted.lease});
-  const std::string name = "a" + RandomId();
+  const std::string name = "a" + options_.new_id();
   const WorkerRoom room{granted.bundle, IndicesOf(granted.devices)};
   processes_.Add(Now(), name, granted.node,
                  ActorRole{.actor = id, .incarnation = incarnation, .booked = true, .room = room});

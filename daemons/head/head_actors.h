@@ -21,7 +21,7 @@
 #include "daemons/head/state_saves.h"
 #include "daemons/protocol/actor_lease.h"
 #include "daemons/protocol/messages.h"
-#include "runtime/blocking_lane.h"
+#include "runtime/lane.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
 #include "scheduler/scheduler.h"
@@ -32,6 +32,7 @@ struct HeadActorsOptions {
   Duration owner_lease = seconds(15);   // An actor that nobody knows is gone when silent so long.
   Duration confirm_grace = seconds(5);  // After a restart, for processes to be heard.
   Duration key_ttl = seconds(24 * 3600);
+  std::function<std::string()> new_id;  // For processes.
 };
 
 // Of what their actors print, sent to an owner between two of its words.
@@ -42,7 +43,7 @@ class HeadActors {
   // What it asks of the head that it is part of.
   struct Callbacks {
     Transport* transport = nullptr;
-    BlockingLane* store_lane = nullptr;
+    Lane* store_lane = nullptr;
     Store* store = nullptr;
     Records* records = nullptr;
     ProcessTable* processes = nullptr;

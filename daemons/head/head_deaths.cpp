@@ -49,6 +49,20 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
   Fill(job);
 }
 
+// The head before may have known of the end of members, and had no time to tell their group.
+void HeadService::TellGone(Job& job) {
+  const groups::Coordinator* group = groups_.Find(job.spec.job);
+  if (group == nullptr || group->phase() != groups::GroupPhase::kRecovering || !group->record())
+    return;
+  std::vector<groups::MemberId> gone;
+  for (const groups::ViewMember& member : group->record()->view.members) {
+    const JobWorker* worker = FindWorker(job, member.id.ToString());
+    if (worker == nullptr || !worker->alive()) gone.push_back(member.id);
+  }
+  for (const groups::MemberId& id : gone)
+    groups_.OnDeath(job.spec.job, id, "it had ended when the head was restarted");
+}
+
 // The process of one that has finished is no longer needed if its result is here. It is not if it
 // was told to the head before this one, and is too large to be kept.
 void HeadService::CheckResult(Job& job, const JobWorker& worker) {
@@ -106,8 +120,7 @@ void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
   job.deaths.erase(it);
   const std::vector<std::string>& lines = exited.last_lines;
   metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
-  EmitOf(job, death.worker,
-         WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
+  EmitInOrder(job, WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
   if (job.done()) return;
   // Nobody's fault that counts; but the others may have finished, and have waited for this word.
   if (death.event != "died" || death.worker.fenced) return FinishIfDone(job);
@@ -124,7 +137,7 @@ void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
     --restart.deaths;
     restart.not_before = Time{};
   }
-  if (death.was_starting) ++job.start_failures;
+  if (death.was_starting && !lost) ++job.start_failures;
   if (Trains(job)) return Fill(job);
   if (job.start_failures >= kStartFailuresMax) {
     return End(job, "failed",

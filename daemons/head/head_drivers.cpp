@@ -31,8 +31,12 @@ void HeadService::OnDriverHello(const std::string& from, const DriverHello& hell
   if (drivers_.size() < kDriversMax || drivers_.contains(hello.driver))
     drivers_[hello.driver] = {hello.place, SilenceOf(hello.silence_s), Now()};
   for (auto& [name, job] : jobs_) {
-    if (job.record.driver != hello.driver || job.done()) continue;
+    if (job.record.driver != hello.driver) continue;
     driver_peers_[hello.driver] = from;
+    if (job.done()) {  // It need not ask, if it knows that from the head before.
+      SendEvents(job);
+      continue;
+    }
     job.driver_heard = Now();
     if (job.record.driver_place == hello.place) continue;
     job.record.driver_place = hello.place;
@@ -43,8 +47,10 @@ void HeadService::OnDriverHello(const std::string& from, const DriverHello& hell
 void HeadService::OnLeave(const std::string& from, const JobCommand& command) {
   drivers_.erase(command.job);
   for (auto& [name, job] : jobs_) {
-    if (job.record.driver == command.job && !job.done() && !job.spec.detached)
-      End(job, "cancelled", "its driver has ended");
+    if (job.record.driver != command.job || job.done() || job.spec.detached) continue;
+    End(job, "cancelled", "its driver has ended");
+    job.end_kept = false;  // There is nobody to tell.
+    Forget(job);
   }
   ReplyWhenKept(from, command.request);
 }

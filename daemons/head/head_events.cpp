@@ -21,21 +21,29 @@ void HeadService::EmitLast(Job& job) {
 
 void HeadService::EmitEpoch(Job& job, Duration pause) {
   job.epoch_pending = false;
-  Emit(job,
-       EpochEvent(job.spec.job, Now(), job.view, job.old_size, pause, job.planned, StatusMap(job)));
-  EmitNoted(job, job.view.epoch);
+  job.epochs.push_back({job.view, job.old_size, pause, job.planned});
+  EmitEpochs(job);
 }
 
 // A restarted head may hear members before it hears their nodes. An epoch is told only when it is
 // known where its members run.
-void HeadService::EmitSettledEpoch(Job& job) {
-  if (job.epoch_pending && job.epoch_settled && job.confirm_by == Time::Never())
-    EmitEpoch(job, job.took);
+void HeadService::EmitEpochs(Job& job) {
+  if (job.confirm_by != Time::Never() && !job.done()) return;
+  for (const Job::Told& told : std::exchange(job.epochs, {})) {
+    Emit(job, EpochEvent(job.spec.job, Now(), told.view, told.old_size, told.pause, told.planned,
+                         StatusMap(job)));
+    EmitNoted(job, told.view.epoch);
+  }
 }
 
-bool HeadService::HoldsBack(const Job& job, const JobWorker& worker) const {
-  return job.epoch_pending && job.confirm_by != Time::Never() &&
-         groups::RankOf(job.view, worker.member()) >= 0;
+void HeadService::EmitSettledEpoch(Job& job) {
+  if (job.epoch_pending && job.epoch_settled) EmitEpoch(job, job.took);
+}
+
+// What comes after an epoch is told after it.
+void HeadService::EmitInOrder(Job& job, JobEvent event) {
+  if (job.epochs.empty()) return Emit(job, std::move(event));
+  job.noted.push_back({job.epochs.back().view.epoch, std::move(event), nullptr});
 }
 
 void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
@@ -50,24 +58,14 @@ void HeadService::EmitNoted(Job& job, groups::Epoch newest) {
 
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
 void HeadService::EmitEpochOf(Job& job, const JobWorker& worker) {
-  if (job.epoch_pending && !HoldsBack(job, worker) &&
-      groups::RankOf(job.view, worker.member()) >= 0)
-    EmitEpoch(job, job.took);
-}
-
-void HeadService::EmitOf(Job& job, const JobWorker& worker, JobEvent event) {
-  if (HoldsBack(job, worker)) {
-    job.noted.push_back({job.view.epoch, std::move(event), nullptr});
-  } else {
-    Emit(job, std::move(event));
-  }
+  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
 }
 
 void HeadService::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                              const std::string& state, const std::string& detail) {
   metrics::Add(metrics::Id::kWorkerEvents, 1, state);
   EmitEpochOf(job, worker);
-  EmitOf(job, worker, WorkerEvent(job.spec.job, Now(), status, state, detail));
+  EmitInOrder(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
 }
 
 void HeadService::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {
@@ -96,7 +94,9 @@ void HeadService::SendEvents(Job& job) {
     send(watcher, [&] { return job.events.NextOf(watcher); });
 }
 
+// Of one that is over nothing is kept: see Forget.
 void HeadService::Save(const Job& job) {
+  if (job.done()) return;
   records_.Put("job/" + job.spec.job + "/state", wire::Encode(kFrameJobCommand, job.record));
 }
 
@@ -110,6 +110,50 @@ void HeadService::SaveResult(const Job& job, const std::string& member) {
   if (result == job.results.end() || result->second.file) return;
   if (result->second.bytes.size() > kKeptResultBytes) return;
   records_.Put("job/" + job.spec.job + kResult + member, result->second.bytes);
+}
+
+// A head that is killed now must not make its driver believe that the run was lost.
+void HeadService::KeepEnd(Job& job) {
+  const bool awaited =
+      job.spec.detached ||
+      !DriverLost(
+          job.record.driver_place, job.driver_heard,
+          Duration(static_cast<int64_t>(std::clamp(job.spec.driver_silence_s, 0.0, 1e9) * 1e9)));
+  if (!awaited) return Forget(job);
+  job.end_kept = true;
+  SaveEnd(job);
+  const std::string prefix = "job/" + job.spec.job;
+  for (const char* key : {"/spec", "/state"}) records_.Delete(prefix + key);
+  records_.DeletePrefix(prefix + kResult);
+  records_.DeletePrefix("group/" + job.spec.job + "/");
+}
+
+void HeadService::SaveEnd(const Job& job) {
+  EndedRecord record{job.spec,  job.record.driver, job.record.driver_place,
+                     job.state, job.reason,        job.final_events};
+  record.spec.payload.clear();
+  records_.Put("job/" + job.spec.job + kEnded, wire::Encode(kFrameJobEvents, record));
+}
+
+void HeadService::RestoreEnd(EndedRecord record) {
+  const std::string name = record.spec.job;
+  Job& job = jobs_[name];
+  job.spec = std::move(record.spec);
+  job.record.driver = record.driver;
+  job.record.driver_place = record.driver_place;
+  job.state = record.state;
+  job.reason = record.reason;
+  job.submitted = job.driver_heard = job.ended = Now();
+  job.released = true;
+  job.final_events = record.events;
+  for (JobEvent& event : record.events) job.events.Add(std::move(event));
+  KeepEnd(job);  // The head before may have had no time to remove the rest.
+}
+
+void HeadService::ForgetWhenSeen(Job& job) {
+  const bool seen = !job.spec.detached && !job.last_event && job.events.all_seen();
+  if (!seen || !std::exchange(job.end_kept, false)) return;
+  Forget(job);
 }
 
 void HeadService::Forget(const Job& job) {
@@ -177,6 +221,7 @@ void HeadService::RefreshKeys() {
 void HeadService::WriteAll() {
   groups_.Refresh();
   for (const auto& [name, job] : jobs_) {
+    if (job.end_kept) SaveEnd(job);
     if (job.done()) continue;
     SaveSpec(job);
     Save(job);
@@ -195,6 +240,8 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   status.node = worker.node;
   status.process = worker.process;
   status.state = WorkerStateName(worker.status());
+  status.pid = worker.pid;
+  status.host = worker.host;
   const HeadProcess* process = processes_.Find(worker.process);
   if (process != nullptr && process->run() != nullptr) {
     status.pid = process->pid;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
 constexpr Duration kOutputGrace = seconds(2);
+constexpr Duration kEndKeptLimit = seconds(10);  // Where the store does not answer.
 
 }  // namespace
 
@@ -124,6 +125,7 @@ void HeadService::OnSubscribe(const std::string& from, const Subscribe& subscrib
   if (job.record.driver == subscribe.driver) {
     job.driver_heard = Now();
     job.events.Seen(Now(), seen, anew);
+    if (job.told_by != Time::Never()) FinishIfDone(job);
   } else {
     job.events.Watch(Now(), seen, anew);
   }
@@ -180,7 +182,7 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
     const bool spare = IsSpareOf(process, job) && process.node == node;
     if (spare && (worker.process.empty() || process.run()->preloaded)) worker.process = name;
   }
-  if (worker.process.empty()) worker.process = LaunchProcess(job, node);
+  if (worker.process.empty()) worker.process = AddProcess(job, node);
   RunRole& role = *ProcessOf(worker.process)->run();
   role.member = worker.member().ToString();
   role.ours = true;
@@ -189,7 +191,6 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
                 [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
   job.record.workers.push_back(worker);
   job.joined_by = Now() + kJoinTime;
-  Assign(worker.process);
   // Of the first ones all that come at once are founders.
   if (!job.opened) {
     transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
@@ -198,16 +199,38 @@ void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
     });
   }
   Save(job);
+  // The next head must not give the same incarnation to another process.
+  BeginWhenKept(worker.process);
 }
 
-std::string HeadService::LaunchProcess(Job& job, const std::string& node) {
-  std::string name = "p" + RandomId();
+void HeadService::BeginWhenKept(const std::string& process) {
+  records_.WhenKept("start/" + process, [this, process] { Begin(process); });
+}
+
+void HeadService::Begin(const std::string& name) {
+  HeadProcess* process = ProcessOf(name);
+  if (process == nullptr || process->run()->kept) return;
+  process->run()->kept = true;
+  if (process->ordered()) return Assign(name);  // A spare.
+  const auto job = jobs_.find(process->run()->job);
+  const bool wanted = job != jobs_.end() && !job->second.done();
+  if (!wanted || process->gone_by != Time::Never())
+    return EndMissing(name, "it was not started any more");
+  Launch(job->second, name);
+}
+
+std::string HeadService::AddProcess(const Job& job, const std::string& node) {
+  const std::string name = "p" + options_.new_id();
   processes_.Add(Now(), name, node, RunRole{.job = job.spec.job});
+  return name;
+}
+
+void HeadService::Launch(const Job& job, const std::string& name) {
   StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}, false};
   if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   processes_.Ordered(name);
-  (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
-  return name;
+  (void)transport_->Send(node_links_[processes_.Find(name)->node].peer,
+                         wire::Encode(kFrameStartWorker, start));
 }
 
 // A warm process per job, so that a replacement starts with its imports done.
@@ -225,8 +248,7 @@ void HeadService::EnsureSpare(Job& job) {
   for (const sched::NodeStatus& node : scheduler_.Nodes()) {
     const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
     if (usable && node_links_.contains(node.id)) {
-      LaunchProcess(job, node.id);
-      return;
+      return Launch(job, AddProcess(job, node.id));
     }
   }
 }
@@ -319,17 +341,17 @@ void HeadService::OpenGroup(Job& job) {
   callbacks.stalled = [this, with_job](const groups::GroupStalled& stalled) {
     with_job([&](Job& j) {
       if (j.epoch_pending) EmitEpoch(j, j.took);  // The ranks are those of this epoch.
-      Emit(j, StalledEvent(j.spec.job, Now(), stalled, StatusMap(j)));
+      EmitInOrder(j, StalledEvent(j.spec.job, Now(), stalled, StatusMap(j)));
     });
   };
   callbacks.unreachable = [this, with_job](const groups::GroupUnreachable& left) {
-    with_job([&](Job& j) { Emit(j, UnreachableEvent(j.spec.job, Now(), left)); });
+    with_job([&](Job& j) { EmitInOrder(j, UnreachableEvent(j.spec.job, Now(), left)); });
   };
   callbacks.parked = [this, with_job](const std::string& reason) {
     with_job([&](Job& j) {
       j.state = "parked";
       j.reason = reason;
-      Emit(j, ParkedEvent(j.spec.job, Now(), reason));
+      EmitInOrder(j, ParkedEvent(j.spec.job, Now(), reason));
     });
   };
   callbacks.failed = [this, with_job](const std::string& reason) {
@@ -422,13 +444,25 @@ void HeadService::FinishIfDone(Job& job) {
     };
     return key(a) < key(b);
   });
+  if (job.told_by == Time::Never()) TellResults(job, finished);
+  // What is only here and with the workers is to arrive before they go.
+  if (Now() < job.told_by && Attended(job) && !job.events.all_seen()) return;
+  End(job, "succeeded", "");
+}
+
+void HeadService::TellResults(Job& job, const std::vector<const JobWorker*>& finished) {
+  job.told_by = Now();
   int rank = 0;
   for (const JobWorker* worker : finished) {
     Job::Payload& result = job.results[worker->member().ToString()];
-    Emit(job, ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes),
-         result.file);
+    JobEvent event = ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes);
+    if (result.file || result.bytes.size() > kKeptResultBytes) {
+      job.told_by = Now() + kSeeResults;
+    } else {
+      job.final_events.push_back(event);
+    }
+    Emit(job, std::move(event), result.file);
   }
-  End(job, "succeeded", "");
 }
 
 void HeadService::End(Job& job, const std::string& state, const std::string& reason,
@@ -437,38 +471,48 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   job.reason = reason;
   TellDeaths(job, Time::Never());
   if (job.epoch_pending) EmitEpoch(job, job.took);
+  EmitEpochs(job);
   EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
+  GiveUpRoom(job, job.pending.size());
+  for (const sched::Granted& granted : std::exchange(job.granted, {}))
+    Schedule(sched::Release{granted.lease});
+  groups_.Close(job.spec.job);
+  // What a worker printed comes through its node and may be behind its result: the job's last event
+  // waits until the node has seen the processes end.
+  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
+  job.final_events.push_back(*job.last_event);
+  if (payload.size() > kKeptErrorBytes) job.final_events.back().payload.clear();
+  KeepEnd(job);
+  // They could tell the next head their results once more, until it is kept.
+  records_.WhenKept("end/" + job.spec.job,
+                    [this, name = job.spec.job, alive = alive_] { EndProcesses(name); });
+  transport_->loop().CallAfter(kEndKeptLimit, [this, name = job.spec.job, alive = alive_] {
+    if (*alive) EndProcesses(name);
+  });
+  job.last_event_by = Now() + kOutputGrace;
+  EmitLast(job);
+}
+
+// The run is over: all that is left of it goes. Again is no error.
+void HeadService::EndProcesses(const std::string& run) {
+  const auto job = jobs_.find(run);
+  if (job == jobs_.end()) return;
+  job->second.released = true;
   for (const auto& [name, process] : processes_.all()) {
     const RunRole* role = process.run();
-    if (role == nullptr || role->job != job.spec.job || process.ended) continue;
-    const auto owner =
-        std::find_if(job.record.workers.begin(), job.record.workers.end(),
-                     [&, key = name](const JobWorker& w) { return w.process == key; });
-    const bool finished =
-        owner != job.record.workers.end() && owner->status() == WorkerState::kFinished;
-    if (finished) {
+    if (role == nullptr || role->job != run || process.ended) continue;
+    processes_.EndBy(name, Now() + kLeaveTime);
+    const auto& workers = job->second.record.workers;
+    const auto owner = std::ranges::find(workers, name, &JobWorker::process);
+    if (owner != workers.end() && owner->status() == WorkerState::kFinished) {
       (void)transport_->Send(name,
                              wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
       // A spare has nothing to bring to an end, and may not hear of it for all its imports.
       Kill(name, role->member.empty() ? SIGKILL : SIGTERM, "the job is over");
     }
-    // Whoever has not gone by itself by then is ended.
-    transport_->loop().CallAfter(seconds(3), [this, alive = alive_, name = name] {
-      if (*alive) Kill(name, SIGKILL, "did not exit");
-    });
   }
-  GiveUpRoom(job, job.pending.size());
-  for (const sched::Granted& granted : std::exchange(job.granted, {}))
-    Schedule(sched::Release{granted.lease});
-  groups_.Close(job.spec.job);
-  Forget(job);
-  // What a worker printed comes through its node and may be behind its result: the job's last event
-  // waits until the node has seen the processes end.
-  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
-  job.last_event_by = Now() + kOutputGrace;
-  EmitLast(job);
 }
 
 }  // namespace troupe::daemons

@@ -14,7 +14,8 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kLeaveTime = seconds(3);  // For workers of jobs that are over.
+constexpr Duration kClaimTime = seconds(1);    // More than it takes.
+constexpr Duration kSettleTime = seconds(30);  // For workers that were drained.
 
 }  // namespace
 
@@ -47,12 +48,15 @@ void HeadService::OnNodeHello(const std::string& from, const NodeHello& hello) {
   if (is_new) LogInfo("node ", hello.node, " on ", hello.host, " offers ", total->ToString());
   const sched::NodeUp up{hello.node, hello.incarnation, *total, hello.labels};
   // What runs there is claimed before anything new may go there.
+  const bool hold = is_new && recover_until_ <= Now();
+  if (hold) Schedule(sched::Recover{Now() + kClaimTime});
   if (is_new) {
     Schedule(up);
     placement_groups_.OnNodeUp();
   }
   Reconcile(hello, node.heard);
   actors_.OnNode(hello, node.heard);
+  if (hold) Schedule(sched::Recover{Now()});
   usage_.OnNode(Now(), hello);
   if (hello.output > 0)
     (void)transport_->Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{hello.output}));
@@ -91,8 +95,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
     RunRole& role = *process->run();
     if (role.job.empty()) role.job = listed.job;  // A spare from before a restart of ours, too.
     ClaimRoom(listed.process);
-    const bool orphan = !jobs_.contains(role.job) && Now() > process->since + kLeaveTime;
-    if (orphan) processes_.EndBy(listed.process, Now());
+    EndIfOver(listed.process);
   }
   const ProcessTable::Heard now_is = processes_.OnHello(Now(), hello, heard);
   for (const std::string& name : now_is.ended)
@@ -115,6 +118,25 @@ void HeadService::Adopt(const NodeHello& hello, const RunningWorker& listed) {
     processes_.Adopt(Now(), listed.process, hello.node, RunRole{.job = listed.job});
 }
 
+// Whom nobody has a use for is given some time to leave by itself, unless it was taken for dead: a
+// host that was cut off may come back with it.
+void HeadService::EndIfOver(const std::string& name) {
+  const HeadProcess& process = *processes_.Find(name);
+  const auto job = jobs_.find(process.run()->job);
+  if (job == jobs_.end()) {
+    if (Now() > process.since + kLeaveTime) processes_.EndBy(name, Now());
+    return;
+  }
+  if (job->second.released) processes_.EndBy(name, Now() + kLeaveTime);
+  if (process.run()->member.empty()) return;
+  const JobWorker* worker = Owner(name).second;
+  if (worker != nullptr && (worker->fenced || worker->status() == WorkerState::kDead)) {
+    processes_.EndBy(name, Now());
+  } else if (worker == nullptr || !worker->alive()) {
+    processes_.EndBy(name, Now() + kSettleTime);
+  }
+}
+
 // A member that is known from the store holds the room that it had.
 void HeadService::ClaimRoom(const std::string& name) {
   const auto [job, worker] = Owner(name);
@@ -123,6 +145,7 @@ void HeadService::ClaimRoom(const std::string& name) {
   role.lease = worker->lease;
   role.job = job->spec.job;
   role.member = worker->member().ToString();
+  role.kept = true;
   sched::LeaseRequest lease;
   lease.id = worker->lease;
   lease.resources = job->need;
@@ -137,7 +160,9 @@ void HeadService::EndMissing(const std::string& name, const std::string& how) {
 // up is dead. Returns whether it is known of all for the first time.
 bool HeadService::Confirm(Job& job) {
   if (job.done() || job.confirm_by == Time::Never()) return false;
-  const bool over = Now() >= job.confirm_by;
+  // While nobody at all is heard it may be the head that is cut off.
+  const Duration spared = node_links_.empty() ? 5 * options_.node_dead : Duration::zero();
+  const bool over = Now() >= job.confirm_by + spared;
   bool all = true;
   for (JobWorker& worker : job.record.workers) {
     if (!worker.alive()) continue;
@@ -156,7 +181,7 @@ bool HeadService::Confirm(Job& job) {
   }
   if (!all && !over) return false;
   job.confirm_by = Time::Never();
-  EmitSettledEpoch(job);
+  EmitEpochs(job);
   return true;
 }
 

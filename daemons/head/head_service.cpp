@@ -64,7 +64,7 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
       return On<GroupFrame>(*type, frame, [&](const GroupFrame& m) {
         Result<groups::Report> report = wire::Decode<groups::Report>(kFrameGroupReport, m.body);
         if (report.ok() && !collective_groups_.OnReport(from, m.group, *report))
-          groups_.OnReport(m.group, *report);
+          OnReport(m.group, *report);
       });
     case kFrameNodeHello:
       return On<NodeHello>(*type, frame, [&](const auto& m) { OnNodeHello(from, m); });
@@ -132,12 +132,26 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   }
   if (worker != nullptr && !role.lease.empty())  // Else its node has to claim it first.
     Schedule(sched::Confirm{worker->lease, worker->node});
+  if (worker != nullptr) {
+    worker->pid = hello.pid;
+    worker->host = hello.host;
+  }
   if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
     worker->state = static_cast<uint8_t>(WorkerState::kRunning);
+    Save(*job);
     job->start_failures = 0;
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
   }
   if (hello.job.empty() && (first || worker != nullptr || !hello.preloaded)) Assign(hello.process);
+}
+
+// One that was evicted or taken for dead may come back from behind a cut, to a head that is another
+// one by now and whose group does not know of that.
+void HeadService::OnReport(const std::string& group, const groups::Report& report) {
+  const auto job = jobs_.find(group);
+  if (job == jobs_.end()) return;
+  const JobWorker* worker = FindWorker(job->second, report.id.ToString());
+  if (worker != nullptr && worker->alive() && !worker->fenced) groups_.OnReport(group, report);
 }
 
 void HeadService::Assign(const std::string& name) {
@@ -149,7 +163,7 @@ void HeadService::Assign(const std::string& name) {
   Assignment assignment;
   assignment.env = job.spec.env;
   assignment.preload = job.spec.preload;
-  if (!role.member.empty()) {
+  if (!role.member.empty() && role.kept) {
     assignment.job = job.spec.job;
     assignment.name = job.spec.name;
     assignment.kind = job.spec.kind;
@@ -227,7 +241,7 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
   JobEvent event = NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note);
   // Members may go before the head has heard that all of them do.
   const bool ahead = job->view.epoch > 0 && note.epoch > job->view.epoch;
-  if (job->epoch_pending || ahead) {
+  if (job->epoch_pending || !job->epochs.empty() || ahead) {
     job->noted.push_back({note.epoch, std::move(event), std::move(file)});
   } else {
     Emit(*job, std::move(event), std::move(file));
@@ -236,12 +250,13 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
 
 void HeadService::OnWorkerPart(const std::string& from, const WorkerPart& part) {
   const auto [job, worker] = Owner(part.process);
-  if (worker == nullptr || job->done()) {
+  if (worker == nullptr || job->released) {
     (void)transport_->Send(from,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     return;
   }
-  if (job->events.unseen_bytes() > kUnseenBytesMax) return;  // It comes again.
+  // It comes again.
+  if (job->done() || job->events.unseen_bytes() > kUnseenBytesMax) return;
   const Result<uint64_t> have = uploads_.Add(part);
   if (have.ok()) {
     (void)transport_->Send(from, wire::Encode(kFramePartTaken, PartTaken{part.upload, *have}));
@@ -256,13 +271,20 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (actors_.OnWorkerResult(result)) return;
   const auto [job, worker] = Owner(result.process);
   const HeadProcess* known = ProcessOf(result.process);
-  if (worker == nullptr || job->done()) {
+  if (worker == nullptr || job->released) {
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     return;
   }
-  if (known == nullptr || known->ended || !worker->alive()) return;
-  if (job->results.contains(worker->member().ToString())) return;  // A repeat.
+  if (job->done()) return;
+  if (known == nullptr || known->ended) return;
+  if (!worker->alive()) {  // It was drained, or taken for dead; it may not have heard of that.
+    (void)transport_->Send(result.process,
+                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"it has left"}));
+    return;
+  }
+  if (worker->status() == WorkerState::kFinished && job->results.contains(result.member))
+    return;              // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"evicted"}));
@@ -335,10 +357,14 @@ void HeadService::OnTick() {
     if (!job.done()) EndWithoutDriver(job);
     if (job.done()) {
       EmitLast(job);
+      ForgetWhenSeen(job);
       continue;
     }
     Confirm(job);
+    TellGone(job);
     TellDeaths(job, Now());
+    // The head before may have got the last result, and no further.
+    FinishIfDone(job);
     if (job.done()) continue;
     for (JobWorker& worker : job.record.workers) {
       const HeadProcess* process = ProcessOf(worker.process);
@@ -347,6 +373,7 @@ void HeadService::OnTick() {
       const bool late = awaited && process != nullptr && !process->hello &&
                         Now() > process->since + kWorkerStartLimit;
       if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
+      if (process != nullptr && !process->run()->kept) BeginWhenKept(worker.process);
       PressDrain(job, worker);
     }
     Fill(job);

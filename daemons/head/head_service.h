@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,7 +26,8 @@
 #include "daemons/head/placement_groups.h"
 #include "daemons/head/records.h"
 #include "daemons/head/usage.h"
-#include "runtime/blocking_lane.h"
+#include "runtime/lane.h"
+#include "runtime/process.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
 #include "scheduler/node_table.h"
@@ -47,11 +49,12 @@ struct HeadOptions {
   Duration node_dead = seconds(6);
   // How long the store keeps what a head that is gone has left; a running one refreshes it.
   Duration key_ttl = seconds(24 * 3600);
+  std::function<std::string()> new_id = RandomId;  // Hexadecimal digits, 16 at least.
 };
 
 class HeadService {
  public:
-  HeadService(Transport* transport, BlockingLane* store_lane, Store* store, HeadOptions options);
+  HeadService(Transport* transport, Lane* store_lane, Store* store, HeadOptions options);
   ~HeadService();
   // Whether the cluster was taken down, so that nothing is to start this head again.
   [[nodiscard]] bool down() const { return down_.load(); }
@@ -73,6 +76,7 @@ class HeadService {
   void OnWorkerHello(const std::string& from, const WorkerHello& hello);
   // `lost`: nothing is known of its end but that it is gone.
   void OnWorkerExited(const WorkerExited& exited, bool lost = false);
+  void OnReport(const std::string& group, const groups::Report& report);
   void OnWorkerOutput(const std::string& from, const WorkerOutput& output);
   void OnWorkerResult(const WorkerResult& result);
   void OnWorkerNote(const WorkerNote& note);
@@ -110,6 +114,7 @@ class HeadService {
   void Reconcile(const NodeHello& hello, uint64_t heard);
   void Adopt(const NodeHello& hello, const RunningWorker& listed);
   void ClaimRoom(const std::string& process);
+  void EndIfOver(const std::string& process);
   void EndMissing(const std::string& process, const std::string& how);
   bool Confirm(Job& job);
 
@@ -124,9 +129,13 @@ class HeadService {
   [[nodiscard]] Job* JobOfLease(const std::string& lease);
   void StartWorkerOn(Job& job, const sched::Granted& granted);
   void EnsureSpare(Job& job);
-  std::string LaunchProcess(Job& job, const std::string& node);
+  std::string AddProcess(const Job& job, const std::string& node);
+  void Launch(const Job& job, const std::string& process);
+  void BeginWhenKept(const std::string& process);
+  void Begin(const std::string& process);
   void OpenGroup(Job& job);
   void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
+  void TellGone(Job& job);
   // The cause of a death is known, or will not be.
   void TellDeath(Job& job, const WorkerExited& exited, bool lost);
   void TellDeaths(Job& job, Time until);
@@ -140,14 +149,15 @@ class HeadService {
   void PressDrain(Job& job, JobWorker& worker);
   void Shrink(Job& job);
   void FinishIfDone(Job& job);
+  void TellResults(Job& job, const std::vector<const JobWorker*>& finished);
   void End(Job& job, const std::string& state, const std::string& reason,
            const WorkerStatus& worker = {}, const std::string& payload = "");
+  void EndProcesses(const std::string& run);
   void EmitEpoch(Job& job, Duration pause);
   void EmitSettledEpoch(Job& job);
-  // What is told of a member of it has to wait for it.
-  [[nodiscard]] bool HoldsBack(const Job& job, const JobWorker& worker) const;
+  void EmitEpochs(Job& job);
   void EmitEpochOf(Job& job, const JobWorker& worker);  // If it is one of its members.
-  void EmitOf(Job& job, const JobWorker& worker, JobEvent event);
+  void EmitInOrder(Job& job, JobEvent event);
   void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
   void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);
@@ -158,6 +168,10 @@ class HeadService {
   void Save(const Job& job);
   void SaveSpec(const Job& job);
   void SaveResult(const Job& job, const std::string& member);
+  void KeepEnd(Job& job);
+  void SaveEnd(const Job& job);
+  void RestoreEnd(EndedRecord record);
+  void ForgetWhenSeen(Job& job);
   void Forget(const Job& job);
   void RefreshKeys();
   void WriteAll();
@@ -184,7 +198,7 @@ class HeadService {
   [[nodiscard]] Time Now() { return transport_->loop().Now(); }
 
   Transport* const transport_;
-  BlockingLane* const store_lane_;
+  Lane* const store_lane_;
   Store* const store_;
   const HeadOptions options_;
   const std::string log_id_;

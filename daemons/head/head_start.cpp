@@ -6,45 +6,44 @@
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
-HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* store,
-                         HeadOptions options)
+HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, HeadOptions options)
     : transport_(transport),
       store_lane_(store_lane),
       store_(store),
       options_(options),
-      log_id_(RandomId()),
+      log_id_(options_.new_id()),
       nodes_(NodeTableOptions{options.node_suspect, options.node_dead, 5 * options.node_dead,
                               seconds(600)}),
       scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
       groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
       records_(&transport->loop(), store_lane, store, options.key_ttl, [this] { WriteAll(); }),
-      actors_({transport, store_lane, store, &records_, &processes_,
-               [this](const SchedulerEvent& event) { Schedule(event); },
-               [this](const std::string& node, const StartWorker& start) {
-                 (void)transport_->Send(node_links_[node].peer,
-                                        wire::Encode(kFrameStartWorker, start));
-               },
-               [this](const std::string& node, const std::string& process, int signal,
-                      const std::string& reason) {
-                 (void)transport_->Send(
-                     node_links_[node].peer,
-                     wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
-               },
-               [this](const std::string& actor) {
-                 collective_groups_.OnActor(Now(), actor);
-                 actor_groups_.OnActor(Now(), actor);
-               },
-               [this](const std::string& owner) {
-                 placement_groups_.OwnerGone(owner);
-                 collective_groups_.OwnerGone(Now(), owner);
-                 actor_groups_.OwnerGone(Now(), owner);
-               },
-               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
-               [this](const std::string& actor) {
-                 return collective_groups_.HasMember(actor) ||
-                        actor_groups_.groups().MemberOf(actor).has_value();
-               }},
-              {options.driver_lease, options.confirm_grace, options.key_ttl}, log_id_),
+      actors_(
+          {transport, store_lane, store, &records_, &processes_,
+           [this](const SchedulerEvent& event) { Schedule(event); },
+           [this](const std::string& node, const StartWorker& start) {
+             (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
+           },
+           [this](const std::string& node, const std::string& process, int signal,
+                  const std::string& reason) {
+             (void)transport_->Send(
+                 node_links_[node].peer,
+                 wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+           },
+           [this](const std::string& actor) {
+             collective_groups_.OnActor(Now(), actor);
+             actor_groups_.OnActor(Now(), actor);
+           },
+           [this](const std::string& owner) {
+             placement_groups_.OwnerGone(owner);
+             collective_groups_.OwnerGone(Now(), owner);
+             actor_groups_.OwnerGone(Now(), owner);
+           },
+           [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
+           [this](const std::string& actor) {
+             return collective_groups_.HasMember(actor) ||
+                    actor_groups_.groups().MemberOf(actor).has_value();
+           }},
+          {options.driver_lease, options.confirm_grace, options.key_ttl, options.new_id}, log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },
            [this](const std::string& group) { return scheduler_.FindGroup(group); },
@@ -73,7 +72,7 @@ HeadService::HeadService(Transport* transport, BlockingLane* store_lane, Store* 
                if (*alive) then();
              });
            },
-           [] { return std::stoull(RandomId().substr(0, 8), nullptr, 16) << 20; }}),
+           [this] { return std::stoull(options_.new_id().substr(0, 8), nullptr, 16) << 20; }}),
       actor_groups_(
           {[this](const std::string& actor) { return actors_.directory().Where(actor); },
            [this](const std::string& actor) { return actors_.directory().Find(actor) != nullptr; },
@@ -138,9 +137,14 @@ Status HeadService::Start() {
     if (!records.empty() || !actors.empty() || !groups.empty())
       Recover(Now() + options_.confirm_grace);
     for (const auto& [key, value] : records) {
+      if (!key.ends_with(kEnded)) continue;
+      if (auto ended = ReadRecord<EndedRecord>(kFrameJobEvents, key, value))
+        RestoreEnd(std::move(*ended));
+    }
+    for (const auto& [key, value] : records) {
       if (!key.ends_with("/spec")) continue;
       const auto spec = ReadRecord<JobSpec>(kFrameSubmitJob, key, value);
-      if (!spec) continue;
+      if (!spec || jobs_.contains(spec->job)) continue;
       Job job;
       job.spec = *spec;
       const auto state = records.find("job/" + spec->job + "/state");
@@ -158,6 +162,10 @@ Status HeadService::Start() {
       for (auto it = records.lower_bound(results);
            it != records.end() && it->first.starts_with(results); ++it)
         job.results[it->first.substr(results.size())] = {it->second, nullptr};
+      for (JobWorker& worker : job.record.workers) {  // That may have been noted no more.
+        if (worker.alive() && job.results.contains(worker.member().ToString()))
+          worker.state = static_cast<uint8_t>(WorkerState::kFinished);
+      }
       Job& stored = jobs_[name] = std::move(job);
       metrics::Add(metrics::Id::kJobsRecovered);
       LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");

@@ -12,6 +12,7 @@
 
 #include "collective_groups/membership/coordinator.h"
 #include "daemons/head/event_log.h"
+#include "daemons/head/job_record.h"
 #include "daemons/protocol/job_events.h"
 #include "daemons/protocol/messages.h"
 #include "scheduler/resources.h"
@@ -31,53 +32,11 @@ inline constexpr Duration kSettledTime = seconds(2);  // As a member.
 // From the second such death of a worker on its next life waits, twice as long each time.
 inline constexpr Duration kRestartDelay = milliseconds(250);
 inline constexpr Duration kRestartDelayMax = seconds(30);
-inline constexpr const char* kResult = "/result/";  // Between a run and a member, in the store.
 inline constexpr size_t kKeptResultBytes = 64 << 10;
+inline constexpr size_t kKeptErrorBytes = 1 << 20;  // Of a pickled exception.
+inline constexpr Duration kSeeResults = seconds(30);
+inline constexpr Duration kLeaveTime = seconds(3);   // For processes of runs that are over.
 inline constexpr Duration kCauseGrace = seconds(2);  // From a death to what is known of its cause.
-
-enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kDrained, kDead };
-[[nodiscard]] const char* WorkerStateName(WorkerState state);
-
-struct JobWorker {
-  uint32_t index = 0;
-  uint64_t incarnation = 1;
-  std::string process;
-  std::string node;
-  uint8_t state = 0;  // WorkerState.
-  int rank = -1;
-  uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
-  Time drain_by = Time::Never();  // Its end on this head's clock.
-  bool overdue = false;           // It is ended by force.
-  Time member_since = Time::Never();
-  bool fenced = false;            // Evicted by its group: what it says is void.
-  std::string lease;              // Its room at the scheduler,
-  std::vector<uint32_t> devices;  // and its GPUs there.
-
-  [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
-  [[nodiscard]] bool alive() const {
-    return status() != WorkerState::kDead && status() != WorkerState::kDrained;
-  }
-  [[nodiscard]] groups::MemberId member() const {
-    return {"w" + std::to_string(index), incarnation};
-  }
-  template <class A>
-  void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease, devices);
-  }
-};
-
-// The part that outlives the head.
-struct JobRecord {
-  std::string driver;
-  uint32_t target = 0;
-  std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
-  std::vector<JobWorker> workers;
-  std::string driver_place;  // Which process it is.
-  template <class A>
-  void Fields(A& a) {
-    a(driver, target, incarnations, workers, driver_place);
-  }
-};
 
 struct Job {
   JobSpec spec;
@@ -122,7 +81,14 @@ struct Job {
   int old_size = 0;
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.
-  bool epoch_settled = false;  // It is known, but not yet where the members run.
+  bool epoch_settled = false;  // It is known.
+  struct Told {
+    groups::View view;
+    int old_size = 0;
+    Duration pause{};
+    bool planned = false;
+  };
+  std::vector<Told> epochs;  // To be told when it is known where their members run.
   // Told by members of an epoch that comes before it, and is not told yet; with its number.
   struct Noted {
     groups::Epoch epoch = 0;
@@ -131,6 +97,10 @@ struct Job {
   };
   std::vector<Noted> noted;
   Duration took{};
+  Time told_by = Time::Never();        // Large results are told, and to be seen by then.
+  std::vector<JobEvent> final_events;  // As of EndedRecord.
+  bool end_kept = false;               // It has an EndedRecord in the store.
+  bool released = false;               // It is over, and its processes are told so.
   std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
   Time last_event_by = Time::Never();
   EventLog events;

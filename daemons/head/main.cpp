@@ -9,6 +9,7 @@
 
 #include "daemons/head/head_service.h"
 #include "daemons/head/store_owner.h"
+#include "runtime/blocking_lane.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"

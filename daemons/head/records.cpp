@@ -44,7 +44,7 @@ Result<std::map<std::string, std::string>> Records::Load(Store& store, const std
   return whole;
 }
 
-Records::Records(EventLoop* loop, BlockingLane* lane, Store* store, Duration ttl,
+Records::Records(EventLoop* loop, Lane* lane, Store* store, Duration ttl,
                  std::function<void()> refill)
     : loop_(loop), lane_(lane), store_(store), ttl_(ttl), refill_(std::move(refill)) {}
 

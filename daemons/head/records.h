@@ -18,8 +18,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/lane.h"
 #include "runtime/log.h"
 #include "runtime/store.h"
 #include "runtime/wire.h"
@@ -45,8 +45,7 @@ class Records {
   static constexpr Duration kLook = seconds(1);  // Between two looks for the mark.
 
   // `refill` is to Put all there is.
-  Records(EventLoop* loop, BlockingLane* lane, Store* store, Duration ttl,
-          std::function<void()> refill);
+  Records(EventLoop* loop, Lane* lane, Store* store, Duration ttl, std::function<void()> refill);
   ~Records();
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
@@ -84,7 +83,7 @@ class Records {
   [[nodiscard]] static Status PutParts(Store& store, const Write& write, Duration ttl);
 
   EventLoop* const loop_;
-  BlockingLane* const lane_;
+  Lane* const lane_;
   Store* const store_;
   const Duration ttl_;
   const std::function<void()> refill_;

@@ -6,7 +6,7 @@
 
 namespace troupe::daemons {
 
-StateLoads::StateLoads(EventLoop* loop, BlockingLane* lane, Store* store, Give give)
+StateLoads::StateLoads(EventLoop* loop, Lane* lane, Store* store, Give give)
     : loop_(loop), lane_(lane), store_(store), give_(std::move(give)) {}
 
 StateLoads::~StateLoads() { *alive_ = false; }

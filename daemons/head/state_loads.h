@@ -14,8 +14,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/lane.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -29,7 +29,7 @@ class StateLoads {
   // Nothing was saved, if there is no value.
   using Give = std::function<void(const std::string& process, std::optional<std::string> value)>;
 
-  StateLoads(EventLoop* loop, BlockingLane* lane, Store* store, Give give);
+  StateLoads(EventLoop* loop, Lane* lane, Store* store, Give give);
   ~StateLoads();
   StateLoads(const StateLoads&) = delete;
   StateLoads& operator=(const StateLoads&) = delete;
@@ -56,7 +56,7 @@ class StateLoads {
   void Uncount(Load& load);
 
   EventLoop* const loop_;
-  BlockingLane* const lane_;
+  Lane* const lane_;
   Store* const store_;
   const Give give_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

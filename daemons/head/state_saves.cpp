@@ -4,7 +4,7 @@
 
 namespace troupe::daemons {
 
-StateSaves::StateSaves(EventLoop* loop, BlockingLane* lane, Store* store, Duration ttl)
+StateSaves::StateSaves(EventLoop* loop, Lane* lane, Store* store, Duration ttl)
     : loop_(loop), lane_(lane), store_(store), ttl_(ttl) {}
 
 StateSaves::~StateSaves() { *alive_ = false; }

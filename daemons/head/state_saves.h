@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/lane.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -32,7 +32,7 @@ class StateSaves {
   using Done = std::function<void(const Status&)>;
   using SendFor = std::function<bool()>;  // Whether somebody is there who was asked.
 
-  StateSaves(EventLoop* loop, BlockingLane* lane, Store* store, Duration ttl);
+  StateSaves(EventLoop* loop, Lane* lane, Store* store, Duration ttl);
   ~StateSaves();
   StateSaves(const StateSaves&) = delete;
   StateSaves& operator=(const StateSaves&) = delete;
@@ -69,7 +69,7 @@ class StateSaves {
   void Begin();
 
   EventLoop* const loop_;
-  BlockingLane* const lane_;
+  Lane* const lane_;
   Store* const store_;
   const Duration ttl_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

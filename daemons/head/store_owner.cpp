@@ -48,7 +48,7 @@ Status StoreOwner::Take() {
                "another --redis-prefix or --store-dir"};
 }
 
-void StoreOwner::Keep(EventLoop* loop, BlockingLane* lane, std::function<void()> lost) {
+void StoreOwner::Keep(EventLoop* loop, Lane* lane, std::function<void()> lost) {
   loop_ = loop;
   lane_ = lane;
   lost_ = std::move(lost);

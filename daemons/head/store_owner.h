@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/blocking_lane.h"
 #include "runtime/event_loop.h"
+#include "runtime/lane.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -30,7 +30,7 @@ class StoreOwner {
   // cluster, or what the store says.
   Status Take();
   // Refreshes the claim until this is destroyed; `lost`, on the loop, when another owner has it.
-  void Keep(EventLoop* loop, BlockingLane* lane, std::function<void()> lost);
+  void Keep(EventLoop* loop, Lane* lane, std::function<void()> lost);
   // Removes all that a head keeps: the cluster is over.
   Status Forget();
 
@@ -41,7 +41,7 @@ class StoreOwner {
   const std::string owner_;
   const std::string cluster_;
   EventLoop* loop_ = nullptr;
-  BlockingLane* lane_ = nullptr;
+  Lane* lane_ = nullptr;
   std::function<void()> lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Read on the loop.
 };

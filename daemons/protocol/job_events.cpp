@@ -96,6 +96,14 @@ std::optional<uint64_t> EpochOf(const JobEvent& event) {
   return json["epoch"].get<uint64_t>();
 }
 
+std::optional<std::string> ResultOf(const JobEvent& event) {
+  if (event.kind != "result") return std::nullopt;
+  const Json json = Json::parse(event.json, nullptr, false);
+  if (!json.is_object() || !json.contains("worker") || !json["worker"].is_string())
+    return std::nullopt;
+  return json["worker"].get<std::string>();
+}
+
 JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
                   const WorkerOutput& output) {
   Json json = Base("log", job, at);

@@ -54,6 +54,8 @@ struct JobStatus {
                                   const std::map<std::string, WorkerStatus>& workers);
 // Which epoch it tells; nothing if it is of another kind.
 [[nodiscard]] std::optional<uint64_t> EpochOf(const JobEvent& event);
+// The member whose result it tells; nothing if it does not.
+[[nodiscard]] std::optional<std::string> ResultOf(const JobEvent& event);
 // All lines of one message of a node: "lines", and before them what was dropped, as a line.
 [[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
                                 const WorkerOutput& output);

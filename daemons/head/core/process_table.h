@@ -36,7 +36,8 @@ struct RunRole {
   std::string job = {};
   std::string member = {};  // Empty: a spare.
   std::string lease = {};   // Its room at the scheduler; empty: not known yet.
-  bool ours = false;        // It is this head that made it a member.
+  bool ours = false;        // It is this head that made it a member,
+  bool kept = false;        // and the store knows it, so that it may begin.
   bool preloaded = false;
   PeerAddress address = {};
   WorkerCounts counts = {};  // The last it told.
@@ -66,6 +67,7 @@ struct HeadProcess {
   std::variant<RunRole, ActorRole> role;
 
   [[nodiscard]] bool began() const { return hello || listed; }
+  [[nodiscard]] bool ordered() const { return order != std::numeric_limits<uint64_t>::max(); }
   [[nodiscard]] RunRole* run() { return std::get_if<RunRole>(&role); }
   [[nodiscard]] const RunRole* run() const { return std::get_if<RunRole>(&role); }
   [[nodiscard]] ActorRole* actor() { return std::get_if<ActorRole>(&role); }

@@ -15,6 +15,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 class HeadRestart : public HeadRunning {
  protected:
@@ -81,6 +82,58 @@ TEST_F(HeadRestart, ARunThatTrainsIsNotFailedByThoseWhoJoinIt) {
   }
   rig_.Pass(seconds(4));
   EXPECT_THAT(rig_.told(), Not(Contains(HasSubstr("done"))));
+}
+
+// Else two processes would be one member: the next head does not know of the first.
+TEST_F(HeadRestart, NoWorkerIsStartedBeforeTheStoreKnowsItsIncarnation) {
+  rig_.JoinNode();
+  rig_.store().SetAvailable(false);
+  rig_.Submit(2, 1);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 0U);
+  rig_.store().SetAvailable(true);
+  rig_.Pass(seconds(1));
+  EXPECT_EQ(rig_.started(), 2U);
+}
+
+TEST_F(HeadRestart, ARunThatHasEndedIsToldOnceMore) {
+  Start(0);
+  for (const size_t i : {0, 1}) rig_.Say(kFrameWorkerResult, rig_.process(i), Returned(rig_, i));
+  for (const size_t i : {0, 1}) {
+    rig_.Vanish(i);
+    rig_.Say(kFrameWorkerExited, "node-n",
+             WorkerExited{rig_.process(i), true, "exit code 0", 0, {}});
+  }
+  EXPECT_THAT(rig_.told(), Contains("done succeeded").Times(1));
+  rig_.Restart();
+  rig_.Pass(seconds(1));
+  EXPECT_THAT(rig_.told(), Contains("done succeeded").Times(2));
+  EXPECT_THAT(rig_.results(), SizeIs(4)) << "each result was told by both heads";
+  EXPECT_EQ(rig_.started(), 2U) << "and nothing runs again";
+}
+
+// The last word of a run is held back until its output is in: a head may die in that time.
+TEST_F(HeadRestart, ResultsThatAreKeptEndTheRun) {
+  Start(0);
+  for (const size_t i : {0, 1}) rig_.Say(kFrameWorkerResult, rig_.process(i), Returned(rig_, i));
+  EXPECT_THAT(rig_.told(), Not(Contains(HasSubstr("done"))));
+  rig_.Restart();
+  rig_.Pass(seconds(4));
+  EXPECT_THAT(rig_.told(), Contains("done succeeded"));
+  EXPECT_EQ(rig_.started(), 2U);
+}
+
+// Its order to end was lost in a cut, and the head that gave it is gone.
+TEST_F(HeadRestart, WhoWasEvictedDoesNotComeBack) {
+  Start(0);
+  rig_.Cut();
+  rig_.Pass(seconds(1));
+  rig_.Say(kFrameWorkerExited, "node-n", WorkerExited{rig_.process(1), false, "ended", 0, {}});
+  rig_.Restart();
+  rig_.Mend();
+  rig_.Pass(seconds(2));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
+  EXPECT_THAT(rig_.signals(rig_.process(0)), IsEmpty());
 }
 
 TEST_F(HeadRestart, AWorkerThatItsNodeDoesNotHaveAnyMoreIsReplaced) {

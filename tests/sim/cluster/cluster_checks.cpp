@@ -1,0 +1,70 @@
+// What must hold in the cluster simulation.
+#include "tests/sim/cluster/sim_cluster.h"
+#include "tests/sim/cluster/sim_driver.h"
+#include "tests/sim/cluster/sim_node.h"
+#include "tests/sim/cluster/sim_worker.h"
+
+namespace troupe::daemons::sim {
+namespace {
+
+constexpr Duration kCrowded =
+    milliseconds(500);  // From a hello to the end of who is taken for dead.
+
+}  // namespace
+
+void World::CheckProcesses() {
+  std::map<groups::MemberId, const SimWorker*> members;
+  for (const auto& [host, node] : nodes_) {
+    double used = 0;
+    for (const SimWorker* worker : node->workers()) {
+      if (!worker->id()) continue;
+      used += 1;
+      if (!members.try_emplace(*worker->id(), worker).second)
+        Fail("two processes are member " + worker->id()->ToString());
+    }
+    // Who was taken for dead is on its way out when its node comes back.
+    Time& since = crowded_.try_emplace(host, Time::Never()).first->second;
+    since = used > node->cpus() ? std::min(since, Now()) : Time::Never();
+    if (since != Time::Never() && Now() > since + kCrowded)
+      Fail("node " + node->id() + " has room for " + std::to_string(node->cpus()) +
+           " workers and runs " + std::to_string(used));
+  }
+}
+
+std::string World::NotSettled() {
+  if (driver_->asking()) return "the driver has no answer";
+  if (nodes_.size() < static_cast<size_t>(options_.hosts)) return "a node is not there";
+  for (const auto& [host, node] : nodes_)
+    if (node->noticed()) return "node " + node->id() + " is on its way out";
+  size_t training = 0;
+  for (const SimWorker* worker : Workers()) {
+    if (!worker->id()) continue;
+    if (!worker->in_epoch()) return worker->id()->ToString() + " does not train";
+    if (worker->epoch() != newest_) return worker->id()->ToString() + " is in an older epoch";
+    ++training;
+  }
+  if (training != driver_->target())
+    return std::to_string(training) + " train, of " + std::to_string(driver_->target());
+  if (driver_->epoch() != newest_)
+    return "the driver was told of epoch " + std::to_string(driver_->epoch()) + ", not of " +
+           std::to_string(newest_);
+  return "";
+}
+
+std::string World::ProcessLeft() {
+  for (const SimWorker* worker : Workers()) return "process " + worker->process() + " is left";
+  return "";
+}
+
+std::string World::KeyLeft() {
+  for (const char* prefix : {"job/", "group/"}) {
+    const auto keys = store_.List(prefix);
+    if (!keys.ok()) continue;
+    for (const auto& [key, value] : *keys) {
+      if (!options_.detached || !key.ends_with("/ended")) return "key " + key + " is left";
+    }
+  }
+  return "";
+}
+
+}  // namespace troupe::daemons::sim

@@ -1,0 +1,496 @@
+#include "tests/sim/cluster/cluster_sim.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <sstream>
+
+#include "tests/sim/cluster/sim_cluster.h"
+#include "tests/sim/cluster/sim_driver.h"
+#include "tests/sim/cluster/sim_head.h"
+#include "tests/sim/cluster/sim_node.h"
+#include "tests/sim/cluster/sim_worker.h"
+
+namespace troupe::daemons::sim {
+namespace {
+
+constexpr Duration kLook = milliseconds(50);
+constexpr Duration kEndLimit = seconds(60);      // From the last step to the end of the run.
+constexpr Duration kCleanLimit = seconds(20);    // From there until no process of it is left,
+constexpr Duration kForgetLimit = seconds(330);  // and no key.
+constexpr Duration kStays = seconds(1);          // What has settled.
+constexpr Duration kStoreHarm = seconds(4);      // The head takes so long to notice and to refill.
+constexpr Duration kUndisturbed = seconds(12);   // From the last cut or stop: leases are over.
+
+std::string HostName(size_t host) { return "host-n" + std::to_string(host); }
+
+}  // namespace
+
+World::World(const ClusterOptions& options) : options_(options), network_(options.seed) {
+  random_.seed(options.seed * 7919);
+  network_.SetFaults({0, 0, microseconds(30), milliseconds(1), true});
+  own_ = network_.MakeTransport("world");
+}
+
+World::~World() {
+  driver_.reset();
+  nodes_.clear();
+  dead_nodes_.clear();
+  dead_.clear();
+  head_.reset();
+  dead_heads_.clear();
+}
+
+std::string World::NewId() {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random_()));
+  return text;
+}
+
+void World::Fail(const std::string& what) {
+  if (result_.ok) {
+    result_.violation = what + " (at " + std::to_string(ToSeconds(Now() - Time{})) + " s)";
+    Tell("VIOLATION: ", what);
+  }
+  result_.ok = false;
+}
+
+void World::Print(const std::string& what) {
+  std::printf("%9.4f %s\n", ToSeconds(Now() - Time{}), what.c_str());
+  (void)std::fflush(stdout);  // In order with the log.
+}
+
+// ---- network ----
+
+void World::Forget(SimPort* port) {
+  const auto it = ports_.find(port->self());
+  if (it != ports_.end() && it->second == port) ports_.erase(it);
+}
+
+bool World::IsCut(const std::string& host, const std::string& to) const {
+  const auto it = ports_.find(to);
+  return it != ports_.end() && AreCut(host, it->second->host());
+}
+
+void World::HoldOrLose(SimPort* port, const std::string& to, std::string frame) {
+  if (cut_holds_) late_.emplace_back(port->self(), to, std::move(frame));
+}
+
+void World::Cut() {
+  const std::string host = HostName(random_() % static_cast<size_t>(options_.hosts));
+  if (std::ranges::any_of(cut_, [&](const auto& pair) { return pair.first == host; })) return;
+  ++result_.cuts;
+  cut_holds_ = Uniform() < 0.5;
+  const bool all = Uniform() < 0.5;
+  cut_.insert({host, kHeadHost});
+  for (int other = 0; all && other < options_.hosts; ++other) {
+    const std::string name = HostName(static_cast<size_t>(other));
+    if (name != host) cut_.insert({host, name});
+  }
+  Tell("cut: ", host, all ? " from all" : " from the head", cut_holds_ ? ", frames wait" : "");
+  loop().CallAfter(Between(milliseconds(100), Uniform() < 0.5 ? seconds(3) : seconds(12)),
+                   [this, host] { Mend(host); });
+}
+
+void World::Mend(const std::string& host) {
+  if (std::erase_if(cut_, [&](const auto& pair) { return pair.first == host; }) == 0) return;
+  Tell("mended: ", host);
+  disturbed_ = Now();
+  for (auto& [from, to, frame] : std::exchange(late_, {})) {
+    const auto port = ports_.find(from);
+    if (port == ports_.end()) continue;
+    if (IsCut(port->second->host(), to)) {
+      late_.emplace_back(from, to, std::move(frame));
+    } else {
+      port->second->SendLate(to, std::move(frame));
+    }
+  }
+  RetrySteps();
+}
+
+// ---- processes ----
+
+void World::StartHead() {
+  if (head_) return;
+  Tell("a head starts");
+  store_.SetAvailable(true);
+  head_ = std::make_unique<SimHead>(this);
+}
+
+void World::HeadDies(bool between_writes) {
+  if (!head_) return;
+  Tell("the head dies", between_writes ? " between two writes" : "");
+  ++result_.heads_killed;
+  result_.between_writes += between_writes ? 1 : 0;
+  head_->Die();
+  dead_heads_.push_back(std::move(head_));
+  loop().CallAfter(Between(milliseconds(20), Uniform() < 0.8 ? milliseconds(500) : seconds(4)),
+                   [this] { StartHead(); });
+}
+
+void World::StartNode(size_t host, bool same_run_dir) {
+  if (nodes_.contains(host)) return;
+  // The time of day goes on; without the run directory nothing else is known.
+  const auto time = static_cast<uint64_t>(Now().ns);
+  uint64_t& known = incarnations_[host];
+  const uint64_t incarnation = same_run_dir ? std::max(time, known + 1) : time;
+  known = incarnation;
+  const auto extra = static_cast<double>(options_.seed % 3);
+  const double cpus = std::ceil(static_cast<double>(options_.max_workers) / options_.hosts) + extra;
+  nodes_[host] = std::make_unique<SimNode>(this, "n" + std::to_string(host), incarnation, cpus);
+  Tell("node n", host, " starts");
+}
+
+void World::NodeDies(SimNode& node) {
+  node.Die();
+  for (auto it = nodes_.begin(); it != nodes_.end(); ++it) {
+    if (it->second.get() != &node) continue;
+    const size_t host = it->first;
+    dead_nodes_.push_back(std::move(it->second));
+    nodes_.erase(it);
+    const bool same_run_dir = Uniform() < 0.5;
+    loop().CallAfter(Between(milliseconds(100), Uniform() < 0.5 ? seconds(2) : seconds(9)),
+                     [this, host, same_run_dir] { StartNode(host, same_run_dir); });
+    return;
+  }
+}
+
+void World::Bury(std::unique_ptr<SimWorker> worker) { dead_.push_back(std::move(worker)); }
+
+std::vector<SimWorker*> World::Workers() const {
+  std::vector<SimWorker*> all;
+  for (const auto& [host, node] : nodes_) {
+    for (SimWorker* worker : node->workers()) all.push_back(worker);
+  }
+  return all;
+}
+
+SimWorker* World::FindMember(const groups::MemberId& id) const {
+  for (SimWorker* worker : Workers())
+    if (worker->id() == id) return worker;
+  return nullptr;
+}
+
+// ---- training ----
+
+void World::EnterStep(SimWorker& worker, const groups::View& view, uint64_t step) {
+  entered_[view.epoch][*worker.id()] = step;
+  views_[view.epoch] = view;
+  RetrySteps();
+}
+
+void World::LeaveSteps(const groups::MemberId& id, groups::Epoch epoch) {
+  entered_[epoch].erase(id);
+}
+
+// Completes the steps that all members have entered, if bytes get from each to each.
+void World::RetrySteps() {
+  if (entered_.empty()) return;
+  while (entered_.size() > 3) entered_.erase(entered_.begin());
+  for (auto& [epoch, entered] : entered_) {
+    const groups::View& view = views_[epoch];
+    uint64_t step = 0;
+    bool all = !view.members.empty();
+    std::vector<SimWorker*> members;
+    for (const groups::ViewMember& m : view.members) {
+      const auto it = entered.find(m.id);
+      SimWorker* member = it == entered.end() ? nullptr : FindMember(m.id);
+      all = all && member != nullptr && (members.empty() || it->second == step);
+      if (!all) break;
+      step = it->second;
+      for (const SimWorker* other : members) all = all && !AreCut(other->host(), member->host());
+      members.push_back(member);
+    }
+    if (!all) continue;
+    entered.clear();
+    for (SimWorker* member : members) {
+      member->Later(Between(microseconds(20), milliseconds(2)),
+                    [member, e = epoch, step, g = member->generation()] {
+                      if (member->generation() == g) member->CompleteStep(e, step);
+                    });
+    }
+  }
+}
+
+void World::Sync(SimWorker& worker, const groups::View& view) {
+  const auto source = static_cast<size_t>(groups::SourceRank(view));
+  const std::vector<int> lacking = groups::RanksWithoutState(view);
+  const bool lacks =
+      std::ranges::find(lacking, groups::RankOf(view, *worker.id())) != lacking.end();
+  const groups::MemberId from_id = view.members[source].id;
+  worker.Later(Between(microseconds(50), milliseconds(5)),
+               [this, &worker, from_id, lacks, view, g = worker.generation()] {
+                 if (!worker.in_epoch() || worker.generation() != g) return;
+                 if (lacks) {
+                   const SimWorker* from = FindMember(from_id);
+                   const bool gone = from == nullptr || AreCut(worker.host(), from->host()) ||
+                                     from->epoch() > view.epoch ||
+                                     (from->epoch() == view.epoch && !from->in_epoch());
+                   if (!gone && (from->epoch() < view.epoch || !from->synced()))
+                     return Sync(worker, view);
+                   if (gone) {
+                     worker.Feed(groups::CommunicatorBroke{view.epoch, "state transfer broke"});
+                     return;
+                   }
+                   worker.TakeState(synced_[{view.epoch, from_id}]);
+                 }
+                 if (*worker.id() == from_id) synced_[{view.epoch, from_id}] = worker.state();
+                 worker.Synced();
+               });
+}
+
+void World::OnCommitted(const SimWorker& worker) {
+  const SimState& state = worker.state();
+  result_.steps = std::max(result_.steps, state.version);
+  const auto [it, fresh] = committed_.try_emplace({worker.epoch(), state.version}, state.hash);
+  if (!fresh && it->second != state.hash) Fail("members of one epoch diverge");
+  while (committed_.size() > 10'000) committed_.erase(committed_.begin());
+}
+
+void World::OnActivated(const groups::View& view) {
+  if (view.epoch <= newest_) return;
+  newest_ = view.epoch;
+  result_.epochs = std::max(result_.epochs, view.epoch);
+  const bool any = std::ranges::any_of(view.members, [](const auto& m) { return m.has_state; });
+  if (any || result_.steps == 0) return;
+  ++result_.lost;
+  if (Now() < disturbed_ + kUndisturbed || !cut_.empty()) return;
+  for (const SimWorker* other : Workers()) {
+    if (other->state().has_state && !other->over())
+      Fail("epoch " + std::to_string(view.epoch) + " begins from nothing, while " +
+           other->id()->ToString() + " holds the state");
+  }
+}
+
+void World::OnDone(const std::string& state, const std::string& reason) {
+  if (state != "succeeded") Fail("the run has " + state + ": " + reason);
+}
+
+// ---- faults ----
+
+void World::Chaos() {
+  if (!chaos_) return;
+  Disturb(Uniform());
+  loop().CallAfter(Between(milliseconds(20), milliseconds(1500)), [this] { Chaos(); });
+}
+
+void World::Disturb(double dice) {
+  if (dice < 0.30) {
+    KillSomeWorker();
+  } else if (dice < 0.40) {
+    const std::vector<SimWorker*> all = Workers();
+    if (all.empty()) return;
+    SimWorker* worker = all[random_() % all.size()];
+    ++result_.stops;
+    disturbed_ = Now();
+    Tell("stopped: ", worker->process(), worker->id() ? " " + worker->id()->ToString() : "");
+    worker->Freeze(true);
+    const std::string process = worker->process();
+    loop().CallAfter(Between(milliseconds(10), Uniform() < 0.7 ? seconds(1) : seconds(4)),
+                     [this, process] {
+                       disturbed_ = Now();
+                       for (SimWorker* one : Workers())
+                         if (one->process() == process) one->Freeze(false);
+                     });
+  } else if (dice < 0.52) {
+    DisturbNode();
+  } else if (dice < 0.67) {
+    DisturbHead();
+  } else if (dice < 0.74) {
+    Cut();
+  } else if (dice < 0.80) {
+    DisturbStore();
+  } else {
+    Ask();
+  }
+}
+
+void World::KillSomeWorker() {
+  const std::vector<SimWorker*> all = Workers();
+  if (all.empty()) return;
+  SimWorker* worker = all[random_() % all.size()];
+  // A run whose workers all die before they have started fails, as it should.
+  const bool trains =
+      std::ranges::any_of(all, [](const SimWorker* one) { return one->in_epoch(); });
+  if (!trains && worker->epoch() == 0) return;
+  ++result_.kills;
+  Tell("killed: ", worker->process(), worker->id() ? " " + worker->id()->ToString() : " a spare");
+  worker->Die(SIGKILL);
+}
+
+void World::DisturbNode() {
+  if (nodes_.empty()) return;
+  auto it = nodes_.begin();
+  std::advance(it, static_cast<int>(random_() % nodes_.size()));
+  SimNode& node = *it->second;
+  const size_t host = it->first;
+  const double dice = Uniform();
+  if (dice < 0.4) {
+    ++result_.nodes_killed;
+    Tell("killed: node ", node.id());
+    NodeDies(node);
+  } else if (dice < 0.7) {
+    ++result_.stops;
+    Tell("stopped: node ", node.id());
+    disturbed_ = Now();
+    node.port().Freeze(true);
+    loop().CallAfter(Between(milliseconds(50), Uniform() < 0.7 ? seconds(2) : seconds(9)),
+                     [this, host, name = node.port().self()] {
+                       const auto now = nodes_.find(host);
+                       if (now == nodes_.end() || now->second->port().self() != name) return;
+                       disturbed_ = Now();
+                       now->second->port().Freeze(false);
+                     });
+  } else if (!node.noticed()) {
+    ++result_.drains;
+    Tell("notice: node ", node.id());
+    const Duration left = Between(milliseconds(500), seconds(4));
+    node.Notice("spot", left);
+    loop().CallAfter(left, [this, host, name = node.port().self()] {
+      const auto now = nodes_.find(host);
+      if (now != nodes_.end() && now->second->port().self() == name) NodeDies(*now->second);
+    });
+  }
+}
+
+void World::DisturbHead() {
+  if (!head_ || head_->port().frozen() || Now() < store_harmed_) return;
+  const double dice = Uniform();
+  if (dice < 0.4) {
+    HeadDies(false);
+  } else if (dice < 0.75) {
+    head_->store().DieAfter(1 + static_cast<int>(random_() % 6));
+  } else {
+    ++result_.stops;
+    Tell("stopped: the head");
+    disturbed_ = Now();
+    head_->port().Freeze(true);
+    loop().CallAfter(Between(milliseconds(50), Uniform() < 0.7 ? seconds(2) : seconds(9)), [this] {
+      disturbed_ = Now();
+      if (head_) head_->port().Freeze(false);
+    });
+  }
+}
+
+// What is only in the head must not be lost with it: that is a limit which is told to users.
+void World::DisturbStore() {
+  if (!head_ || head_->port().frozen() || Now() < store_harmed_) return;
+  if (Uniform() < 0.5) {
+    Tell("the store is emptied");
+    ++result_.stores_emptied;
+    head_->store().DieAfter(0);
+    (void)store_.DeletePrefix("");
+    store_harmed_ = Now() + kStoreHarm;
+  } else {
+    Tell("the store is away");
+    head_->store().DieAfter(0);
+    store_.SetAvailable(false);
+    const Duration away = Between(milliseconds(50), seconds(3));
+    store_harmed_ = Now() + away + kStoreHarm;
+    loop().CallAfter(away, [this] { store_.SetAvailable(true); });
+  }
+}
+
+void World::Ask() {
+  if (!driver_->submitted() || driver_->asking()) return;
+  JobCommand command;
+  if (Uniform() < 0.5 || driver_->members().empty()) {
+    ++result_.resizes;
+    command.verb = JobVerb::kResize;
+    command.workers =
+        options_.min_workers +
+        static_cast<uint32_t>(random_() % (options_.max_workers - options_.min_workers + 1));
+    Tell("asked: resize to ", command.workers);
+  } else {
+    ++result_.drains;
+    command.verb = JobVerb::kDrain;
+    command.member = driver_->members()[random_() % driver_->members().size()];
+    command.deadline_ms = Uniform() < 0.5 ? 0 : 1000;
+    Tell("asked: drain ", command.member);
+  }
+  driver_->Command(command);
+}
+
+void World::Heal() {
+  chaos_ = false;
+  Tell("all heals");
+  disturbed_ = Now();
+  cut_.clear();
+  for (auto& [from, to, frame] : std::exchange(late_, {})) {
+    const auto port = ports_.find(from);
+    if (port != ports_.end()) port->second->SendLate(to, std::move(frame));
+  }
+  store_.SetAvailable(true);
+  if (head_) head_->store().DieAfter(0);
+  if (head_) head_->port().Freeze(false);
+  for (auto& [host, node] : nodes_) node->port().Freeze(false);
+  for (SimWorker* worker : Workers()) worker->Freeze(false);
+  RetrySteps();
+}
+
+bool World::Await(Duration limit, const std::function<std::string()>& what, const char* name,
+                  Duration hold) {
+  Time since = Time::Never();
+  const Time until = Now() + limit;
+  std::string why = "not looked at";
+  while (result_.ok && Now() < until) {
+    const Time look = std::min(until, Now() + kLook);
+    while (result_.ok && network_.Step(look)) {
+      dead_.clear();
+      dead_nodes_.clear();
+      dead_heads_.clear();
+    }
+    CheckProcesses();
+    why = what();
+    since = why.empty() ? std::min(since, Now()) : Time::Never();
+    if (why.empty() && Now() >= since + hold) return result_.ok;
+  }
+  if (result_.ok) Fail(std::string(name) + ": " + why + "; the last event: " + driver_->last());
+  return false;
+}
+
+ClusterResult World::Run() {
+  StartHead();
+  for (int host = 0; host < options_.hosts; ++host) StartNode(static_cast<size_t>(host), true);
+  driver_ = std::make_unique<SimDriver>(this);
+  driver_->Submit();
+  loop().CallAfter(Between(milliseconds(1), seconds(2)), [this] { Chaos(); });
+  const Time end = Now() + options_.chaos;
+  const auto over = [&] { return std::string(Now() < end ? "chaos" : ""); };
+  if (!Await(options_.chaos + seconds(1), over, "chaos")) return result_;
+  Heal();
+  const auto answered = [this] { return std::string(driver_->asking() ? "no answer" : ""); };
+  if (!Await(options_.settle, answered, "asking")) return result_;
+  JobCommand command;
+  command.verb = JobVerb::kResize;
+  command.workers = options_.workers;
+  driver_->Command(command);
+  if (!Await(
+          options_.settle, [this] { return NotSettled(); }, "settling", kStays))
+    return result_;
+  finish_at_ = 0;
+  for (const SimWorker* worker : Workers())
+    finish_at_ = std::max(finish_at_, worker->state().version + 20);
+  if (Uniform() < 0.3) {
+    loop().CallAfter(Between(milliseconds(1), milliseconds(800)), [this] { HeadDies(false); });
+  }
+  const auto ended = [this] { return std::string(driver_->done() ? "" : "it goes on"); };
+  if (!Await(kEndLimit, ended, "ending")) return result_;
+  std::set<std::string> values;
+  for (const auto& [rank, value] : driver_->results()) values.insert(value);
+  if (values.size() != 1) Fail(std::to_string(values.size()) + " different results");
+  if (driver_->results().size() != options_.workers)
+    Fail(std::to_string(driver_->results().size()) + " results of " +
+         std::to_string(options_.workers) + " workers");
+  if (!Await(
+          kCleanLimit, [this] { return ProcessLeft(); }, "ending processes"))
+    return result_;
+  (void)Await(
+      kForgetLimit, [this] { return KeyLeft(); }, "cleaning up");
+  result_.event_hash = network_.event_hash();
+  return result_;
+}
+
+ClusterResult RunClusterSimulation(const ClusterOptions& options) { return World(options).Run(); }
+
+}  // namespace troupe::daemons::sim

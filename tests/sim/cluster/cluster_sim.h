@@ -1,0 +1,49 @@
+// A simulated cluster around the production head: network, clock, store, nodes, workers and the
+// driver are virtual; HeadService with all that it is made of, and the members of the groups, are
+// the production objects. One seed, one run.
+//
+// A run trains while workers, nodes, the head and the store are killed, stopped, cut off and
+// emptied; then all heals, it must have its size again and end. Checkers watch all the time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/clock.h"
+
+namespace troupe::daemons::sim {
+
+struct ClusterOptions {
+  uint64_t seed = 1;
+  int hosts = 2;
+  uint32_t workers = 3;
+  uint32_t min_workers = 1;
+  uint32_t max_workers = 5;
+  uint32_t spares = 1;
+  bool detached = false;
+  Duration chaos = seconds(20);
+  Duration settle = seconds(90);  // From the last fault until all is as it was asked for.
+  bool tell = false;              // Print what happens.
+};
+
+struct ClusterResult {
+  bool ok = true;
+  std::string violation;
+  uint64_t event_hash = 0;
+  uint64_t epochs = 0;
+  uint64_t steps = 0;
+  int kills = 0;         // Of workers,
+  int nodes_killed = 0;  // nodes
+  int heads_killed = 0;  // and heads, some of them between two writes.
+  int between_writes = 0;
+  int cuts = 0;
+  int stops = 0;
+  int drains = 0;
+  int resizes = 0;
+  int stores_emptied = 0;
+  int lost = 0;  // Times that nobody was left who trained.
+};
+
+[[nodiscard]] ClusterResult RunClusterSimulation(const ClusterOptions& options);
+
+}  // namespace troupe::daemons::sim

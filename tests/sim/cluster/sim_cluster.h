@@ -1,0 +1,147 @@
+// What the parts of the cluster simulation share: network, hosts, store, and the checkers.
+#pragma once
+
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collective_groups/membership/view.h"
+#include "runtime/loopback_transport.h"
+#include "runtime/store.h"
+#include "tests/sim/cluster/cluster_sim.h"
+#include "tests/sim/cluster/sim_port.h"
+#include "tests/sim/cluster/sim_state.h"
+
+namespace troupe::daemons::sim {
+
+inline constexpr const char* kJob = "job-1";
+inline constexpr const char* kHeadHost = "head-host";
+
+class SimHead;
+class SimNode;
+class SimWorker;
+class SimDriver;
+
+class World {
+ public:
+  explicit World(const ClusterOptions& options);
+  ~World();
+
+  ClusterResult Run();
+
+  // ---- used by the parts ----
+  [[nodiscard]] Time Now() const { return network_.Now(); }
+  LoopbackNetwork& network() { return network_; }
+  MemoryStore& store() { return store_; }
+  EventLoop& loop() { return own_->loop(); }
+  double Uniform() { return std::uniform_real_distribution<>(0, 1)(random_); }
+  Duration Between(Duration a, Duration b) {
+    return a + Duration(static_cast<int64_t>(Uniform() * static_cast<double>((b - a).count())));
+  }
+  [[nodiscard]] std::string NewId();
+  [[nodiscard]] int64_t NewPid() { return ++last_pid_; }
+  void Fail(const std::string& what);
+  template <class... Parts>
+  void Tell(const Parts&... parts) {
+    if (options_.tell) Print(parts...);
+  }
+
+  // ---- the network ----
+  void Know(SimPort* port) { ports_[port->self()] = port; }
+  void Forget(SimPort* port);
+  // Whether what this host sends to that process does not arrive now.
+  [[nodiscard]] bool IsCut(const std::string& host, const std::string& to) const;
+  [[nodiscard]] bool AreCut(const std::string& host, const std::string& other) const {
+    return cut_.contains({host, other}) || cut_.contains({other, host});
+  }
+  void HoldOrLose(SimPort* port, const std::string& to, std::string frame);
+
+  // ---- processes ----
+  [[nodiscard]] SimWorker* FindMember(const groups::MemberId& id) const;
+  void HeadDies(bool between_writes);
+  void NodeDies(SimNode& node);
+  void Bury(std::unique_ptr<SimWorker> worker);
+  [[nodiscard]] std::vector<SimWorker*> Workers() const;
+
+  // ---- training ----
+  void EnterStep(SimWorker& worker, const groups::View& view, uint64_t step);
+  void LeaveSteps(const groups::MemberId& id, groups::Epoch epoch);
+  void Sync(SimWorker& worker, const groups::View& view);
+  void RetrySteps();
+  [[nodiscard]] uint64_t finish_at() const { return finish_at_; }
+  void OnCommitted(const SimWorker& worker);
+  void OnActivated(const groups::View& view);
+
+  // ---- what the driver is told ----
+  void OnDone(const std::string& state, const std::string& reason);
+
+  const ClusterOptions options_;
+  ClusterResult result_;
+
+ private:
+  void Print(const std::string& what);
+  template <class... Parts>
+  void Print(const Parts&... parts) {
+    std::ostringstream text;
+    (text << ... << parts);
+    Print(text.str());
+  }
+  void StartHead();
+  void StartNode(size_t host, bool same_run_dir);
+  void Chaos();
+  void Disturb(double dice);
+  void Cut();
+  void Mend(const std::string& host);
+  void KillSomeWorker();
+  void DisturbNode();
+  void DisturbHead();
+  void DisturbStore();
+  void Ask();
+  void Heal();
+  [[nodiscard]] std::string NotSettled();
+  [[nodiscard]] std::string ProcessLeft();
+  [[nodiscard]] std::string KeyLeft();
+  // Until it returns nothing, and has done so for a while.
+  bool Await(Duration limit, const std::function<std::string()>& what, const char* name,
+             Duration hold = Duration::zero());
+  void CheckProcesses();
+
+  LoopbackNetwork network_;
+  SimClock clock_{&network_};
+  MemoryStore store_{&clock_};
+  std::mt19937_64 random_;
+  std::unique_ptr<Transport> own_;
+  std::map<std::string, SimPort*> ports_;
+  std::set<std::pair<std::string, std::string>> cut_;  // Hosts.
+  bool cut_holds_ = false;  // What is sent meanwhile arrives when it is mended.
+  std::vector<std::tuple<std::string, std::string, std::string>> late_;  // From, to, frame.
+  std::unique_ptr<SimHead> head_;
+  std::vector<std::unique_ptr<SimHead>> dead_heads_;
+  std::map<size_t, std::unique_ptr<SimNode>> nodes_;  // By host.
+  std::vector<std::unique_ptr<SimNode>> dead_nodes_;
+  std::vector<std::unique_ptr<SimWorker>> dead_;
+  std::unique_ptr<SimDriver> driver_;
+  std::map<size_t, Time> crowded_;           // Since when a host runs more than it has room for.
+  std::map<size_t, uint64_t> incarnations_;  // What a node's run directory holds.
+  std::map<groups::Epoch, std::map<groups::MemberId, uint64_t>> entered_;
+  std::map<groups::Epoch, groups::View> views_;
+  std::map<std::pair<groups::Epoch, groups::MemberId>, SimState> synced_;
+  std::map<std::pair<groups::Epoch, uint64_t>, uint64_t> committed_;  // Hash, by version.
+  groups::Epoch newest_ = 0;
+  Time disturbed_{};  // When somebody was cut off or stopped last.
+  bool chaos_ = true;
+  uint64_t finish_at_ = UINT64_MAX;
+  int64_t last_pid_ = 1000;
+  Time store_harmed_{};  // Until then the head is not to be killed: it alone knows all.
+};
+
+}  // namespace troupe::daemons::sim
