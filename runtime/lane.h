@@ -1,4 +1,4 @@
-// Lane: runs functions that may block, one after another, away from who posts them.
+// Lane: runs functions that may block, one after another, on another thread than the caller's.
 //
 // Thread: Post from any thread.
 #pragma once

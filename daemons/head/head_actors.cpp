@@ -25,7 +25,7 @@ constexpr const char* kStates = "actor_state/";
 
 HeadActors::HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log)
     : callbacks_(std::move(callbacks)),
-      options_(options),
+      options_(std::move(options)),
       processes_(*callbacks_.processes),
       watch_(
           std::move(log), [this](const std::string& followed) { return Where(followed); },

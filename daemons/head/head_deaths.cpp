@@ -57,7 +57,7 @@ void HeadService::TellGone(Job& job) {
   std::vector<groups::MemberId> gone;
   for (const groups::ViewMember& member : group->record()->view.members) {
     const JobWorker* worker = FindWorker(job, member.id.ToString());
-    if (worker == nullptr || !worker->alive()) gone.push_back(member.id);
+    if (worker == nullptr || !worker->alive() || worker->fenced) gone.push_back(member.id);
   }
   for (const groups::MemberId& id : gone)
     groups_.OnDeath(job.spec.job, id, "it had ended when the head was restarted");

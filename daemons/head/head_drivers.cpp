@@ -90,11 +90,14 @@ std::optional<std::string> HeadService::OwnerLost(const std::string& owner, Time
                     known->second.silence);
 }
 
+std::optional<std::string> HeadService::DriverLost(const Job& job) {
+  return DriverLost(job.record.driver_place, job.driver_heard,
+                    SilenceOf(job.spec.driver_silence_s));
+}
+
 void HeadService::EndWithoutDriver(Job& job) {
   if (job.spec.detached) return job.events.SetUnattended(!Attended(job));
-  const auto why =
-      DriverLost(job.record.driver_place, job.driver_heard, SilenceOf(job.spec.driver_silence_s));
-  if (why) End(job, "cancelled", *why);
+  if (const auto why = DriverLost(job)) End(job, "cancelled", *why);
 }
 
 bool HeadService::Attended(const Job& job) const {

@@ -7,17 +7,6 @@
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
-void HeadService::EmitLast(Job& job) {
-  if (!job.last_event) return;
-  for (const auto& [name, process] : processes_.all()) {
-    const RunRole* role = process.run();
-    const bool speaks = role != nullptr && role->job == job.spec.job && !role->member.empty();
-    if (speaks && Now() < job.last_event_by) return;
-  }
-  JobEvent event = std::move(*job.last_event);
-  job.last_event.reset();
-  Emit(job, std::move(event));
-}
 
 void HeadService::EmitEpoch(Job& job, Duration pause) {
   job.epoch_pending = false;
@@ -110,55 +99,6 @@ void HeadService::SaveResult(const Job& job, const std::string& member) {
   if (result == job.results.end() || result->second.file) return;
   if (result->second.bytes.size() > kKeptResultBytes) return;
   records_.Put("job/" + job.spec.job + kResult + member, result->second.bytes);
-}
-
-// A head that is killed now must not make its driver believe that the run was lost.
-void HeadService::KeepEnd(Job& job) {
-  const bool awaited =
-      job.spec.detached ||
-      !DriverLost(
-          job.record.driver_place, job.driver_heard,
-          Duration(static_cast<int64_t>(std::clamp(job.spec.driver_silence_s, 0.0, 1e9) * 1e9)));
-  if (!awaited) return Forget(job);
-  job.end_kept = true;
-  SaveEnd(job);
-  const std::string prefix = "job/" + job.spec.job;
-  for (const char* key : {"/spec", "/state"}) records_.Delete(prefix + key);
-  records_.DeletePrefix(prefix + kResult);
-  records_.DeletePrefix("group/" + job.spec.job + "/");
-}
-
-void HeadService::SaveEnd(const Job& job) {
-  EndedRecord record{job.spec,  job.record.driver, job.record.driver_place,
-                     job.state, job.reason,        job.final_events};
-  record.spec.payload.clear();
-  records_.Put("job/" + job.spec.job + kEnded, wire::Encode(kFrameJobEvents, record));
-}
-
-void HeadService::RestoreEnd(EndedRecord record) {
-  const std::string name = record.spec.job;
-  Job& job = jobs_[name];
-  job.spec = std::move(record.spec);
-  job.record.driver = record.driver;
-  job.record.driver_place = record.driver_place;
-  job.state = record.state;
-  job.reason = record.reason;
-  job.submitted = job.driver_heard = job.ended = Now();
-  job.released = true;
-  job.final_events = record.events;
-  for (JobEvent& event : record.events) job.events.Add(std::move(event));
-  KeepEnd(job);  // The head before may have had no time to remove the rest.
-}
-
-void HeadService::ForgetWhenSeen(Job& job) {
-  const bool seen = !job.spec.detached && !job.last_event && job.events.all_seen();
-  if (!seen || !std::exchange(job.end_kept, false)) return;
-  Forget(job);
-}
-
-void HeadService::Forget(const Job& job) {
-  records_.DeletePrefix("job/" + job.spec.job + "/");
-  records_.DeletePrefix("group/" + job.spec.job + "/");
 }
 
 // What the head holds, as of now.

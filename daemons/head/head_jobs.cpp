@@ -16,8 +16,6 @@ namespace troupe::daemons {
 namespace {
 
 constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
-constexpr Duration kOutputGrace = seconds(2);
-constexpr Duration kEndKeptLimit = seconds(10);  // Where the store does not answer.
 
 }  // namespace
 
@@ -150,7 +148,6 @@ void HeadService::TellLost(const std::string& from, const Subscribe& subscribe) 
 
 void HeadService::Fill(Job& job) {
   if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
-  for (const sched::Granted& granted : std::exchange(job.granted, {})) StartWorkerOn(job, granted);
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.status() == WorkerState::kFinished && !MayJoin(job))
@@ -160,7 +157,16 @@ void HeadService::Fill(Job& job) {
   const auto held = static_cast<uint32_t>(std::ranges::count_if(
       job.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
   alive += held;
-  const uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
+  uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
+  // The run may have become smaller since these were granted.
+  for (const sched::Granted& granted : std::exchange(job.granted, {})) {
+    if (wanted > 0) {
+      StartWorkerOn(job, granted);
+      --wanted;
+    } else {
+      Schedule(sched::Release{granted.lease});
+    }
+  }
   const auto asked = static_cast<uint32_t>(job.pending.size());
   if (asked > wanted) GiveUpRoom(job, asked - wanted);
   if (asked < wanted) AskForRoom(job, wanted - asked, job.record.workers.empty() && asked == 0);
@@ -220,7 +226,7 @@ void HeadService::Begin(const std::string& name) {
 }
 
 std::string HeadService::AddProcess(const Job& job, const std::string& node) {
-  const std::string name = "p" + options_.new_id();
+  std::string name = "p" + options_.new_id();
   processes_.Add(Now(), name, node, RunRole{.job = job.spec.job});
   return name;
 }
@@ -421,97 +427,6 @@ void HeadService::Shrink(Job& job) {
   while (live.size() > job.record.target) {
     DrainWorker(job, *live.back(), "resized to " + std::to_string(job.record.target));
     live.pop_back();
-  }
-}
-
-void HeadService::FinishIfDone(Job& job) {
-  if (job.done() || job.results.empty() || !job.deaths.empty() || MayJoin(job)) return;
-  for (const JobWorker& worker : job.record.workers) {
-    if (!worker.alive() || worker.status() == WorkerState::kFinished) continue;
-    // A joiner, however far it is, finds a group that takes nobody in any more.
-    const bool joiner = job.view.epoch > 0 && RankOf(job.view, worker.member()) < 0;
-    if (!joiner || job.spec.kind != "group") return;
-  }
-  std::vector<const JobWorker*> finished;
-  for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() != WorkerState::kFinished) continue;
-    if (!job.results.contains(worker.member().ToString())) return;  // It says it again.
-    finished.push_back(&worker);
-  }
-  std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
-    const auto key = [](const JobWorker* w) {
-      return w->rank < 0 ? static_cast<int>(w->index) : w->rank;
-    };
-    return key(a) < key(b);
-  });
-  if (job.told_by == Time::Never()) TellResults(job, finished);
-  // What is only here and with the workers is to arrive before they go.
-  if (Now() < job.told_by && Attended(job) && !job.events.all_seen()) return;
-  End(job, "succeeded", "");
-}
-
-void HeadService::TellResults(Job& job, const std::vector<const JobWorker*>& finished) {
-  job.told_by = Now();
-  int rank = 0;
-  for (const JobWorker* worker : finished) {
-    Job::Payload& result = job.results[worker->member().ToString()];
-    JobEvent event = ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes);
-    if (result.file || result.bytes.size() > kKeptResultBytes) {
-      job.told_by = Now() + kSeeResults;
-    } else {
-      job.final_events.push_back(event);
-    }
-    Emit(job, std::move(event), result.file);
-  }
-}
-
-void HeadService::End(Job& job, const std::string& state, const std::string& reason,
-                      const WorkerStatus& worker, const std::string& payload) {
-  job.state = state;
-  job.reason = reason;
-  TellDeaths(job, Time::Never());
-  if (job.epoch_pending) EmitEpoch(job, job.took);
-  EmitEpochs(job);
-  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
-  LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
-  GiveUpRoom(job, job.pending.size());
-  for (const sched::Granted& granted : std::exchange(job.granted, {}))
-    Schedule(sched::Release{granted.lease});
-  groups_.Close(job.spec.job);
-  // What a worker printed comes through its node and may be behind its result: the job's last event
-  // waits until the node has seen the processes end.
-  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
-  job.final_events.push_back(*job.last_event);
-  if (payload.size() > kKeptErrorBytes) job.final_events.back().payload.clear();
-  KeepEnd(job);
-  // They could tell the next head their results once more, until it is kept.
-  records_.WhenKept("end/" + job.spec.job,
-                    [this, name = job.spec.job, alive = alive_] { EndProcesses(name); });
-  transport_->loop().CallAfter(kEndKeptLimit, [this, name = job.spec.job, alive = alive_] {
-    if (*alive) EndProcesses(name);
-  });
-  job.last_event_by = Now() + kOutputGrace;
-  EmitLast(job);
-}
-
-// The run is over: all that is left of it goes. Again is no error.
-void HeadService::EndProcesses(const std::string& run) {
-  const auto job = jobs_.find(run);
-  if (job == jobs_.end()) return;
-  job->second.released = true;
-  for (const auto& [name, process] : processes_.all()) {
-    const RunRole* role = process.run();
-    if (role == nullptr || role->job != run || process.ended) continue;
-    processes_.EndBy(name, Now() + kLeaveTime);
-    const auto& workers = job->second.record.workers;
-    const auto owner = std::ranges::find(workers, name, &JobWorker::process);
-    if (owner != workers.end() && owner->status() == WorkerState::kFinished) {
-      (void)transport_->Send(name,
-                             wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
-    } else {
-      // A spare has nothing to bring to an end, and may not hear of it for all its imports.
-      Kill(name, role->member.empty() ? SIGKILL : SIGTERM, "the job is over");
-    }
   }
 }
 

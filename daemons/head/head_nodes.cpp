@@ -160,8 +160,7 @@ void HeadService::EndMissing(const std::string& name, const std::string& how) {
 // up is dead. Returns whether it is known of all for the first time.
 bool HeadService::Confirm(Job& job) {
   if (job.done() || job.confirm_by == Time::Never()) return false;
-  // While nobody at all is heard it may be the head that is cut off.
-  const Duration spared = node_links_.empty() ? 5 * options_.node_dead : Duration::zero();
+  const Duration spared = node_links_.empty() ? options_.spared() : Duration::zero();
   const bool over = Now() >= job.confirm_by + spared;
   bool all = true;
   for (JobWorker& worker : job.record.workers) {
@@ -230,9 +229,12 @@ void HeadService::OnNodeEnded(const NodeChange& change) {
 void HeadService::Kill(const std::string& process, int signal, const std::string& reason) {
   const HeadProcess* known = processes_.Find(process);
   if (known == nullptr) return;
-  if (signal == SIGKILL) processes_.Killed(Now(), process);
   const auto node = node_links_.find(known->node);
-  if (node == node_links_.end()) return;
+  const bool reached = node != node_links_.end();
+  // A worker may be heard before its node: that is told when it lists the worker.
+  if (signal == SIGKILL)
+    processes_.EndBy(process, Now() + (reached ? kKillAgain : Duration::zero()));
+  if (!reached) return;
   (void)transport_->Send(node->second.peer,
                          wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
 }

@@ -47,6 +47,8 @@ struct HeadOptions {
   Duration confirm_grace = seconds(5);  // After a restart, for workers to be heard.
   Duration node_suspect = seconds(2);
   Duration node_dead = seconds(6);
+  // While nobody at all is heard it may be the head that is cut off, and nobody is given up.
+  [[nodiscard]] Duration spared() const { return 5 * node_dead; }
   // How long the store keeps what a head that is gone has left; a running one refreshes it.
   Duration key_ttl = seconds(24 * 3600);
   std::function<std::string()> new_id = RandomId;  // Hexadecimal digits, 16 at least.
@@ -89,6 +91,7 @@ class HeadService {
   // Why what the driver has is to end, if it is.
   [[nodiscard]] std::optional<std::string> DriverLost(const std::string& place, Time heard,
                                                       Duration silence);
+  [[nodiscard]] std::optional<std::string> DriverLost(const Job& job);
   [[nodiscard]] std::optional<std::string> OwnerLost(const std::string& owner, Time heard);
   void EndWithoutDriver(Job& job);
   // Who asks for its events is its driver from now on, if the one it had is silent.
@@ -170,6 +173,7 @@ class HeadService {
   void SaveResult(const Job& job, const std::string& member);
   void KeepEnd(Job& job);
   void SaveEnd(const Job& job);
+  void RestoreJobs(const std::map<std::string, std::string>& records);
   void RestoreEnd(EndedRecord record);
   void ForgetWhenSeen(Job& job);
   void Forget(const Job& job);

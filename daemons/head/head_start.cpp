@@ -1,4 +1,6 @@
 // How HeadService is put together, and what it takes up from the store.
+#include <utility>
+
 #include "daemons/head/head_service.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -10,40 +12,41 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, H
     : transport_(transport),
       store_lane_(store_lane),
       store_(store),
-      options_(options),
+      options_(std::move(options)),
       log_id_(options_.new_id()),
-      nodes_(NodeTableOptions{options.node_suspect, options.node_dead, 5 * options.node_dead,
+      nodes_(NodeTableOptions{options_.node_suspect, options_.node_dead, options_.spared(),
                               seconds(600)}),
       scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
-      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options.key_ttl),
-      records_(&transport->loop(), store_lane, store, options.key_ttl, [this] { WriteAll(); }),
-      actors_(
-          {transport, store_lane, store, &records_, &processes_,
-           [this](const SchedulerEvent& event) { Schedule(event); },
-           [this](const std::string& node, const StartWorker& start) {
-             (void)transport_->Send(node_links_[node].peer, wire::Encode(kFrameStartWorker, start));
-           },
-           [this](const std::string& node, const std::string& process, int signal,
-                  const std::string& reason) {
-             (void)transport_->Send(
-                 node_links_[node].peer,
-                 wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
-           },
-           [this](const std::string& actor) {
-             collective_groups_.OnActor(Now(), actor);
-             actor_groups_.OnActor(Now(), actor);
-           },
-           [this](const std::string& owner) {
-             placement_groups_.OwnerGone(owner);
-             collective_groups_.OwnerGone(Now(), owner);
-             actor_groups_.OwnerGone(Now(), owner);
-           },
-           [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
-           [this](const std::string& actor) {
-             return collective_groups_.HasMember(actor) ||
-                    actor_groups_.groups().MemberOf(actor).has_value();
-           }},
-          {options.driver_lease, options.confirm_grace, options.key_ttl, options.new_id}, log_id_),
+      groups_(&transport->loop(), store_lane, store, "head-" + log_id_, options_.key_ttl),
+      records_(&transport->loop(), store_lane, store, options_.key_ttl, [this] { WriteAll(); }),
+      actors_({transport, store_lane, store, &records_, &processes_,
+               [this](const SchedulerEvent& event) { Schedule(event); },
+               [this](const std::string& node, const StartWorker& start) {
+                 (void)transport_->Send(node_links_[node].peer,
+                                        wire::Encode(kFrameStartWorker, start));
+               },
+               [this](const std::string& node, const std::string& process, int signal,
+                      const std::string& reason) {
+                 (void)transport_->Send(
+                     node_links_[node].peer,
+                     wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
+               },
+               [this](const std::string& actor) {
+                 collective_groups_.OnActor(Now(), actor);
+                 actor_groups_.OnActor(Now(), actor);
+               },
+               [this](const std::string& owner) {
+                 placement_groups_.OwnerGone(owner);
+                 collective_groups_.OwnerGone(Now(), owner);
+                 actor_groups_.OwnerGone(Now(), owner);
+               },
+               [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
+               [this](const std::string& actor) {
+                 return collective_groups_.HasMember(actor) ||
+                        actor_groups_.groups().MemberOf(actor).has_value();
+               }},
+              {options_.driver_lease, options_.confirm_grace, options_.key_ttl, options_.new_id},
+              log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },
            [this](const std::string& group) { return scheduler_.FindGroup(group); },
@@ -136,41 +139,7 @@ Status HeadService::Start() {
     if (!*alive) return;
     if (!records.empty() || !actors.empty() || !groups.empty())
       Recover(Now() + options_.confirm_grace);
-    for (const auto& [key, value] : records) {
-      if (!key.ends_with(kEnded)) continue;
-      if (auto ended = ReadRecord<EndedRecord>(kFrameJobEvents, key, value))
-        RestoreEnd(std::move(*ended));
-    }
-    for (const auto& [key, value] : records) {
-      if (!key.ends_with("/spec")) continue;
-      const auto spec = ReadRecord<JobSpec>(kFrameSubmitJob, key, value);
-      if (!spec || jobs_.contains(spec->job)) continue;
-      Job job;
-      job.spec = *spec;
-      const auto state = records.find("job/" + spec->job + "/state");
-      if (state == records.end()) continue;
-      const auto record = ReadRecord<JobRecord>(kFrameJobCommand, state->first, state->second);
-      Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
-      if (!record || !need.ok()) continue;
-      job.record = *record;
-      job.need = *need;
-      job.state = "running";
-      job.submitted = job.driver_heard = Now();
-      job.confirm_by = Now() + options_.confirm_grace;
-      const std::string name = spec->job;
-      const std::string results = "job/" + name + kResult;
-      for (auto it = records.lower_bound(results);
-           it != records.end() && it->first.starts_with(results); ++it)
-        job.results[it->first.substr(results.size())] = {it->second, nullptr};
-      for (JobWorker& worker : job.record.workers) {  // That may have been noted no more.
-        if (worker.alive() && job.results.contains(worker.member().ToString()))
-          worker.state = static_cast<uint8_t>(WorkerState::kFinished);
-      }
-      Job& stored = jobs_[name] = std::move(job);
-      metrics::Add(metrics::Id::kJobsRecovered);
-      LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
-      OpenGroup(stored);
-    }
+    RestoreJobs(records);
     placement_groups_.Restore(groups);  // Before those that are in them.
     for (const auto& [id, group] : placement_groups_.groups())
       if (!group.spec.detached) actors_.Own(group.spec.owner);
@@ -189,6 +158,45 @@ Status HeadService::Start() {
     OnTick();
   });
   return Status::Ok();
+}
+
+// Those that are over first: of one that ended as its head died there may be both.
+void HeadService::RestoreJobs(const std::map<std::string, std::string>& records) {
+  for (const auto& [key, value] : records) {
+    if (!key.ends_with(kEnded)) continue;
+    if (auto ended = ReadRecord<EndedRecord>(kFrameJobEvents, key, value))
+      RestoreEnd(std::move(*ended));
+  }
+  for (const auto& [key, value] : records) {
+    if (!key.ends_with("/spec")) continue;
+    const auto spec = ReadRecord<JobSpec>(kFrameSubmitJob, key, value);
+    if (!spec || jobs_.contains(spec->job)) continue;
+    Job job;
+    job.spec = *spec;
+    const auto state = records.find("job/" + spec->job + "/state");
+    if (state == records.end()) continue;
+    const auto record = ReadRecord<JobRecord>(kFrameJobCommand, state->first, state->second);
+    Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
+    if (!record || !need.ok()) continue;
+    job.record = *record;
+    job.need = *need;
+    job.state = "running";
+    job.submitted = job.driver_heard = Now();
+    job.confirm_by = Now() + options_.confirm_grace;
+    const std::string name = spec->job;
+    const std::string results = "job/" + name + kResult;
+    for (auto it = records.lower_bound(results);
+         it != records.end() && it->first.starts_with(results); ++it)
+      job.results[it->first.substr(results.size())] = {it->second, nullptr};
+    for (JobWorker& worker : job.record.workers) {  // That may have been noted no more.
+      if (worker.alive() && job.results.contains(worker.member().ToString()))
+        worker.state = static_cast<uint8_t>(WorkerState::kFinished);
+    }
+    Job& stored = jobs_[name] = std::move(job);
+    metrics::Add(metrics::Id::kJobsRecovered);
+    LogInfo("continuing job ", name, " with ", stored.record.workers.size(), " workers");
+    OpenGroup(stored);
+  }
 }
 
 }  // namespace troupe::daemons

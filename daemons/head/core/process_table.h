@@ -11,8 +11,8 @@
 // Thread: one. Reads no clock.
 // Invariants: PT-1 a process is missed only by a hello that its node wrote when it had got an
 // answer from after the order to start it, or from after it was found; hellos may come in any
-// order. PT-2 what is to have ended is ordered to be killed when its time is up, and every
-// kKillAgain from then on for as long as its node lists it, not more often. PT-3 nothing is missed,
+// order. PT-2 a process that should have ended is killed when its time is up, and again every
+// kKillAgain for as long as its node lists it, not more often. PT-3 nothing is missed,
 // and nothing overdue, that is not in the table: it is told once.
 // Limits: none of its own; nodes list at most what they run.
 #pragma once
@@ -63,7 +63,7 @@ struct HeadProcess {
   bool ended = false;   // Its end was told; it is not reaped yet.
   // The last answer to its node before it was ordered or found; before that: none is enough.
   uint64_t order = std::numeric_limits<uint64_t>::max();
-  Time gone_by = Time::Never();  // It is to have ended by then.
+  Time gone_by = Time::Never();  // It must have ended by then.
   std::variant<RunRole, ActorRole> role;
 
   [[nodiscard]] bool began() const { return hello || listed; }
@@ -91,10 +91,8 @@ class ProcessTable {
   HeadProcess& Adopt(Time now, const std::string& name, const std::string& node, Role role);
   // The order to start it goes to its node now.
   void Ordered(const std::string& name);
-  // It is to have ended by then, or before that if that was said already.
+  // It must end by then. An earlier time that was given before stays.
   void EndBy(const std::string& name, Time by);
-  // It is killed now: the next order follows kKillAgain later.
-  void Killed(Time now, const std::string& name) { EndBy(name, now + kKillAgain); }
   void Remove(const std::string& name) { processes_.erase(name); }
 
   // `answered`: the last answer of this head that the node had got; 0: none. What the node lists

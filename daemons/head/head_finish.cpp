@@ -1,0 +1,170 @@
+// How a run of HeadService ends: its results are told, its end is kept until its driver has heard
+// of it, its processes go.
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <utility>
+
+#include "daemons/head/head_service.h"
+#include "runtime/log.h"
+#include "runtime/wire.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr Duration kOutputGrace = seconds(2);
+constexpr Duration kEndKeptLimit = seconds(10);  // Where the store does not answer.
+
+}  // namespace
+
+void HeadService::FinishIfDone(Job& job) {
+  if (job.done() || job.results.empty() || !job.deaths.empty() || MayJoin(job)) return;
+  for (const JobWorker& worker : job.record.workers) {
+    if (!worker.alive() || worker.status() == WorkerState::kFinished) continue;
+    // A joiner, however far it is, finds a group that takes nobody in any more.
+    const bool joiner = job.view.epoch > 0 && RankOf(job.view, worker.member()) < 0;
+    if (!joiner || job.spec.kind != "group") return;
+  }
+  std::vector<const JobWorker*> finished;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.status() != WorkerState::kFinished) continue;
+    if (!job.results.contains(worker.member().ToString())) return;  // It says it again.
+    finished.push_back(&worker);
+  }
+  std::stable_sort(finished.begin(), finished.end(), [](const JobWorker* a, const JobWorker* b) {
+    const auto key = [](const JobWorker* w) {
+      return w->rank < 0 ? static_cast<int>(w->index) : w->rank;
+    };
+    return key(a) < key(b);
+  });
+  if (job.told_by == Time::Never()) TellResults(job, finished);
+  // What is only here and with the workers is to arrive before they go.
+  if (Now() < job.told_by && Attended(job) && !job.events.all_seen()) return;
+  End(job, "succeeded", "");
+}
+
+void HeadService::TellResults(Job& job, const std::vector<const JobWorker*>& finished) {
+  job.told_by = Now();
+  int rank = 0;
+  for (const JobWorker* worker : finished) {
+    Job::Payload& result = job.results[worker->member().ToString()];
+    JobEvent event = ResultEvent(job.spec.job, Now(), StatusOf(job, *worker), rank++, result.bytes);
+    if (result.file || result.bytes.size() > kKeptResultBytes) {
+      job.told_by = Now() + kSeeResults;
+    } else {
+      job.final_events.push_back(event);
+    }
+    Emit(job, std::move(event), result.file);
+  }
+}
+
+void HeadService::End(Job& job, const std::string& state, const std::string& reason,
+                      const WorkerStatus& worker, const std::string& payload) {
+  job.state = state;
+  job.reason = reason;
+  TellDeaths(job, Time::Never());
+  if (job.epoch_pending) EmitEpoch(job, job.took);
+  EmitEpochs(job);
+  EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
+  LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
+  GiveUpRoom(job, job.pending.size());
+  for (const sched::Granted& granted : std::exchange(job.granted, {}))
+    Schedule(sched::Release{granted.lease});
+  groups_.Close(job.spec.job);
+  // What a worker printed comes through its node and may be behind its result: the job's last event
+  // waits until the node has seen the processes end.
+  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
+  job.final_events.push_back(*job.last_event);
+  if (payload.size() > kKeptErrorBytes) job.final_events.back().payload.clear();
+  KeepEnd(job);
+  // They could tell the next head their results once more, until it is kept.
+  records_.WhenKept("end/" + job.spec.job,
+                    [this, name = job.spec.job, alive = alive_] { EndProcesses(name); });
+  transport_->loop().CallAfter(kEndKeptLimit, [this, name = job.spec.job, alive = alive_] {
+    if (*alive) EndProcesses(name);
+  });
+  job.last_event_by = Now() + kOutputGrace;
+  EmitLast(job);
+}
+
+// The run is over: all that is left of it goes. Again is no error.
+void HeadService::EndProcesses(const std::string& run) {
+  const auto job = jobs_.find(run);
+  if (job == jobs_.end()) return;
+  job->second.released = true;
+  for (const auto& [name, process] : processes_.all()) {
+    const RunRole* role = process.run();
+    if (role == nullptr || role->job != run || process.ended) continue;
+    processes_.EndBy(name, Now() + kLeaveTime);
+    const auto& workers = job->second.record.workers;
+    const auto owner = std::ranges::find(workers, name, &JobWorker::process);
+    if (owner != workers.end() && owner->status() == WorkerState::kFinished) {
+      (void)transport_->Send(name,
+                             wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+    } else {
+      // A spare has nothing to bring to an end, and may not hear of it for all its imports.
+      Kill(name, role->member.empty() ? SIGKILL : SIGTERM, "the job is over");
+    }
+  }
+}
+
+void HeadService::EmitLast(Job& job) {
+  if (!job.last_event) return;
+  for (const auto& [name, process] : processes_.all()) {
+    const RunRole* role = process.run();
+    const bool speaks = role != nullptr && role->job == job.spec.job && !role->member.empty();
+    if (speaks && Now() < job.last_event_by) return;
+  }
+  JobEvent event = std::move(*job.last_event);
+  job.last_event.reset();
+  Emit(job, std::move(event));
+}
+
+// ---- what is kept of it ----
+
+// A head that is killed now must not make its driver believe that the run was lost.
+void HeadService::KeepEnd(Job& job) {
+  const bool awaited = job.spec.detached || !DriverLost(job);
+  if (!awaited) return Forget(job);
+  job.end_kept = true;
+  SaveEnd(job);
+  const std::string prefix = "job/" + job.spec.job;
+  for (const char* key : {"/spec", "/state"}) records_.Delete(prefix + key);
+  records_.DeletePrefix(prefix + kResult);
+  records_.DeletePrefix("group/" + job.spec.job + "/");
+}
+
+void HeadService::SaveEnd(const Job& job) {
+  EndedRecord record{job.spec,  job.record.driver, job.record.driver_place,
+                     job.state, job.reason,        job.final_events};
+  record.spec.payload.clear();
+  records_.Put("job/" + job.spec.job + kEnded, wire::Encode(kFrameJobEvents, record));
+}
+
+void HeadService::RestoreEnd(EndedRecord record) {
+  const std::string name = record.spec.job;
+  Job& job = jobs_[name];
+  job.spec = std::move(record.spec);
+  job.record.driver = record.driver;
+  job.record.driver_place = record.driver_place;
+  job.state = record.state;
+  job.reason = record.reason;
+  job.submitted = job.driver_heard = job.ended = Now();
+  job.released = true;
+  job.final_events = record.events;
+  for (JobEvent& event : record.events) job.events.Add(std::move(event));
+  KeepEnd(job);  // The head before may have had no time to remove the rest.
+}
+
+void HeadService::ForgetWhenSeen(Job& job) {
+  const bool seen = !job.spec.detached && !job.last_event && job.events.all_seen();
+  if (!seen || !std::exchange(job.end_kept, false)) return;
+  Forget(job);
+}
+
+void HeadService::Forget(const Job& job) {
+  records_.DeletePrefix("job/" + job.spec.job + "/");
+  records_.DeletePrefix("group/" + job.spec.job + "/");
+}
+
+}  // namespace troupe::daemons
