@@ -2,24 +2,17 @@
 // (some with state of their own), store outages, coordinator restarts, doubled coordinators, hung
 // members, mismatched collectives, devices that fail and functions that return early. Then all but
 // the hung ones heals and must converge (GM-5).
-//
-// TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a
-// random seed.
+// seeds.h says which seeds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include "tests/sim/group_sim.h"
+#include "tests/sim/seeds.h"
 
 namespace troupe::groups::sim {
 namespace {
-
-uint64_t FromEnv(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
-}
 
 SimOptions OptionsFor(uint64_t seed) {
   SimOptions options;
@@ -32,10 +25,8 @@ SimOptions OptionsFor(uint64_t seed) {
 }
 
 TEST(GroupSimulation, InvariantsHoldForEverySeed) {
-  const uint64_t replay = FromEnv("TROUPE_SIM_SEED", 0);
-  const uint64_t count = replay != 0 ? 1 : FromEnv("TROUPE_SIM_SEEDS", 2000);
-  uint64_t first = replay != 0 ? replay : 1;
-  if (FromEnv("TROUPE_SIM_RANDOM", 0) != 0) first = std::random_device()();
+  const troupe::sim::Seeds seeds = troupe::sim::SeedsToRun(2000);
+  const uint64_t count = seeds.count;
   uint64_t epochs = 0;
   int kills = 0;
   int carriers = 0;
@@ -46,7 +37,7 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
   int store_losses = 0;
   int returns = 0;
   int busiest = 0;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     const SimResult result = RunGroupSimulation(OptionsFor(seed));
     ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation
                            << "\nreplay: TROUPE_SIM_SEED=" << seed;
@@ -67,7 +58,7 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
       "returned early, at most %d epochs in a second\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(epochs), kills,
       carriers, hangs, mismatches, cuts, left_out, store_losses, returns, busiest);
-  if (replay == 0) {
+  if (!seeds.replay) {
     EXPECT_GT(epochs, count * 3);  // The faults did reach the protocol.
     EXPECT_GT(kills, static_cast<int>(count));
   }
@@ -90,8 +81,8 @@ TEST(GroupSimulation, SameSeedSameEvents) {
 }
 
 TEST(GroupSimulation, TheSideWithMoreMembersGoesOn) {
-  const uint64_t replay = FromEnv("TROUPE_SIM_SEED", 0);
-  for (uint64_t seed = replay != 0 ? replay : 1; seed <= (replay != 0 ? replay : 400); ++seed) {
+  const troupe::sim::Seeds seeds = troupe::sim::SeedsToRun(400);
+  for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     if (seed % 3 == 1) continue;  // All share one memory.
     SimOptions options = OptionsFor(seed);
     options.members = 2 + static_cast<int>(seed % 7);

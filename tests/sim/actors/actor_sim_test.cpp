@@ -1,31 +1,20 @@
 // AC-1..4, MB-1..4, AL-1 and DR-1..6 for every seed; the same seed gives the same run; every mutant
 // is caught.
-//
-// TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a
-// random seed.
+// seeds.h says which seeds.
 #include "tests/sim/actors/actor_sim.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <random>
+#include "tests/sim/seeds.h"
 
 namespace troupe::actors::sim {
 namespace {
 
 using Simulation = SimResult (*)(const SimOptions&);
 
-uint64_t FromEnv(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
-}
-
-SimResult RunAll(Simulation run, uint64_t count) {
-  const uint64_t replay = FromEnv("TROUPE_SIM_SEED", 0);
-  uint64_t first = replay != 0 ? replay : 1;
-  if (FromEnv("TROUPE_SIM_RANDOM", 0) != 0) first = std::random_device()();
+SimResult RunAll(Simulation run, const troupe::sim::Seeds& seeds) {
   SimResult sum;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     const SimResult result = run({seed});
     if (!result.ok) {
       ADD_FAILURE() << "seed " << seed << ": " << result.violation
@@ -42,13 +31,10 @@ SimResult RunAll(Simulation run, uint64_t count) {
   return sum;
 }
 
-uint64_t Seeds() {
-  return FromEnv("TROUPE_SIM_SEED", 0) != 0 ? 1 : FromEnv("TROUPE_SIM_SEEDS", 3000);
-}
-
 TEST(ActorSimulation, CallsKeepTheirPromisesForEverySeed) {
-  const uint64_t count = Seeds();
-  const SimResult sum = RunAll(RunCallSimulation, count);
+  const troupe::sim::Seeds run = troupe::sim::SeedsToRun(3000);
+  const uint64_t count = run.count;
+  const SimResult sum = RunAll(RunCallSimulation, run);
   std::printf("%llu seeds, %d values, %d errors, %d deaths, %d repeats, %d full, %d saves\n",
               static_cast<unsigned long long>(count), sum.completed, sum.failed, sum.deaths,
               sum.repeats, sum.full, sum.saves);
@@ -63,9 +49,10 @@ TEST(ActorSimulation, CallsKeepTheirPromisesForEverySeed) {
 }
 
 TEST(ActorSimulation, TheDirectoryKeepsItsPromisesForEverySeed) {
-  const SimResult sum = RunAll(RunDirectorySimulation, Seeds());
-  if (Seeds() < 1000) return;
-  EXPECT_GT(sum.deaths, static_cast<int>(5 * Seeds()));
+  const troupe::sim::Seeds run = troupe::sim::SeedsToRun(3000);
+  const SimResult sum = RunAll(RunDirectorySimulation, run);
+  if (run.count < 1000) return;
+  EXPECT_GT(sum.deaths, static_cast<int>(5 * run.count));
 }
 
 TEST(ActorSimulation, SameSeedSameRun) {

@@ -16,9 +16,12 @@ void World::CheckProcesses() {
   std::map<groups::MemberId, const SimWorker*> members;
   for (const auto& [host, node] : nodes_) {
     double used = 0;
+    std::string ids;
     for (const SimWorker* worker : node->workers()) {
       if (!worker->id()) continue;
-      used += 1;
+      // A stopped one cannot say to another head whose it is.
+      used += worker->port().frozen() ? 0 : 1;
+      ids += " " + worker->id()->ToString();
       if (!members.try_emplace(*worker->id(), worker).second)
         Fail("two processes are member " + worker->id()->ToString());
     }
@@ -27,7 +30,7 @@ void World::CheckProcesses() {
     since = used > node->cpus() ? std::min(since, Now()) : Time::Never();
     if (since != Time::Never() && Now() > since + kCrowded)
       Fail("node " + node->id() + " has room for " + std::to_string(node->cpus()) +
-           " workers and runs " + std::to_string(used));
+           " workers and runs" + ids);
   }
 }
 
@@ -49,6 +52,17 @@ std::string World::NotSettled() {
     return "the driver was told of epoch " + std::to_string(driver_->epoch()) + ", not of " +
            std::to_string(newest_);
   return "";
+}
+
+void World::CheckResults() {
+  if (driver_->done() != "succeeded")
+    Fail("its workers have returned, and it has " + *driver_->done());
+  std::set<std::string> values;
+  for (const auto& [worker, value] : driver_->results()) values.insert(value);
+  if (values.size() != 1) Fail(std::to_string(values.size()) + " different results");
+  if (driver_->results().size() != options_.workers)
+    Fail(std::to_string(driver_->results().size()) + " results of " +
+         std::to_string(options_.workers) + " workers");
 }
 
 std::string World::ProcessLeft() {

@@ -232,7 +232,8 @@ void World::Sync(SimWorker& worker, const groups::View& view) {
                      worker.Feed(groups::CommunicatorBroke{view.epoch, "state transfer broke"});
                      return;
                    }
-                   worker.TakeState(synced_[{view.epoch, from_id}]);
+                   if (!Mutated(Mutation::kNoStateSent))
+                     worker.TakeState(synced_[{view.epoch, from_id}]);
                  }
                  if (*worker.id() == from_id) synced_[{view.epoch, from_id}] = worker.state();
                  worker.Synced();
@@ -263,7 +264,8 @@ void World::OnActivated(const groups::View& view) {
 }
 
 void World::OnDone(const std::string& state, const std::string& reason) {
-  if (state != "succeeded") Fail("the run has " + state + ": " + reason);
+  const bool ends = !chaos_ && (options_.ending != Ending::kReturns || state == "succeeded");
+  if (!ends) Fail("the run has " + state + ": " + reason);
 }
 
 // ---- faults ----
@@ -468,27 +470,49 @@ ClusterResult World::Run() {
   if (!Await(
           options_.settle, [this] { return NotSettled(); }, "settling", kStays))
     return result_;
-  finish_at_ = 0;
-  for (const SimWorker* worker : Workers())
-    finish_at_ = std::max(finish_at_, worker->state().version + 20);
-  if (Uniform() < 0.3) {
-    loop().CallAfter(Between(milliseconds(1), milliseconds(800)), [this] { HeadDies(false); });
+  if (Uniform() < 0.4) {
+    loop().CallAfter(Between(milliseconds(1), milliseconds(800)), [this] {
+      Uniform() < 0.5 || !head_ ? HeadDies(false)
+                                : head_->store().DieAfter(1 + static_cast<int>(random_() % 6));
+    });
   }
-  const auto ended = [this] { return std::string(driver_->done() ? "" : "it goes on"); };
-  if (!Await(kEndLimit, ended, "ending")) return result_;
-  std::set<std::string> values;
-  for (const auto& [rank, value] : driver_->results()) values.insert(value);
-  if (values.size() != 1) Fail(std::to_string(values.size()) + " different results");
-  if (driver_->results().size() != options_.workers)
-    Fail(std::to_string(driver_->results().size()) + " results of " +
-         std::to_string(options_.workers) + " workers");
-  if (!Await(
-          kCleanLimit, [this] { return ProcessLeft(); }, "ending processes"))
-    return result_;
-  (void)Await(
-      kForgetLimit, [this] { return KeyLeft(); }, "cleaning up");
+  Stop();
+  if (!result_.ok) return result_;
+  const auto processes = [this] { return ProcessLeft(); };
+  const auto keys = [this] { return KeyLeft(); };
+  if (Await(kCleanLimit, processes, "ending processes"))
+    (void)Await(kForgetLimit, keys, "cleaning up");
   result_.event_hash = network_.event_hash();
   return result_;
+}
+
+// Ends the run, and looks at what its driver is told.
+void World::Stop() {
+  const auto told = [this] { return std::string(driver_->done() ? "" : "it goes on"); };
+  const Ending ending = options_.ending;
+  const std::vector<SimWorker*> all = Workers();
+  if (ending == Ending::kReturns) {
+    finish_at_ = 0;
+    for (const SimWorker* worker : all)
+      finish_at_ = std::max(finish_at_, worker->state().version + 20);
+    if (Await(kEndLimit, told, "ending")) CheckResults();
+  } else if (ending == Ending::kRaises) {
+    for (SimWorker* worker : all) {
+      if (worker->in_epoch()) worker->Raise();
+    }
+    if (Await(kEndLimit, told, "raising") && driver_->done() != "failed")
+      Fail("its function has raised, and it has " + *driver_->done());
+  } else if (ending == Ending::kCancelled) {
+    JobCommand cancel;
+    cancel.verb = JobVerb::kCancel;
+    driver_->Command(cancel);
+    if (Await(kEndLimit, told, "cancelling") && driver_->done() != "cancelled")
+      Fail("it was cancelled, and has " + *driver_->done());
+  } else {
+    driver_->Leave(ending == Ending::kDriverLeaves);
+    (void)Await(
+        kEndLimit, [this] { return ProcessLeft(); }, "ending without its driver");
+  }
 }
 
 ClusterResult RunClusterSimulation(const ClusterOptions& options) { return World(options).Run(); }

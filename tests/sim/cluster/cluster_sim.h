@@ -13,6 +13,27 @@
 
 namespace troupe::daemons::sim {
 
+// How the run ends after all has healed.
+enum class Ending {
+  kReturns,       // Its workers return.
+  kRaises,        // The function of one of them raises an exception.
+  kCancelled,     // By its driver.
+  kDriverLeaves,  // The driver says so.
+  kDriverSilent,  // It is gone and has said nothing.
+};
+
+// Breaks one thing on purpose; the tests require that a checker notices.
+enum class Mutation {
+  kNone,
+  kStateNotKept,  // The store says that it has the newest state of the run, and has the first.
+  kEndNotKept,    // Likewise its end.
+  kKillsIgnored,  // Nodes kill nothing that they are told to kill.
+  kDeathsUntold,  // Nodes list processes that have ended as running, and tell nobody.
+  kNoStateSent,   // Members that join begin with a state of their own.
+  kPidsUnknown,   // Workers do not say which process they are.
+  kEventsLost,    // Of each batch of events the driver loses the last.
+};
+
 struct ClusterOptions {
   uint64_t seed = 1;
   int hosts = 2;
@@ -21,6 +42,8 @@ struct ClusterOptions {
   uint32_t max_workers = 5;
   uint32_t spares = 1;
   bool detached = false;
+  Ending ending = Ending::kReturns;
+  Mutation mutation = Mutation::kNone;
   Duration chaos = seconds(20);
   Duration settle = seconds(90);  // From the last fault until all is as it was asked for.
   bool tell = false;              // Print what happens.

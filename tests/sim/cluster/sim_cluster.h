@@ -43,6 +43,7 @@ class World {
   LoopbackNetwork& network() { return network_; }
   MemoryStore& store() { return store_; }
   EventLoop& loop() { return own_->loop(); }
+  [[nodiscard]] bool Mutated(Mutation how) const { return options_.mutation == how; }
   double Uniform() { return std::uniform_real_distribution<>(0, 1)(random_); }
   Duration Between(Duration a, Duration b) {
     return a + Duration(static_cast<int64_t>(Uniform() * static_cast<double>((b - a).count())));
@@ -113,7 +114,9 @@ class World {
   // Until it returns nothing, and has done so for a while.
   bool Await(Duration limit, const std::function<std::string()>& what, const char* name,
              Duration hold = Duration::zero());
+  void Stop();  // The run.
   void CheckProcesses();
+  void CheckResults();
 
   LoopbackNetwork network_;
   SimClock clock_{&network_};

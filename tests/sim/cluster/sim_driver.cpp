@@ -32,6 +32,7 @@ void SimDriver::Submit() {
   submit.spec.resources = {{"CPU", 1}};
   submit.spec.payload = "train";
   submit.spec.detached = o.detached;
+  submit.spec.driver_silence_s = 20;
   asked_[submit.request] = {wire::Encode(kFrameSubmitJob, submit), JobCommand{}};
   Repeat(submit.request);
 }
@@ -43,6 +44,14 @@ void SimDriver::Command(JobCommand command) {
   Repeat(command.request);
 }
 
+void SimDriver::Leave(bool says_so) {
+  left_ = true;
+  if (!says_so) return port_.Stop();
+  JobCommand leave{next_request_++, "driver-1", JobVerb::kLeave, 0, "", 0};
+  asked_[leave.request] = {wire::Encode(kFrameJobCommand, leave), leave};
+  Repeat(leave.request);
+}
+
 void SimDriver::Repeat(uint64_t request) {
   const auto it = asked_.find(request);
   if (it == asked_.end()) return;
@@ -51,7 +60,8 @@ void SimDriver::Repeat(uint64_t request) {
 }
 
 void SimDriver::Beat() {
-  (void)port_.Send(kHeadName, wire::Encode(kFrameDriverHello, DriverHello{"driver-1", "", 3600}));
+  if (left_) return;
+  (void)port_.Send(kHeadName, wire::Encode(kFrameDriverHello, DriverHello{"driver-1", "", 20}));
   asked_lost_ = false;
   if (submitted_ && !done_) SendSubscribe(false);
   port_.loop().CallAfter(kBeat, [this] { Beat(); });
@@ -79,7 +89,7 @@ void SimDriver::OnReply(const DriverReply& reply) {
     submitted_ = true;
     return SendSubscribe(false);
   }
-  if (reply.code != 0) return;
+  if (reply.code != 0) return world_->Tell("refused: ", reply.message);
   if (command.verb == JobVerb::kResize) target_ = command.workers;
   // What was drained twice, because the first answer was lost, counts once; see NotSettled.
 }
@@ -96,6 +106,7 @@ void SimDriver::OnEvents(JobEvents batch) {
     }
     next_ = batch.first;
   }
+  if (world_->Mutated(Mutation::kEventsLost) && !batch.events.empty()) batch.events.pop_back();
   uint64_t sequence = batch.first;
   for (const JobEvent& event : batch.events) {
     if (sequence++ < next_) continue;

@@ -19,6 +19,8 @@ class SimDriver {
   void Submit();
   // Repeated until it is answered.
   void Command(JobCommand command);
+  // It says so to the head, or nothing, and is not there any more.
+  void Leave(bool says_so);
   [[nodiscard]] bool submitted() const { return submitted_; }
   [[nodiscard]] uint32_t target() const { return target_; }
   [[nodiscard]] bool asking() const { return !asked_.empty(); }
@@ -40,6 +42,7 @@ class SimDriver {
   World* const world_;
   SimPort port_;
   bool submitted_ = false;
+  bool left_ = false;
   uint64_t next_request_ = 1;
   std::map<uint64_t, std::pair<std::string, JobCommand>> asked_;  // The frame, and what it asks.
   uint32_t target_;

@@ -44,6 +44,14 @@ Result<std::optional<std::string>> SimStore::Get(std::string_view key) {
   return world_->store().Get(key);
 }
 Status SimStore::Put(std::string_view key, std::string_view value, Duration ttl) {
+  const auto known = [&] {
+    const auto value = world_->store().Get(key);
+    return value.ok() && value->has_value();
+  };
+  const bool lost =
+      (world_->Mutated(Mutation::kStateNotKept) && key.ends_with("/state") && known()) ||
+      (world_->Mutated(Mutation::kEndNotKept) && key.ends_with("/ended"));
+  if (lost) return Status::Ok();
   return Write([&] { return world_->store().Put(key, value, ttl); });
 }
 Status SimStore::CompareAndSet(std::string_view key, const std::optional<std::string>& expected,

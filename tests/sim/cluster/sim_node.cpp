@@ -99,7 +99,7 @@ void SimNode::OnStart(const StartWorker& start) {
 
 void SimNode::OnKill(const KillWorker& kill) {
   const auto it = workers_.find(kill.process);
-  if (it == workers_.end()) return;
+  if (it == workers_.end() || world_->Mutated(Mutation::kKillsIgnored)) return;
   SimWorker* worker = it->second.worker.get();
   world_->Tell("signal ", kill.signal, " to ", kill.process, ": ", kill.reason);
   if (kill.signal == SIGKILL) return worker->Die(SIGKILL);
@@ -121,7 +121,7 @@ void SimNode::OnFenced(const NodeFenced& fenced) {
 void SimNode::OnWorkerEnded(SimWorker& worker, int signal) {
   worker.port().Stop();
   const auto it = workers_.find(worker.process());
-  if (!alive_ || it == workers_.end()) return;
+  if (!alive_ || it == workers_.end() || world_->Mutated(Mutation::kDeathsUntold)) return;
   const std::string process = worker.process();
   const std::string how = signal == SIGKILL ? "signal SIGKILL (Killed)"
                           : signal != 0     ? "signal SIGTERM (Terminated)"

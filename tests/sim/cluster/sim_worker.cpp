@@ -8,8 +8,6 @@
 
 namespace troupe::daemons::sim {
 
-using groups::MemberState;
-
 namespace {
 
 constexpr Duration kBeat = milliseconds(300);
@@ -54,7 +52,7 @@ void SimWorker::Hello(bool again) {
   WorkerHello hello;
   hello.process = process_;
   hello.node = node_->id();
-  hello.pid = pid_;
+  hello.pid = world_->Mutated(Mutation::kPidsUnknown) ? 0 : pid_;
   hello.host = host();
   hello.job = assignment_.job;
   hello.member = assignment_.member;
@@ -186,7 +184,7 @@ void SimWorker::NextStep() {
   if (!in_epoch_) return;
   Later(world_->Between(milliseconds(2), milliseconds(20)), [this, g = generation_] {
     if (!in_epoch_ || g != generation_) return;
-    if (state_.version >= world_->finish_at()) return Return();
+    if (raises_ || state_.version >= world_->finish_at()) return Return();
     in_step_ = true;
     ++step_;
     Feed(groups::OperationBegan{epoch_, {step_, 1, "step"}});
@@ -211,21 +209,21 @@ void SimWorker::Return() {
   over_ = true;
   in_epoch_ = false;
   Feed(groups::UserFinished{});
-  SayResult(std::to_string(state_.hash));
+  raises_ ? SayResult("raised", false) : SayResult(std::to_string(state_.hash));
 }
 
 // Nothing: it was sent away.
-void SimWorker::SayResult(const std::string& payload) {
+void SimWorker::SayResult(const std::string& payload, bool ok) {
   if (released_) return;
   WorkerResult result;
   result.process = process_;
   result.job = assignment_.job;
   result.member = assignment_.member;
-  result.ok = true;
+  result.ok = ok;
   result.rank = rank_;
   result.payload = payload;
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerResult, result));
-  Later(kRepeatResult, [this, payload] { SayResult(payload); });
+  Later(kRepeatResult, [this, payload, ok] { SayResult(payload, ok); });
 }
 
 void SimWorker::UnwindSoon() {

@@ -29,7 +29,9 @@ class SimWorker {
   [[nodiscard]] const SimState& state() const { return state_; }
   [[nodiscard]] const std::string& host() const { return port_.host(); }
   [[nodiscard]] SimPort& port() { return port_; }
+  [[nodiscard]] const SimPort& port() const { return port_; }
 
+  void Raise() { raises_ = true; }  // Before its next step.
   // By a signal, or by its own end; its node notices.
   void Die(int signal);
   void Freeze(bool frozen) { port_.Freeze(frozen); }
@@ -50,7 +52,7 @@ class SimWorker {
   void Return();
   void Unwind();
   void UnwindSoon();
-  void SayResult(const std::string& payload);
+  void SayResult(const std::string& payload, bool ok = true);
 
   World* const world_;
   SimNode* const node_;
@@ -68,6 +70,7 @@ class SimWorker {
   bool in_epoch_ = false;
   bool synced_ = false;
   bool in_step_ = false;
+  bool raises_ = false;
   bool over_ = false;  // Its function has returned, or it was sent away.
   groups::Epoch epoch_ = 0;
   groups::View view_;

@@ -1,29 +1,19 @@
 // SC-1..SC-10 for every seed; the same seed gives the same decisions; every mutant is caught.
-//
-// TROUPE_SIM_SEEDS=N runs N seeds; TROUPE_SIM_SEED=S replays one; TROUPE_SIM_RANDOM=1 starts at a
-// random seed.
+// seeds.h says which seeds.
 #include "tests/sim/scheduler/scheduler_sim.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <random>
+#include "tests/sim/seeds.h"
 
 namespace troupe::sched::sim {
 namespace {
 
-uint64_t FromEnv(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
-}
-
 TEST(SchedulerSimulation, InvariantsHoldForEverySeed) {
-  const uint64_t replay = FromEnv("TROUPE_SIM_SEED", 0);
-  const uint64_t count = replay != 0 ? 1 : FromEnv("TROUPE_SIM_SEEDS", 2000);
-  uint64_t first = replay != 0 ? replay : 1;
-  if (FromEnv("TROUPE_SIM_RANDOM", 0) != 0) first = std::random_device()();
+  const troupe::sim::Seeds run = troupe::sim::SeedsToRun(2000);
+  const uint64_t count = run.count;
   SimResult sum;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  for (uint64_t seed = run.first; seed < run.end(); ++seed) {
     const SimResult result = RunSchedulerSimulation({seed});
     ASSERT_TRUE(result.ok) << "seed " << seed << ": " << result.violation
                            << "\nreplay: TROUPE_SIM_SEED=" << seed;
