@@ -120,6 +120,7 @@ class ActorHost:
         while not self._actors.released:
             item = self._actors.next(_TURN_S)
             if item is not None:
+                self._expect_value(item[0])
                 answer(item[0])
 
     # ---- threads ----
@@ -134,7 +135,7 @@ class ActorHost:
             return
         left = request.remaining
         if request.cancelled or (left is not None and left <= 0):
-            _fail_cancelled(request)  # It has waited behind others; nobody wants it any more.
+            self._drop(request)  # It has waited behind others; nobody wants it any more.
             return
         token = _context.enter(self._running(request))
         try:
@@ -173,6 +174,7 @@ class ActorHost:
             elif request.saves:
                 self._save(request)
             else:
+                self._expect_value(request)
                 self._start_task(loop, request)
 
     def _start_task(self, loop: asyncio.AbstractEventLoop, request: Any) -> None:
@@ -187,7 +189,7 @@ class ActorHost:
             if timer is not None:
                 timer.cancel()
             if task.cancelled():  # Before its first step.
-                _fail_cancelled(request)
+                self._drop(request)
 
         task.add_done_callback(over)
 
@@ -248,6 +250,28 @@ class ActorHost:
     def _next(self, stream: int, index: int) -> Any:
         remaining = _context.current().remaining()
         return self._streams.next(stream, index, remaining)
+
+    def _value_asked(self, request: Any) -> Optional[tuple[int, int]]:
+        """Of a call for a value: the number of the generator, and which value."""
+        if request.method != _calls.NEXT:
+            return None
+        try:
+            stream, index = self._read(request)[1]
+        except Exception:  # It fails when it runs, and its caller is told.
+            return None
+        return stream, index
+
+    def _expect_value(self, request: Any) -> None:
+        asked = self._value_asked(request)
+        if asked is not None:
+            self._streams.arrived(*asked)
+
+    def _drop(self, request: Any) -> None:
+        """Answers a call that does not run."""
+        asked = self._value_asked(request)
+        if asked is not None:
+            self._streams.dropped(*asked)
+        _fail_cancelled(request)
 
     def _reply(self, request: Any, value: Any, owner: Optional[str], leave: str = "") -> None:
         left = request.remaining

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
+import secrets
 import threading
 from collections import OrderedDict
 from typing import Any, Optional
@@ -13,6 +13,9 @@ from troupe.errors import TroupeError
 
 STREAMS_MAX = 1000  # More are readers that have gone without a word: the oldest is ended.
 _LATE = "a value before this one was not given in time; give the calls of the stream more"
+_LOST = "the call for a value before this one was cancelled, too late or lost on its way"
+_GONE = ("the generator is not held here any more: its actor was started again since, or "
+         f"{STREAMS_MAX} others were read after it")
 _NEVER_S = 86400.0
 
 
@@ -20,41 +23,85 @@ class _Held:
     def __init__(self, generator: Any) -> None:
         self.generator = generator
         self.index = 0  # Of the value that is next.
+        self.asked = 0  # Values that calls which have arrived will take.
+        self.lost: Optional[int] = None  # The first value that nobody will take, if there is one.
         self.turn = threading.Condition()
         self.over = False
         self.async_turn: Optional[asyncio.Condition] = None
+        self.waking: Any = None  # The task that wakes who waits in the event loop.
+
+    def may_go(self, index: int) -> bool:
+        """Whether the call for this value need not wait any more."""
+        return self.over or self.index == index or self.is_lost(index)
+
+    def is_lost(self, index: int) -> bool:
+        """Whether the turn of this value cannot come any more."""
+        return index < self.index or (self.lost is not None and index >= self.lost)
+
+    def lose(self, index: int) -> None:
+        """Nobody will take this value."""
+        self.lost = index if self.lost is None else min(self.lost, index)
 
 
 class HeldStreams:
-    """The generators of one actor by number. Values are asked for by index, and given in order."""
+    """The generators of one actor by number. Values are asked for by index, and given in order.
+
+    A call for a value waits for those before it. One that was cancelled, or whose deadline passed,
+    before it ran, or that was lost on its way, leaves a gap that nothing will ever fill: the calls
+    behind a gap must not wait, they may hold the only thread of the actor. So each call is told
+    when it arrives (``arrived``, in the order of the calls) and when it will not run (``dropped``).
+    """
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, _Held] = OrderedDict()
-        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     def add(self, generator: Any) -> int:
-        """Keeps a generator that has not begun; its number."""
+        """Keeps a generator that has not begun; its number, which no other process will give."""
         with self._lock:
-            number = next(self._numbers)
+            number = secrets.randbits(63)
             self._held[number] = _Held(generator)
             oldest = self._held.popitem(last=False)[1] if len(self._held) > STREAMS_MAX else None
         if oldest is not None:
             _end(oldest)
         return number
 
+    def arrived(self, number: int, index: int) -> None:
+        """A call for a value is here and will run, or be told as dropped."""
+        with self._lock:
+            held = self._held.get(number)
+            if held is None:
+                return
+            if index > held.asked:
+                held.lose(held.asked)
+            held.asked = max(held.asked, index + 1)
+
+    def dropped(self, number: int, index: int) -> None:
+        """A call for a value that has arrived will not run."""
+        with self._lock:
+            held = self._held.get(number)
+            if held is None:
+                return
+            held.lose(index)
+        if held.async_turn is not None:
+            held.waking = asyncio.ensure_future(_wake(held.async_turn))
+        elif not inspect.isasyncgen(held.generator):
+            with held.turn:
+                held.turn.notify_all()
+
     def next(self, number: int, index: int, limit_s: Optional[float]) -> Any:
         """(True, the value at this index), or (False, None) behind the last; may be awaitable.
 
         Raises:
-            What the generator raises, at its place.
+            TroupeError: the value cannot be given any more. What the generator raises, at its
+            place.
         """
         with self._lock:
             held = self._held.get(number)
             if held is not None:
                 self._held.move_to_end(number)
         if held is None:
-            return False, None
+            raise TroupeError(_GONE)
         limit = _NEVER_S if limit_s is None else limit_s
         if inspect.isasyncgen(held.generator):
             return self._next_async(number, held, index, limit)
@@ -68,10 +115,14 @@ class HeldStreams:
 
     def _next_sync(self, number: int, held: _Held, index: int, limit_s: float) -> Any:
         with held.turn:
-            if not held.turn.wait_for(lambda: held.over or held.index == index, limit_s):
+            if not held.turn.wait_for(lambda: held.may_go(index), limit_s):
+                held.lose(index)
+                held.turn.notify_all()
                 raise TroupeError(_LATE)
             if held.over:
                 return False, None
+            if held.is_lost(index):
+                raise TroupeError(_LOST)
             try:
                 value = next(held.generator)
             except StopIteration:
@@ -89,13 +140,19 @@ class HeldStreams:
         if held.async_turn is None:
             held.async_turn = asyncio.Condition()
         async with held.async_turn:
-            turn = held.async_turn.wait_for(lambda: held.over or held.index == index)
+            turn = held.async_turn.wait_for(lambda: held.may_go(index))
             try:
                 await asyncio.wait_for(turn, limit_s)
-            except asyncio.TimeoutError:
-                raise TroupeError(_LATE) from None
+            except BaseException as error:  # Too late, or cancelled.
+                held.lose(index)
+                held.async_turn.notify_all()
+                if isinstance(error, asyncio.TimeoutError):
+                    raise TroupeError(_LATE) from None
+                raise
             if held.over:
                 return False, None
+            if held.is_lost(index):
+                raise TroupeError(_LOST)
             try:
                 value = await held.generator.__anext__()
             except StopAsyncIteration:
@@ -113,6 +170,11 @@ class HeldStreams:
         held.over = True
         with self._lock:
             self._held.pop(number, None)
+
+
+async def _wake(turn: asyncio.Condition) -> None:
+    async with turn:
+        turn.notify_all()
 
 
 def _end(held: _Held) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 from collections.abc import Callable
 from typing import Any, Optional
@@ -54,9 +53,8 @@ class RemoteGenerator:
                 self._begin(self._made)
             self._ask_ahead()
             there, value = _refs.get(self._coming.popleft())
-        except BaseException as error:
-            # An interrupted wait has lost a value; an error of the generator has ended it.
-            self._end(stop=not isinstance(error, Exception))
+        except BaseException:
+            self._end(stop=True)  # A value is lost: by an interrupted wait, a deadline, an error.
             raise
         if not there:
             self._end(stop=False)
@@ -72,8 +70,8 @@ class RemoteGenerator:
                 self._begin(self._made)
             self._ask_ahead()
             there, value = await self._coming.popleft()
-        except BaseException as error:
-            self._end(stop=isinstance(error, asyncio.CancelledError))
+        except BaseException:
+            self._end(stop=True)
             raise
         if not there:
             self._end(stop=False)
@@ -109,7 +107,7 @@ class RemoteGenerator:
         self._coming.clear()
         try:
             if stop and made is not None:
-                made.on_done(lambda: self._tell_closed(made.value(stream=True)))
+                made.on_done(lambda: self._close_made(made))
             if stop and self._stream is not None:
                 for ref in coming:
                     ref.cancel()
@@ -119,6 +117,13 @@ class RemoteGenerator:
         finally:
             if self.on_end is not None:
                 self.on_end()
+
+    def _close_made(self, made: ObjectRef) -> None:
+        try:
+            stream = made.value(stream=True)
+        except Exception:  # There is no generator then, and nobody who wants to know why.
+            return
+        self._tell_closed(stream)
 
     def _tell_closed(self, stream: int) -> None:
         packed = _codec.encode(((stream,), {}, None))

@@ -263,6 +263,11 @@ class Streams:
     def state(self) -> tuple[int, int]:
         return self.made, self.closed
 
+    def wait_for_file(self, path: str) -> None:
+        deadline = time.monotonic() + 60
+        while not Path(path).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
 
 @troupe.remote
 class Threads:

@@ -123,6 +123,44 @@ def test_a_generator_is_read_as_it_runs_and_only_so_far_ahead() -> None:
     until(lambda: soon(actor.state.remote())[1], 2)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}])
+def test_readers_that_drop_generators_do_not_block_the_actor(options: dict[str, int]) -> None:
+    actor = Streams.options(**options).remote()
+    for _ in range(300):  # The calls ahead are cancelled one by one while the actor takes them up.
+        values = actor.numbers.remote(1000)
+        next(values)
+        del values
+    until(lambda: soon(actor.state.remote())[1], 300)
+
+
+def test_a_generator_whose_calls_come_too_late_does_not_block_the_actor(tmp_path: Path) -> None:
+    actor = Streams.remote()
+    values = actor.numbers.options(timeout=0.5, look_ahead=2).remote(1000)
+    assert next(values) == 0
+    waits = actor.wait_for_file.remote(str(tmp_path / "go"))
+    with pytest.raises(troupe.GetTimeoutError):
+        while True:
+            next(values)
+    (tmp_path / "go").touch()
+    soon(waits)
+    assert soon(actor.state.remote())[1] == 1
+
+
+def test_a_generator_that_its_restarted_actor_does_not_know_is_an_error() -> None:
+    actor = Streams.options(max_restarts=1, max_task_retries=1).remote()
+    values = actor.numbers.remote(1000)
+    assert next(values) == 0
+    soon(actor.state.remote())  # All calls ahead are answered.
+    troupe.kill(actor, no_restart=False)
+    until(lambda: soon(actor.state.remote()), (0, 0))
+    other = actor.numbers.remote(5)
+    assert next(other) == 0
+    with pytest.raises(troupe.ActorTaskError, match="not held here any more"):
+        for i in range(1, 1000):
+            assert next(values) == i
+    assert list(other) == [1, 2, 3, 4]
+
+
 def test_all_values_of_many_generators_at_once() -> None:
     for actor in (Streams.remote(), Streams.options(max_concurrency=3).remote(), Async.remote()):
         both = zip(actor.numbers.remote(200), actor.numbers.remote(200))

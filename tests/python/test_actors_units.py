@@ -214,7 +214,8 @@ def test_values_are_given_in_order_whoever_asks_first() -> None:
     for thread in threads:
         thread.join(20)
     assert given == {0: (True, 0), 1: (True, 1), 2: (False, None), 3: (False, None)}
-    assert streams.next(number, 4, 20) == (False, None)
+    with pytest.raises(errors.TroupeError, match="not held here any more"):
+        streams.next(number, 4, 20)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -227,6 +228,74 @@ def test_a_value_whose_turn_does_not_come_is_an_error_in_time(is_async: bool) ->
     with pytest.raises(errors.TroupeError, match="was not given in time"):
         asked = streams.next(number, 1, 0.01)  # Nobody asks for the first.
         asyncio.run(asyncio.wait_for(asked, 20))
+
+
+def test_a_call_behind_one_that_never_runs_does_not_wait() -> None:
+    streams = _held_streams.HeldStreams()
+    first, second = (streams.add(iter_of(9)) for _ in range(2))
+    for index in (0, 1, 2, 3):
+        streams.arrived(first, index)
+    streams.dropped(first, 2)
+    assert [streams.next(first, i, 20) for i in (0, 1)] == [(True, 0), (True, 1)]
+    for index in (2, 3):
+        with pytest.raises(errors.TroupeError, match="lost on its way"):
+            streams.next(first, index, 20)
+    streams.arrived(second, 0)
+    streams.arrived(second, 2)  # The call for the second value never gets here.
+    assert streams.next(second, 0, 20) == (True, 0)
+    for index in (2, 0):  # Nor does one wait whose turn has been.
+        with pytest.raises(errors.TroupeError, match="lost on its way"):
+            streams.next(second, index, 20)
+
+
+def test_a_call_that_waits_is_told_when_one_before_it_is_dropped() -> None:
+    streams = _held_streams.HeldStreams()
+    number = streams.add(iter_of(9))
+    streams.arrived(number, 0)
+    streams.arrived(number, 1)
+    problems: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            streams.next(number, 1, 60)
+        except errors.TroupeError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    streams.dropped(number, 0)
+    thread.join(20)
+    assert "lost on its way" in str(problems[0])
+
+
+def test_an_async_call_is_told_when_one_before_it_is_cancelled() -> None:
+    async def values() -> Any:
+        yield 0
+        yield 1
+
+    async def ask() -> None:
+        streams = _held_streams.HeldStreams()
+        number = streams.add(values())
+        for index in (0, 1, 2):
+            streams.arrived(number, index)
+        waiting = [asyncio.create_task(streams.next(number, index, 60)) for index in (1, 2)]
+        await asyncio.sleep(0)
+        streams.dropped(number, 0)
+        for task in waiting:
+            with pytest.raises(errors.TroupeError, match="lost on its way"):
+                await asyncio.wait_for(task, 20)
+        other = streams.add(values())
+        waiting = [asyncio.create_task(streams.next(other, index, 60)) for index in (1, 2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        with pytest.raises(errors.TroupeError, match="lost on its way"):
+            await asyncio.wait_for(waiting[1], 20)
+
+    asyncio.run(ask())
+
+
+def iter_of(count: int) -> Any:
+    return (i for i in range(count))
 
 
 def test_too_many_held_generators_end_the_oldest() -> None:
@@ -244,4 +313,6 @@ def test_too_many_held_generators_end_the_oldest() -> None:
     assert streams.next(first, 0, 1) == (True, 0)
     for i in range(1, _held_streams.STREAMS_MAX + 1):
         streams.add(generator(i))
-    assert closed == [0] and streams.next(first, 1, 1) == (False, None)
+    assert closed == [0]
+    with pytest.raises(errors.TroupeError, match="1000 others"):  # No quiet end in mid-stream.
+        streams.next(first, 1, 1)
