@@ -15,9 +15,8 @@ using sched::LeaseRequest;
 
 namespace {
 
-constexpr Duration kEndGrace = seconds(3);          // From the word to leave to the order to kill.
-constexpr Duration kCauseTime = milliseconds(500);  // From the end of a process to the word how.
-constexpr Duration kNextHello = seconds(1);         // Nodes say one twice a second.
+constexpr Duration kEndGrace = seconds(3);   // From the word to leave to the order to kill.
+constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
 
 }  // namespace
 
@@ -101,7 +100,7 @@ bool HeadActors::AwaitsCause(ActorRole& role) {
       actor != nullptr && actor->life.incarnation == role.incarnation && actor->in_last_life();
   if (!last) return false;
   if (callbacks_.grouped(role.actor)) return false;
-  if (role.cause_by == Time::Never()) role.cause_by = Now() + kCauseTime;
+  if (role.cause_by == Time::Never()) role.cause_by = Now() + kCauseGrace;
   return Now() < role.cause_by;
 }
 

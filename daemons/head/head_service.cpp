@@ -346,6 +346,8 @@ void HeadService::NoticeStop() {
   for (auto& [name, job] : jobs_) {
     job.driver_heard = std::min(Now(), job.driver_heard + stopped);
     if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
+    for (auto& [process, death] : job.deaths) death.tell_by = death.tell_by + stopped;
+    if (job.last_event_by != Time::Never()) job.last_event_by = job.last_event_by + stopped;
   }
   if (recover_until_ > Now()) Recover(recover_until_ + stopped);
 }

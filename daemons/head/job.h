@@ -35,8 +35,7 @@ inline constexpr Duration kRestartDelayMax = seconds(30);
 inline constexpr size_t kKeptResultBytes = 64 << 10;
 inline constexpr size_t kKeptErrorBytes = 1 << 20;  // Of a pickled exception.
 inline constexpr Duration kSeeResults = seconds(30);
-inline constexpr Duration kLeaveTime = seconds(3);   // For processes of runs that are over.
-inline constexpr Duration kCauseGrace = seconds(2);  // From a death to what is known of its cause.
+inline constexpr Duration kLeaveTime = seconds(3);  // For processes of runs that are over.
 
 struct Job {
   JobSpec spec;

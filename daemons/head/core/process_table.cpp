@@ -59,6 +59,14 @@ ProcessTable::Heard ProcessTable::OnHello(Time now, const NodeHello& hello, uint
   return heard;
 }
 
+void ProcessTable::OnStopped(Duration stopped) {
+  for (auto& [name, process] : processes_) {
+    ActorRole* role = process.actor();
+    if (role != nullptr && role->cause_by != Time::Never())
+      role->cause_by = role->cause_by + stopped;
+  }
+}
+
 uint64_t ProcessTable::Answers(const std::string& node) const {
   const auto sent = answers_.find(node);
   return sent == answers_.end() ? 0 : sent->second;

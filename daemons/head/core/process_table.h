@@ -29,7 +29,8 @@
 
 namespace troupe::daemons {
 
-inline constexpr Duration kKillAgain = seconds(1);  // From one order to kill to the next.
+inline constexpr Duration kKillAgain = seconds(1);   // From one order to kill to the next.
+inline constexpr Duration kCauseGrace = seconds(2);  // From a death to what is known of its cause.
 
 // What a process of a run is to it.
 struct RunRole {
@@ -49,7 +50,7 @@ struct ActorRole {
   uint64_t incarnation = 0;
   bool booked = false;  // The scheduler knows of it.
   WorkerRoom room = {};
-  Time cause_by = Time::Never();  // It has ended. Until then its node may say how.
+  Time cause_by = Time::Never();  // It has ended. Until then its node may say how: kCauseGrace.
   std::string last_error = {};    // What it printed last.
 };
 
@@ -94,6 +95,8 @@ class ProcessTable {
   // It must end by then. An earlier time that was given before stays.
   void EndBy(const std::string& name, Time by);
   void Remove(const std::string& name) { processes_.erase(name); }
+  // The head did not run for so long: what its nodes have said meanwhile is yet to be read.
+  void OnStopped(Duration stopped);
 
   // `answered`: the last answer of this head that the node had got; 0: none. What the node lists
   // and the table lacks is to be added before.

@@ -102,12 +102,25 @@ TEST_F(HeadActorsTest, ALastDeathIsToldWithoutItsCauseIfThatDoesNotCome) {
   const std::string process = Alive(Spec("a"));
   const WorkerExited unexplained{process, false, "its process ended", 0, {}};
   Say(kFrameWorkerExited, "node-n", unexplained);
-  Pass(milliseconds(400));
+  Pass(kCauseGrace - milliseconds(300));
   Say(kFrameWorkerExited, "node-n", unexplained);
   EXPECT_EQ(State("a"), ActorState::kAlive);
-  Pass(milliseconds(400));
+  Pass(milliseconds(600));
   EXPECT_EQ(State("a"), ActorState::kDead);
   EXPECT_THAT(dead_["a"], HasSubstr("its process ended"));
+}
+
+TEST_F(HeadActorsTest, ACauseThatCameWhileTheHeadWasStoppedIsStillHeard) {
+  NodeSays();
+  const std::string process = Alive(Spec("a"));
+  Say(kFrameWorkerExited, "node-n", WorkerExited{process, false, "its process ended", 0, {}});
+  clock_.Advance(kCauseGrace + seconds(3));
+  while (transport_.RunTimer(clock_.Now())) {  // They come before what waits in the sockets.
+  }
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  Exit(process);
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(dead_["a"], HasSubstr("its process ended: killed by signal 9"));
 }
 
 TEST_F(HeadActorsTest, ADeathThatIsNotTheLastIsActedOnAtOnce) {

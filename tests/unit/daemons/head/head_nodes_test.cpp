@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "runtime/metrics.h"
@@ -129,6 +130,20 @@ TEST_F(HeadNodes, AWorkerThatIsListedAsEndedHasDied) {
   rig_.Say(kFrameNodeHello, "node-n", hello);
   rig_.Pass(kCauseGrace + seconds(1));
   EXPECT_THAT(rig_.told(), Contains("w1#1 died"));
+}
+
+TEST_F(HeadNodes, ACauseThatCameWhileTheHeadWasStoppedIsStillTold) {
+  Start(0);
+  const std::string process = rig_.process(1);
+  rig_.Say(kFrameWorkerExited, "node-n", WorkerExited{process, false, "its process ended", 0, {}});
+  rig_.Freeze(kCauseGrace + seconds(3));
+  rig_.RunTimers();  // They come before what waits in the sockets.
+  EXPECT_THAT(rig_.told(), Not(Contains("w1#1 died")));
+  rig_.Vanish(1);
+  rig_.Say(kFrameWorkerExited, "node-n", WorkerExited{process, true, "signal SIGKILL", -9, {}});
+  ASSERT_THAT(rig_.told(), Contains("w1#1 died"));
+  const auto died = std::ranges::find(rig_.told(), "w1#1 died") - rig_.told().begin();
+  EXPECT_EQ(rig_.events().at(static_cast<size_t>(died)).at("detail"), "signal SIGKILL");
 }
 
 TEST_F(HeadNodes, AWorkerOfAJobThatNobodyKnowsIsEnded) {

@@ -37,6 +37,12 @@ void HeadRig::Deliver(uint8_t, const std::string& from, const std::string& frame
   Settle();
 }
 
+void HeadRig::RunTimers() {
+  while (transport_.RunTimer(clock_.Now())) {
+  }
+  Settle();
+}
+
 void HeadRig::Pass(Duration d) {
   const Time end = clock_.Now() + d;
   while (clock_.Now() < end) {

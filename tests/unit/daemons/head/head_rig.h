@@ -45,6 +45,7 @@ class HeadRig {
   void Restart();
   // The head does not run meanwhile; everybody else does.
   void Freeze(Duration d) { clock_.Advance(d); }
+  void RunTimers();  // Those that are due.
   void Report(size_t worker, groups::MemberState state, groups::Epoch epoch);
   void Deliver(uint8_t type, const std::string& from, const std::string& frame);
   template <class T>
