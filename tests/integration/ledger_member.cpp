@@ -62,6 +62,12 @@ class Faults {
   int rank_ = -1;  // Only members of the first epoch have faults.
 };
 
+// Beside others the thread that is to kill this process may have to wait for its turn until all is
+// over.
+[[noreturn]] void AwaitDeath() {
+  for (;;) ::pause();
+}
+
 // Passes everything on, dying where told.
 class FaultyCommunicator final : public ForwardingCommunicator {
  public:
@@ -84,7 +90,9 @@ class FaultyCommunicator final : public ForwardingCommunicator {
         ::raise(SIGKILL);
       }).detach();
     }
-    return ForwardingCommunicator::Transfer(sources, receivers, buffers);
+    Result<uint64_t> bytes = ForwardingCommunicator::Transfer(sources, receivers, buffers);
+    if (faults_->Armed("in_sync")) AwaitDeath();
+    return bytes;
   }
 
  private:
@@ -139,9 +147,7 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
     for (uint64_t i = begin; i < end; ++i) one_hot[i] = 1.0F;
   }
   faults.Reach("before_reduce", step);
-  if (faults.Armed("hang", step)) {
-    for (;;) ::pause();
-  }
+  if (faults.Armed("hang", step)) AwaitDeath();
   if (faults.Armed("in_reduce", step)) {
     std::thread([] {
       ::usleep(150);
@@ -153,7 +159,9 @@ bool Step(GroupAgent& group, const ActiveView& active, State& state, const Fault
   arguments.count = one_hot.size();
   const auto handle =
       group.AllReduce({}, {{one_hot.data(), bytes}}, {{one_hot.data(), bytes}}, arguments);
-  if (!group.Wait(handle, seconds(60)).ok()) {
+  const Result<uint64_t> reduced = group.Wait(handle, seconds(60));
+  if (faults.Armed("in_reduce", step)) AwaitDeath();
+  if (!reduced.ok()) {
     state.ledger.Void(step);
     return false;
   }
