@@ -335,7 +335,6 @@ void HeadActors::OnTick() {
 void HeadActors::OnStopped(Duration stopped) {
   for (auto& [owner, heard] : owners_) heard = std::min(Now(), heard + stopped);
   if (confirm_by_ != Time::Never()) confirm_by_ = confirm_by_ + stopped;
-  processes_.OnStopped(stopped);
 }
 
 void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) {

@@ -342,11 +342,13 @@ void HeadService::NoticeStop() {
   tick_due_ = Now();
   ApplyNodes(nodes_.Step(Now(), ListenerResumed{stopped}));
   actors_.OnStopped(stopped);
+  processes_.OnStopped(stopped);
   for (auto& [name, driver] : drivers_) driver.heard = std::min(Now(), driver.heard + stopped);
   for (auto& [name, job] : jobs_) {
     job.driver_heard = std::min(Now(), job.driver_heard + stopped);
     if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
     for (auto& [process, death] : job.deaths) death.tell_by = death.tell_by + stopped;
+    if (job.told_by != Time::Never()) job.told_by = job.told_by + stopped;
     if (job.last_event_by != Time::Never()) job.last_event_by = job.last_event_by + stopped;
   }
   if (recover_until_ > Now()) Recover(recover_until_ + stopped);

@@ -54,6 +54,7 @@ class HeldStreams:
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._ended: OrderedDict[int, None] = OrderedDict()  # The last; calls ahead come behind.
         self._lock = threading.Lock()
 
     def add(self, generator: Any) -> int:
@@ -100,6 +101,8 @@ class HeldStreams:
             held = self._held.get(number)
             if held is not None:
                 self._held.move_to_end(number)
+            elif number in self._ended:
+                return False, None
         if held is None:
             raise TroupeError(_GONE)
         limit = _NEVER_S if limit_s is None else limit_s
@@ -109,14 +112,13 @@ class HeldStreams:
 
     def close(self, number: int) -> Any:
         """Ends a generator: its ``finally`` blocks run."""
-        with self._lock:
-            held = self._held.pop(number, None)
+        held = self._take_out(number)
         return _end(held) if held is not None else None
 
     def _next_sync(self, number: int, held: _Held, index: int, limit_s: float) -> Any:
         with held.turn:
             if not held.turn.wait_for(lambda: held.may_go(index), limit_s):
-                held.lose(index)
+                self._lose(held, index)
                 held.turn.notify_all()
                 raise TroupeError(_LATE)
             if held.over:
@@ -144,7 +146,7 @@ class HeldStreams:
             try:
                 await asyncio.wait_for(turn, limit_s)
             except BaseException as error:  # Too late, or cancelled.
-                held.lose(index)
+                self._lose(held, index)
                 held.async_turn.notify_all()
                 if isinstance(error, asyncio.TimeoutError):
                     raise TroupeError(_LATE) from None
@@ -168,8 +170,20 @@ class HeldStreams:
 
     def _over(self, number: int, held: _Held) -> None:
         held.over = True
+        self._take_out(number)
+
+    def _take_out(self, number: int) -> Optional[_Held]:
         with self._lock:
-            self._held.pop(number, None)
+            held = self._held.pop(number, None)
+            if held is not None:
+                self._ended[number] = None
+                if len(self._ended) > STREAMS_MAX:
+                    self._ended.popitem(last=False)
+            return held
+
+    def _lose(self, held: _Held, index: int) -> None:
+        with self._lock:
+            held.lose(index)
 
 
 async def _wake(turn: asyncio.Condition) -> None:

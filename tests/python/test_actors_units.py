@@ -214,8 +214,9 @@ def test_values_are_given_in_order_whoever_asks_first() -> None:
     for thread in threads:
         thread.join(20)
     assert given == {0: (True, 0), 1: (True, 1), 2: (False, None), 3: (False, None)}
+    assert streams.next(number, 4, 20) == (False, None)
     with pytest.raises(errors.TroupeError, match="not held here any more"):
-        streams.next(number, 4, 20)
+        streams.next(number + 1, 0, 20)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
