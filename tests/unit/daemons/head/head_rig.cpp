@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "runtime/wire.h"
 
 namespace troupe::daemons::testing {
@@ -13,7 +15,8 @@ constexpr Duration kBeat = milliseconds(100);
 
 }  // namespace
 
-HeadRig::HeadRig(HeadOptions options) : transport_(&clock_), store_(&clock_), options_(options) {
+HeadRig::HeadRig(HeadOptions options)
+    : transport_(&clock_), store_(&clock_), options_(std::move(options)) {
   Restart();
 }
 
