@@ -109,6 +109,7 @@ void Coordinator::BeginActive() {
   links_.clear();
   faults_.Connected(current_);
   settled_at_ = now_;
+  if (next_planned_) proposals_ = 0;  // Those who agreed on it were in a group that works.
   for (const ViewMember& a : current_.members) {
     Peer& peer = peers_.at(a.id);
     peer.prelink_attempt = 0;

@@ -159,6 +159,22 @@ TEST_F(AbsenceTest, TheSameListIsProposedAgainOnlyAfterAGrowingDelay) {
   EXPECT_EQ(All<PersistRecord>().size(), 1U);
 }
 
+// Deaths of members that join again and again leave the same list each time; that is no failed try.
+TEST_F(AbsenceTest, AfterAJoinTheSameListIsProposedAtOnce) {
+  FormActive(1, 2);
+  for (int joiner = 2; joiner < 8; ++joiner) {
+    Ready(joiner);
+    WarmUp(joiner, 2);
+    AnswerPlan(2, CommandTo(0, CommandKind::kPlan), true);
+    ASSERT_THAT(Names(Activate(Persisted())),
+                ElementsAre("w0", "w1", "w" + std::to_string(joiner)));
+    now_ = now_ + milliseconds(100);
+    Feed(MemberDied{Id(joiner), "killed"});
+    ASSERT_EQ(All<PersistRecord>().size(), 1U) << core_->waiting_for();
+    EXPECT_THAT(Names(Activate(Persisted())), ElementsAre("w0", "w1"));
+  }
+}
+
 TEST_F(AbsenceTest, AStrangerThatReturnsDoesNotEndTheGroup) {  // GM-14
   EpochRecord record{"old", 4, View{"g", 7, {}, "before"}, 5, false};
   for (int n = 0; n < 2; ++n)
