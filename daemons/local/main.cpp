@@ -74,7 +74,7 @@ bool WriteFile(const std::string& path, const std::string& text) {
 }
 
 constexpr const char* kRunDir = "run directory";
-constexpr Duration kSettled = seconds(10);  // Who lives so long has started well.
+constexpr Duration kSettled = seconds(2);  // Who lives so long has started well.
 constexpr Duration kFirstDelay = milliseconds(250);
 constexpr Duration kLongestDelay = seconds(30);
 

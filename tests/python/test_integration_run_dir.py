@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -121,3 +122,22 @@ def _node(name: str) -> dict[str, Any]:
     from daemons import state
 
     return next(node for node in state()["nodes"] if node["id"] == name)
+
+
+def test_a_daemon_that_has_lived_for_two_seconds_is_started_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is killed: only one that dies as it starts waits longer each time."""
+    mark = f"{os.getpid()}-killed"
+    monkeypatch.setenv(MARK, mark)
+    with troupe.Executor(1, log_dir=str(tmp_path), **OPTIONS) as executor:
+        executor.start()
+        for _ in range(3):
+            (head,) = named(mark, "troupe-head")
+            time.sleep(2.2)
+            os.kill(head, signal.SIGKILL)
+            assert not wait_gone([head], 10)
+            until(lambda: len(named(mark, "troupe-head")), 1)
+    again = re.findall(r"troupe-head .*starting it again in (\d+)",
+                       (tmp_path / "local.log").read_text())
+    assert again == ["0", "0", "0"]
