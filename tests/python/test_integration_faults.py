@@ -196,7 +196,9 @@ def test_a_death_while_state_is_on_its_way(
     (entry,) = [entry for entry in done.records() if entry["phase"] == role]
     sent = {epoch["epoch"]: epoch["state_bytes"] for epoch in done.handle.epochs()}
     whole = plan.state_numbers * 8
-    assert sent[entry["epoch"]] < whole  # It did not arrive in that epoch,
+    # It did not arrive in that epoch, which may have ended before the head had heard of all members
+    # in it; then nobody was told of it.
+    assert sent.get(entry["epoch"], 0) < whole
     assert any(sent[epoch] >= whole for epoch in sent if epoch > entry["epoch"])  # but later.
 
 
