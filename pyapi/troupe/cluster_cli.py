@@ -33,6 +33,7 @@ from troupe.errors import TroupeError, code_of
 
 FAILED, UNREACHABLE, NOT_FOUND, INTERRUPTED = 1, 3, 4, 130
 _START_LIMIT_S = 20.0
+_AWAIT_LIMIT_S = 30.0  # A head that cannot begin tries for 20 s, and then says why.
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
 _TAIL_BYTES = 1 << 20
@@ -295,7 +296,7 @@ def _free_name(host: str) -> str:
 
 
 def _await_node(address: str, key_file: str, node: Optional[str]) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
+    deadline = time.monotonic() + _AWAIT_LIMIT_S
     while True:
         try:
             state = ask(address, key_file)
