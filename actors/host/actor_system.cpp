@@ -386,7 +386,7 @@ void ActorSystem::Clean() {
       return true;
     });
   }
-  if (tasks != nullptr) tasks->Clean(transport_->loop().Now());
+  if (tasks != nullptr) tasks->Clean(SteadyClock().Now());  // The clock that it reads itself.
   for (const std::string& peer : unreached) transport_->Disconnect(peer);
   const Time now = transport_->loop().Now();
   for (const auto& cell : cells) cell->Forget(now);
