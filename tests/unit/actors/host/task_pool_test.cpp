@@ -249,6 +249,8 @@ TEST_F(TaskPoolTest, WhoCannotStartBesideOthersIsTriedAgainLater) {
   ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
   Dies(1, "no memory");
   Settle();
+  network_.RunFor(2 * kRunnerRetry);  // The time of the loop, not of the pool.
+  Settle();
   EXPECT_FALSE(waits->result) << "there is one that works";
   EXPECT_THAT(Created(), SizeIs(2));
   pool().Clean(SteadyClock().Now() + 2 * kRunnerRetry);
