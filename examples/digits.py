@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import troupe
-from troupe.display import EPOCH_COLUMNS, epoch_row, text_table
+from troupe.executor.display import EPOCH_COLUMNS, epoch_row, text_table
 
 from digits_training import FINISH_FILE, Books, balance, load_data, read_journals, train
 

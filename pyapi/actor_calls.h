@@ -127,7 +127,7 @@ class PyActorRef {
   const OwnedHere<actors::ActorSystem> system_;
 };
 
-// Where large buffers lie; empty: nowhere. See troupe/_objects.py.
+// Where large buffers lie; empty: nowhere. See troupe/actors/_objects.py.
 void SetObjectFolder(const std::string& folder);
 // The segments that a payload names are not for its receiver to unlink.
 void DisownSegments(std::string& payload);

@@ -17,21 +17,21 @@ numpy and starts nothing.
 
 from __future__ import annotations
 
-from troupe._context import current, exit_actor
-from troupe._context import current as get_runtime_context
-from troupe._groups import ActorGroup, GroupEvent, GroupMember, get_group
-from troupe._placement import (
+from troupe._runtime import report
+from troupe._version import __version__
+from troupe.actors._context import current, exit_actor
+from troupe.actors._context import current as get_runtime_context
+from troupe.actors._groups import ActorGroup, GroupEvent, GroupMember, get_group
+from troupe.actors._placement import (
     PlacementGroup,
     get_placement_group,
     placement_group,
     remove_placement_group,
 )
-from troupe._refs import ObjectRef, cancel, get, put, wait
-from troupe._remote import ActorHandle, cpp_actor, get_actor, kill, remote
-from troupe._runtime import report
-from troupe._session import init, is_initialized, shutdown
-from troupe._streams import RemoteGenerator
-from troupe._version import __version__
+from troupe.actors._refs import ObjectRef, cancel, get, put, wait
+from troupe.actors._remote import ActorHandle, cpp_actor, get_actor, kill, remote
+from troupe.actors._session import init, is_initialized, shutdown
+from troupe.actors._streams import RemoteGenerator
 from troupe.errors import (
     ActorDiedError,
     ActorError,
@@ -61,7 +61,7 @@ from troupe.errors import (
     WorkerError,
 )
 from troupe.executor import ElasticExecutor, Executor, attach
-from troupe.handle import RunHandle
+from troupe.executor.handle import RunHandle
 
 __all__ = [
     "ActorDiedError",

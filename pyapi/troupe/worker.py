@@ -41,9 +41,9 @@ def main() -> int:
     if assignment is None:
         return 0
     if assignment.get("kind") == "actor":
-        from troupe import _actor_host
+        from troupe.actors import _host
 
-        return _actor_host.serve(worker)
+        return _host.serve(worker)
     ok, payload = run_assignment(worker, assignment)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -76,7 +76,7 @@ def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
 def await_variables(modules: Sequence[str]) -> bool:
     """Prepares for an actor, and waits for the variables of its process; False if none comes."""
     _native.core()
-    for name in ("troupe._actor_host", *modules):
+    for name in ("troupe.actors._host", *modules):
         with contextlib.suppress(Exception):  # Whoever needs it is told then.
             importlib.import_module(name)
     given = sys.stdin.buffer.read()

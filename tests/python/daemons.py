@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from troupe import _session
+from troupe.actors import _session
 
 from processes import MARK, assert_nothing_left, free_port
 

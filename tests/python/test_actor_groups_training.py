@@ -13,7 +13,8 @@ import pytest
 from learner_cases import BATCH, SAMPLES, Learner, Served, train
 
 import troupe
-from troupe import _session, collective
+from troupe import collective
+from troupe.actors import _session
 
 from processes import until
 

@@ -84,7 +84,7 @@ def test_an_exception_keeps_its_type_its_fields_and_its_traceback(echo: Any) -> 
     assert isinstance(error, troupe.ActorTaskError) and isinstance(error, troupe.TroupeError)
     assert isinstance(error.__cause__, OddError) and error.__cause__.number == error.number == 5
     assert 'raise OddError("number", 5)' in str(error) and "Echo.odd" in str(error)
-    assert "_actor_host" not in error.remote_traceback
+    assert "_host" not in error.remote_traceback
     with pytest.raises(FileNotFoundError):
         soon(echo.os_error.remote("/nowhere/at/all"))
     with pytest.raises(troupe.ActorTaskError, match="LocalError: stays here") as bare:

@@ -16,7 +16,8 @@ import pytest
 from actor_group_cases import Member
 
 import troupe
-from troupe import _session, collective
+from troupe import collective
+from troupe.actors import _session
 from troupe.collective import ReduceOp
 
 from conftest import EXAMPLES

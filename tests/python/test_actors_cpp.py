@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import troupe
-from troupe import _session
+from troupe.actors import _session
 
 from conftest import PYAPI
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import troupe
-from troupe import _session
-from troupe._placement import _bundles
+from troupe.actors import _session
+from troupe.actors._placement import _bundles
 
 from actor_cases import Counter
 from processes import until

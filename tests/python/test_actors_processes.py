@@ -173,7 +173,7 @@ while True:  # A wait without end is not interrupted by a signal that comes just
 def test_a_detached_actor_outlives_its_driver(tmp_path: Path, mark: str) -> None:
     troupe.init(num_cpus=2)
     try:
-        session = troupe._session.current()
+        session = troupe.actors._session.current()
         assert session.cluster is not None
         code = HEAD + f"""
 from actor_cases import Counter

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import troupe
-from troupe import _codec, _held_streams, _objects, _options, _refs, errors
+from troupe import errors
+from troupe.actors import _codec, _held_streams, _objects, _options, _refs
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_what_is_about_to_be_discarded_makes_room(store: _objects.ObjectStore) -
 
 
 def test_what_a_process_that_has_ended_owned_is_swept(store: _objects.ObjectStore) -> None:
-    code = ("import sys\nfrom troupe._objects import ObjectStore\n"
+    code = ("import sys\nfrom troupe.actors._objects import ObjectStore\n"
             "store = ObjectStore(sys.argv[1], 1 << 20)\n"
             "print(store.write(memoryview(b'a')), store.write(memoryview(b'b'), sys.argv[2]))\n"
             "import os, signal; sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)")

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from troupe import _host_records, cluster_cli
+from troupe import _host_records
 from troupe._host_records import Record
+from troupe.cli import cluster_commands
 
 from processes import wait_gone
 
@@ -66,7 +67,7 @@ def supervisor(home: Path, run_dir: Path) -> Iterator[Supervisor]:
 
 
 def launch(code: str, run_dir: Path) -> tuple[subprocess.Popen[bytes], str]:
-    return cluster_cli._launch([sys.executable, "-c", code], str(run_dir), run_dir.parent)
+    return cluster_commands._launch([sys.executable, "-c", code], str(run_dir), run_dir.parent)
 
 
 @pytest.mark.parametrize("said", ["", "ready tcp://127"])
@@ -80,10 +81,10 @@ def test_a_start_that_hangs_is_ended_at_its_limit(
             super().__init__(*args, **options)
             started.append(self.pid)
 
-    monkeypatch.setattr(cluster_cli, "_START_LIMIT_S", 1.0)
+    monkeypatch.setattr(cluster_commands, "_START_LIMIT_S", 1.0)
     monkeypatch.setattr(subprocess, "Popen", Noted)
     begun = time.monotonic()
-    with pytest.raises(cluster_cli.CommandError, match=f"within 1 s.*{run_dir.parent}"):
+    with pytest.raises(cluster_commands.CommandError, match=f"within 1 s.*{run_dir.parent}"):
         launch(TALKS.format(said, 600), run_dir)
     assert time.monotonic() < begun + LIMIT_S
     assert len(started) == 1 and not wait_gone(started, 0)
@@ -91,10 +92,10 @@ def test_a_start_that_hangs_is_ended_at_its_limit(
 
 
 def test_a_start_that_fails_says_why(run_dir: Path) -> None:
-    with pytest.raises(cluster_cli.CommandError, match="^no redis$"):
+    with pytest.raises(cluster_commands.CommandError, match="^no redis$"):
         launch(TALKS.format("error no redis\n", 600), run_dir)
     assert not run_dir.exists()
-    with pytest.raises(cluster_cli.CommandError, match="did not start; see"):
+    with pytest.raises(cluster_commands.CommandError, match="did not start; see"):
         launch(TALKS.format("", 0), run_dir)
 
 
@@ -190,9 +191,9 @@ def test_the_dead_are_not_counted_as_working() -> None:
     def run(*states: str) -> dict[str, Any]:
         return {"workers": [{"state": state} for state in states]}
 
-    assert cluster_cli.working(run("active", "starting", "draining", "finished")) == 4
-    assert cluster_cli.working(run("active", "active", "active", "dead")) == 3
-    assert cluster_cli.working(run("active", "drained", "dead")) == 1
+    assert cluster_commands.working(run("active", "starting", "draining", "finished")) == 4
+    assert cluster_commands.working(run("active", "active", "active", "dead")) == 3
+    assert cluster_commands.working(run("active", "drained", "dead")) == 1
 
 
 def test_status_says_how_many_work_and_which_nodes_are_up(
@@ -204,9 +205,10 @@ def test_status_says_how_many_work_and_which_nodes_are_up(
            "workers": [{"state": state} for state in ("active", "active", "active", "dead")]}
     state = {"nodes": [{"id": "a", "state": "alive", **node}, {"id": "b", "state": "dead", **node}],
              "actors": [], "groups": [run], "waiting": []}
-    monkeypatch.setattr(cluster_cli, "ask", lambda address, key_file: state)
+    monkeypatch.setattr(cluster_commands, "ask", lambda address, key_file: state)
     monkeypatch.setattr(_host_records, "private_clusters", lambda: [])
-    cluster_cli._status(argparse.Namespace(address="127.0.0.1:1", key_file="k", output="table"))
+    cluster_commands._status(
+        argparse.Namespace(address="127.0.0.1:1", key_file="k", output="table"))
     out = capsys.readouterr().out
     assert "1 of 2 nodes up" in out and "run fit: running, 3 of 4 workers" in out
     assert "4 of 4" not in out

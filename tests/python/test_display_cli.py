@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import troupe
-from troupe import _cluster, cli, display, doctor
+from troupe import _cluster, cli
+from troupe.cli import doctor
+from troupe.executor import display
 
 from conftest import PYAPI
 

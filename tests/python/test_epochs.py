@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from troupe._epochs import Epochs
+from troupe.executor._epochs import Epochs
 
 SOON = "its process ended"
 

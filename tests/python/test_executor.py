@@ -434,7 +434,7 @@ def test_a_lost_cluster_ends_the_handle() -> None:
 
 
 def test_workers_lines_carry_rank_and_host(capsys: pytest.CaptureFixture) -> None:
-    from troupe.handle import RunHandle
+    from troupe.executor.handle import RunHandle
 
     events = [
         {"kind": "log", "worker": "w1", "rank": 1, "host": "h", "stream": "stdout", "line": "hi"},
@@ -463,7 +463,7 @@ def test_workers_lines_carry_rank_and_host(capsys: pytest.CaptureFixture) -> Non
     ("killed by signal 9", "w1", troupe.WorkerError),
 ])
 def test_final_errors_without_an_exception(reason: str, worker: str, error: type) -> None:
-    from troupe.handle import _final_error
+    from troupe.executor.handle import _final_error
 
     made = _final_error("n", {"state": "failed", "reason": reason, "worker": worker, "rank": 1,
                               "host": "h", "payload": b""})

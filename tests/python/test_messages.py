@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from troupe import _calls, _cluster, _payload, _sources
+from troupe import _cluster, _payload, _sources
+from troupe.actors import _calls
 from troupe.errors import SerializationError
 
 CELL = "/tmp/ipykernel_1/cell.py"

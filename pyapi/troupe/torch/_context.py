@@ -18,8 +18,9 @@ from typing import Any, Optional
 
 import torch
 
-from troupe import _native, _runtime, collective
+from troupe import _native, _runtime
 from troupe._runtime import usable_cores
+from troupe.collective import _training
 from troupe.errors import HorovodInternalError, TroupeError, code_of
 from troupe.torch._solo import SoloWorker
 from troupe.torch._tree import nbytes
@@ -444,7 +445,7 @@ def init(
                 f"init(group={group!r})")
         return
     runtime = _runtime.current() if group is None else None
-    training = None if runtime is not None else collective.train_in(group, elastic_timeout)
+    training = None if runtime is not None else _training.train_in(group, elastic_timeout)
     if training is not None:
         runtime = training
     if runtime is None:
@@ -474,7 +475,7 @@ def shutdown() -> None:
     else:
         _process_context = None
     if context.group_name is not None:
-        collective.end_training(context.group_name)
+        _training.end_training(context.group_name)
 
 
 def is_initialized() -> bool:

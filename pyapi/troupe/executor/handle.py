@@ -13,7 +13,6 @@ from typing import Any, Optional, Union
 
 from troupe import _cluster, _native, _payload
 from troupe._config import check_amount, check_count
-from troupe._epochs import Epochs
 from troupe.errors import (
     JobCancelled,
     PlacementError,
@@ -22,6 +21,7 @@ from troupe.errors import (
     WorkerError,
     code_of,
 )
+from troupe.executor._epochs import Epochs
 
 _log = logging.getLogger("troupe.run")
 _PUMP_SLICE_S = 0.5
@@ -204,7 +204,7 @@ class RunHandle:
         return f"<RunHandle {self.name!r} {self.job_id} {self._state}>"
 
     def _repr_html_(self) -> str:
-        from troupe.display import run_html
+        from troupe.executor.display import run_html
 
         return run_html(self)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future as ConcurrentFuture
 from typing import Any, Optional, Union
 
-from troupe import _codec, _native, _session
+from troupe import _native
+from troupe.actors import _codec, _session
 from troupe.errors import (
     ActorDiedError,
     ActorError,

@@ -22,7 +22,7 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _payload
-from troupe._objects import THRESHOLD_BYTES, ObjectStore
+from troupe.actors._objects import THRESHOLD_BYTES, ObjectStore
 from troupe.errors import ActorTaskError, SerializationError, task_error
 
 MAGIC = b"TPy1"
@@ -173,7 +173,7 @@ class Resolved:
 
 def load_resolved(payload: Any) -> Any:
     """What unpickling a :class:`Resolved` gives."""
-    from troupe import _session
+    from troupe.actors import _session
 
     return take_apart(payload).load(_session.current_store())
 

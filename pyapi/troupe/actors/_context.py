@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from troupe import _session
+from troupe.actors import _session
 from troupe.errors import NotInWorkerError
 
 

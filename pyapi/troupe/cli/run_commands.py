@@ -15,8 +15,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from troupe import _native, cluster_cli
-from troupe.cluster_cli import FAILED, NOT_FOUND, CommandError
+from troupe import _native
+from troupe.cli import cluster_commands
+from troupe.cli.cluster_commands import FAILED, NOT_FOUND, CommandError
 from troupe.errors import TroupeError, code_of
 
 if TYPE_CHECKING:
@@ -39,38 +40,38 @@ def add_commands(commands: Any) -> None:
     submit.add_argument("script", nargs="?", help="the script, optionally after the word python")
     submit.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
 
-    cluster_cli.asking(_command(
+    cluster_commands.asking(_command(
         commands, "runs", _runs, "all runs", """\
         Runs that have ended are kept for five minutes, detached ones for a day.""",
         "troupe runs"))
-    attach = cluster_cli.asking(_command(
+    attach = cluster_commands.asking(_command(
         commands, "attach", _attach, "show a run that goes on", """\
         Shows what its workers print, and how it goes, until it ends. Ctrl-C ends this command and
         not the run. In Python: troupe.attach(RUN).""", "troupe attach job-1f3a"))
     attach.add_argument("run", metavar="RUN", help="its id, or its name")
-    cancel = cluster_cli.asking(_command(
+    cancel = cluster_commands.asking(_command(
         commands, "cancel", _cancel, "end a run", "Its workers are ended.", "troupe cancel train"))
     cancel.add_argument("run", metavar="RUN", help="its id, or its name")
-    resize = cluster_cli.asking(_command(
+    resize = cluster_commands.asking(_command(
         commands, "resize", _resize, "give a run another number of workers", """\
         Within its min_workers and max_workers; it goes on with those it has meanwhile.""",
         "troupe resize train 8"))
     resize.add_argument("run", metavar="RUN", help="its id, or its name")
     resize.add_argument("workers", type=int, metavar="N")
-    drain = cluster_cli.asking(_command(
+    drain = cluster_commands.asking(_command(
         commands, "drain", _drain, "empty a node, as for maintenance", """\
         The node takes nothing new. Its workers leave at their next step and are replaced on other
         nodes if there is room; what is still there at the deadline is ended. The node takes work
         again when it is started anew.""", "troupe drain node7 --deadline 120"))
     drain.add_argument("node", metavar="NODE", help="as `troupe nodes` names it")
     drain.add_argument("--deadline", type=float, default=60.0, metavar="SECONDS", help="(60)")
-    logs = cluster_cli.asking(_command(
+    logs = cluster_commands.asking(_command(
         commands, "logs", _logs, "what a run, a worker, an actor or a daemon has printed", """\
         Of a run the last lines of each of its workers that is there.""",
         "troupe logs train\n  troupe logs -f train\n  troupe logs train/w0\n  troupe logs head"))
     logs.add_argument("what", metavar="RUN|WORKER|ACTOR|DAEMON",
                       help="a run's id or name; a worker as RUN/w0; an actor's id or name; or: "
-                           f"{', '.join(cluster_cli.DAEMONS)}")
+                           f"{', '.join(cluster_commands.DAEMONS)}")
     logs.add_argument("--node", metavar="NAME", help="a daemon's log on this node; default: here")
     logs.add_argument("-n", "--tail", type=int, default=100, metavar="LINES")
     logs.add_argument("-f", "--follow", action="store_true",
@@ -84,7 +85,7 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=textwrap.fill(description, 90),
         epilog=f"example:\n  {example}", formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.set_defaults(action=cluster_cli.guarded(action))
+    parser.set_defaults(action=cluster_commands.guarded(action))
     return parser
 
 
@@ -180,7 +181,7 @@ def _normal_exit(what: str) -> Iterator[None]:
 
 
 def _submit(arguments: argparse.Namespace) -> None:
-    address, key_file = cluster_cli.target(arguments)
+    address, key_file = cluster_commands.target(arguments)
     words = [word for word in (arguments.script, *arguments.args) if word is not None]
     if arguments.module:
         task: tuple[Any, tuple[str, list[str]]] = (run_module, (arguments.module, words))
@@ -203,22 +204,22 @@ def _submit(arguments: argparse.Namespace) -> None:
 
 
 def _runs(arguments: argparse.Namespace) -> None:
-    runs = cluster_cli.ask(*cluster_cli.target(arguments))["groups"]
+    runs = cluster_commands.ask(*cluster_commands.target(arguments))["groups"]
     runs.sort(key=lambda run: -run["age_s"])
     if arguments.output == "json":
         print(json.dumps(runs, indent=2, sort_keys=True))
         return
-    cluster_cli.table(
+    cluster_commands.table(
         ("RUN", "NAME", "STATE", "WORKERS", "EPOCH", "AGE", "DRIVER", "REASON"),
-        [(run["job"], run["name"], run["state"], f"{cluster_cli.working(run)}/{run['target']}",
-          run["epoch"], cluster_cli.duration(run["age_s"]), cluster_cli.driver_of(run),
+        [(run["job"], run["name"], run["state"], f"{cluster_commands.working(run)}/{run['target']}",
+          run["epoch"], cluster_commands.duration(run["age_s"]), cluster_commands.driver_of(run),
           run["reason"]) for run in runs])
 
 
 @contextlib.contextmanager
 def _at(arguments: argparse.Namespace) -> Iterator[tuple[Any, dict[str, Any]]]:
     """A driver, and the run that is meant."""
-    driver = cluster_cli.driver_at(*cluster_cli.target(arguments))
+    driver = cluster_commands.driver_at(*cluster_commands.target(arguments))
     try:
         yield driver, _find(driver.state()["groups"], arguments.run)
     except RuntimeError as error:
@@ -248,8 +249,8 @@ def _none(runs: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def _attach(arguments: argparse.Namespace) -> None:
-    from troupe import display
-    from troupe.handle import RunHandle
+    from troupe.executor import display
+    from troupe.executor.handle import RunHandle
 
     with _at(arguments) as (driver, run):
         driver.attach(run["job"], watch=True)
@@ -294,7 +295,7 @@ def _resize(arguments: argparse.Namespace) -> None:
 def _drain(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.deadline <= 1e6:
         raise CommandError(f"--deadline wants seconds above 0, got {arguments.deadline:g}", 2)
-    driver = cluster_cli.driver_at(*cluster_cli.target(arguments))
+    driver = cluster_commands.driver_at(*cluster_commands.target(arguments))
     try:
         driver.drain_node(arguments.node, arguments.deadline)
     except RuntimeError as error:
@@ -312,18 +313,18 @@ def _drain(arguments: argparse.Namespace) -> None:
 def _logs(arguments: argparse.Namespace) -> None:
     if arguments.tail < 0:
         raise CommandError(f"--tail wants a number of lines, got {arguments.tail}", 2)
-    if arguments.what in cluster_cli.DAEMONS or arguments.node:
+    if arguments.what in cluster_commands.DAEMONS or arguments.node:
         if arguments.follow:
             raise CommandError("-f follows runs only; a daemon's log is a file, whose name is "
                                "shown without -f")
-        return cluster_cli.show_logs(arguments)
-    driver = cluster_cli.driver_at(*cluster_cli.target(arguments))
+        return cluster_commands.show_logs(arguments)
+    driver = cluster_commands.driver_at(*cluster_commands.target(arguments))
     try:
         state = driver.state()
         run, _, member = arguments.what.partition("/")
         actors = {a[key] for a in state["actors"] for key in ("id", "name")}
         if arguments.what in actors and not arguments.follow:
-            return cluster_cli.show_logs(arguments)
+            return cluster_commands.show_logs(arguments)
         groups = state["groups"]
         if not any(run in (group["job"], group["name"]) for group in groups):
             raise CommandError(f"no actor {arguments.what}, {_none(groups, run)}", NOT_FOUND)
@@ -350,8 +351,10 @@ def _tail(driver: Any, run: dict[str, Any], member: str, arguments: argparse.Nam
             print(f"troupe: {worker['id']}: {getattr(error, 'message', None) or error}",
                   file=sys.stderr)
             continue
-        cluster_cli.print_log({"node": log["node"], "file": log["file"], "worker": worker["id"],
-                               "lines": log["text"].splitlines()}, arguments.output)
+        lines = log["text"].splitlines()
+        cluster_commands.print_log(
+            {"node": log["node"], "file": log["file"], "worker": worker["id"], "lines": lines},
+            arguments.output)
     if problems == len(workers):
         raise CommandError(f"no log of {run['job']} can be read", NOT_FOUND)
 

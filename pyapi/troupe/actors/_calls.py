@@ -11,8 +11,9 @@ from typing import Any, Optional
 
 import cloudpickle
 
-from troupe import _codec, _native, _refs, _session, _sources
-from troupe._refs import ObjectRef
+from troupe import _native, _sources
+from troupe.actors import _codec, _refs, _session
+from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 _SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
@@ -182,7 +183,7 @@ def _now_or_later(
 
 def pack_plain(values: list[Any], what: str) -> bytes:
     """Arguments of a C++ actor; handles of actors as their native refs."""
-    from troupe._remote import ActorHandle
+    from troupe.actors._remote import ActorHandle
 
     def plain(value: Any) -> Any:
         if isinstance(value, ActorHandle):

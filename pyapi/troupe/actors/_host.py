@@ -16,9 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from troupe import _calls, _codec, _context, _forks, _native, _session
-from troupe._held_streams import HeldStreams
-from troupe._remote import has_async, methods_of
+from troupe import _forks, _native
+from troupe.actors import _calls, _codec, _context, _session
+from troupe.actors._held_streams import HeldStreams
+from troupe.actors._remote import has_async, methods_of
 from troupe.errors import SerializationError
 
 _log = logging.getLogger("troupe.actors")

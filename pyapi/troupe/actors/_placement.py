@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-from troupe import _options, _refs, _session
+from troupe.actors import _options, _refs, _session
 from troupe.errors import ActorNameTakenError, ActorNotFoundError
 
 _ASK_S = 30.0

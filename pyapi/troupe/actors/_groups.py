@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from troupe import _calls, _codec, _native, _options, _refs, _session
+from troupe import _native
 from troupe._config import check_amount, check_count
-from troupe._refs import ObjectRef
-from troupe._remote import ActorClass, ActorHandle
+from troupe.actors import _calls, _codec, _options, _refs, _session
+from troupe.actors._refs import ObjectRef
+from troupe.actors._remote import ActorClass, ActorHandle
 from troupe.errors import (
     ActorDiedError,
     ActorNameTakenError,

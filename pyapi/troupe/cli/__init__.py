@@ -1,4 +1,4 @@
-"""The command line: ``troupe run | doctor | trace | up``, and what cluster_cli and run_cli add."""
+"""The command ``troupe``: its entry point, and the subcommands that need no cluster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from troupe import cluster_cli, groups_cli, run_cli, top_cli
 from troupe._version import __version__
+from troupe.cli import cluster_commands, group_commands, run_commands, top_command
 from troupe.errors import TroupeError
 
 
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.set_defaults(action=_doctor)
 
     run = commands.add_parser("run", help="run a training script on an elastic group of workers")
-    run_cli.add_run_options(run)
+    run_commands.add_run_options(run)
     run.add_argument("script", help="the script, optionally after the word python")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(action=_run)
@@ -51,10 +51,10 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")
     up.set_defaults(action=_up)
 
-    cluster_cli.add_commands(commands)
-    groups_cli.add_command(commands)
-    run_cli.add_commands(commands)
-    top_cli.add_command(commands)
+    cluster_commands.add_commands(commands)
+    group_commands.add_command(commands)
+    run_commands.add_commands(commands)
+    top_command.add_command(commands)
     return parser
 
 
@@ -64,7 +64,7 @@ def _version(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from troupe.doctor import run_checks
+    from troupe.cli.doctor import run_checks
 
     findings = run_checks()
     for finding in findings:
@@ -74,13 +74,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        script, args = run_cli.script_words([arguments.script, *arguments.args])
-        with run_cli.make_executor(arguments) as executor:
+        script, args = run_commands.script_words([arguments.script, *arguments.args])
+        with run_commands.make_executor(arguments) as executor:
             executor.settings.name = executor.settings.name or os.path.basename(script)
-            executor.run(run_cli.run_script, (script, args))
+            executor.run(run_commands.run_script, (script, args))
     except KeyboardInterrupt:
         return 130
-    except (TroupeError, cluster_cli.CommandError, ValueError, TypeError, OSError) as error:
+    except (TroupeError, cluster_commands.CommandError, ValueError, TypeError, OSError) as error:
         return _fail(str(error))
     return 0
 
@@ -113,6 +113,3 @@ def _fail(message: str) -> int:
     print(f"troupe: {message}", file=sys.stderr)
     return 1
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from troupe import _cluster, _native, _payload
 from troupe._config import ConfigSource, Settings, build_settings
 from troupe.errors import PlacementError, TroupeError
-from troupe.handle import Callback, EventListener, RunHandle
+from troupe.executor.handle import Callback, EventListener, RunHandle
 
 _log = logging.getLogger("troupe.executor")
 _CANCEL_GRACE_S = 15.0
@@ -261,7 +261,7 @@ class Executor:
         return f"<Executor {start} workers ({least}..{most}) {self._state()}>"
 
     def _repr_html_(self) -> str:
-        from troupe.display import executor_html
+        from troupe.executor.display import executor_html
 
         return executor_html(self)
 
@@ -325,7 +325,7 @@ class Executor:
         with self._lock:
             self._handles = [h for h in self._handles if not h.done()] + [handle]
         if self._settings.progress != "off":
-            from troupe import display
+            from troupe.executor import display
 
             display.attach(handle, self._settings.progress)
         return handle

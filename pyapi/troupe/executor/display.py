@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from troupe._epochs import Epochs
 from troupe._payload import show_amount
+from troupe.executor._epochs import Epochs
 
 if TYPE_CHECKING:
     from troupe.executor import Executor
-    from troupe.handle import RunHandle
+    from troupe.executor.handle import RunHandle
 
 _NOTEBOOK_PERIOD_S = 0.25
 _SHOWN_EPOCHS = 12

@@ -9,13 +9,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from troupe import _calls, _native, _options, _refs, _session
-from troupe._refs import ObjectRef
-from troupe._streams import RemoteGenerator
+from troupe import _native
+from troupe.actors import _calls, _options, _refs, _session
+from troupe.actors._refs import ObjectRef
+from troupe.actors._streams import RemoteGenerator
 from troupe.errors import ActorNotFoundError, PlacementError, TroupeError
 
 if TYPE_CHECKING:
-    from troupe import _groups
+    from troupe.actors import _groups
 
 _ASK_S = 30.0
 _DESCRIBE_S = 90.0
@@ -134,7 +135,7 @@ class ActorClass:
         Raises:
             TypeError, ValueError: the sizes contradict, or an option is not for groups.
         """
-        from troupe import _groups
+        from troupe.actors import _groups
 
         return _groups.maker(self, self._options, size, min_size, max_size, name, lifetime,
                              below_min_timeout)

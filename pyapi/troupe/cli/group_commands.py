@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from troupe import cluster_cli
-from troupe.cluster_cli import amounts, table
+from troupe.cli import cluster_commands
+from troupe.cli.cluster_commands import amounts, table
 
 _KINDS = ("groups", "actor_groups", "collective_groups", "placement_groups")
 
@@ -15,11 +15,11 @@ def add_command(commands: Any) -> None:
     """Adds the subcommand to the parser of ``troupe``."""
     parser = commands.add_parser("groups", help="runs, groups of actors, collective groups, "
                                  "placement groups")
-    cluster_cli.asking(parser).set_defaults(action=cluster_cli.guarded(_groups))
+    cluster_commands.asking(parser).set_defaults(action=cluster_commands.guarded(_groups))
 
 
 def _groups(arguments: argparse.Namespace) -> None:
-    cluster_cli.show(arguments, lambda state: {kind: state[kind] for kind in _KINDS}, _draw)
+    cluster_commands.show(arguments, lambda state: {kind: state[kind] for kind in _KINDS}, _draw)
 
 
 def _draw(state: dict[str, Any]) -> None:

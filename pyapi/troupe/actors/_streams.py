@@ -6,9 +6,9 @@ import collections
 from collections.abc import Callable
 from typing import Any, Optional
 
-from troupe import _calls, _codec, _refs, _session
 from troupe._config import check_count
-from troupe._refs import ObjectRef
+from troupe.actors import _calls, _codec, _refs, _session
+from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 LOOK_AHEAD = 4

@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from troupe import _cluster, _native
 from troupe._config import build_settings
-from troupe._objects import ObjectStore
+from troupe.actors._objects import ObjectStore
 from troupe.errors import TroupeError
 
 _log = logging.getLogger("troupe.actors")
