@@ -130,6 +130,8 @@ def test_a_job_resumes_by_itself_when_all_its_workers_are_killed(
     handle = executor.submit(
         train, (str(tmp_path / "commits"), 2, 2 * STEPS, str(killed)), on_event=on_event)
     assert reached.wait(60)
+    # Training does not wait for the disk: what is on none yet when all die is lost.
+    until(lambda: any((tmp_path / "commits").glob("*/commit-*")), True)
     kill_all(handle)
     killed.touch()
     results = handle.result(120)
