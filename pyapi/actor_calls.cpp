@@ -26,8 +26,8 @@ ObjectFolder& TheObjectFolder() {
   return *folder;
 }
 
-// The layout is that of troupe/actors/_codec.py: magic, kind, flags, u16 segments, u32 buffers, then of
-// each segment u64 bytes, u16 length of its name, its name.
+// The layout is that of troupe/actors/_codec.py: magic, kind, flags, u16 segments, u32 buffers,
+// then of each segment u64 bytes, u16 length of its name, its name.
 void UnlinkSegments(const std::string& payload) {
   constexpr size_t kHeader = 12;
   if (payload.size() < kHeader || !payload.starts_with(kPayloadMagic)) return;
