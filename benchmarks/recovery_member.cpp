@@ -32,10 +32,9 @@ int RunMember() {
   daemons::WorkerClient& worker = **client;
   Page* page = MapPage();
   std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {
+  while (!assignment) {
     if (worker.released()) return 0;
     assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
   }
   const size_t floats = std::strtoull(std::getenv("TROUPE_BENCH_FLOATS"), nullptr, 10);
   const size_t heap_bytes = std::strtoull(std::getenv("TROUPE_BENCH_HEAP"), nullptr, 10);

@@ -123,7 +123,9 @@ class PyDriver {
       std::string& path = s.env["PYTHONPATH"];
       path = path.empty() ? python_path_ : python_path_ + ":" + path;
     }
-    s.worker_argv = worker_argv_;
+    s.worker_argv = s.spare_argv = worker_argv_;
+    s.spare_argv.emplace_back("--spare");
+    s.spare_argv.insert(s.spare_argv.end(), s.preload.begin(), s.preload.end());
     s.elastic_timeout_s = Get<double>(spec, "elastic_timeout_s", 600);
     s.start_timeout_s = Get<double>(spec, "start_timeout_s", 60);
     s.stall_report_s = Get<double>(spec, "stall_report_s", 30);
@@ -245,15 +247,10 @@ class PyWorker {
   bool ShouldExit() const { return client().released(); }
 
   py::object WaitAssignment(double timeout_s) {
-    if (preloading_) {
-      preloading_ = false;
-      client().Preloaded();
-    }
     const auto assignment = WaitInSlices(
         timeout_s, [&](Duration slice) { return client().WaitAssignment(slice); },
         [&](const auto& a) { return a.has_value() || client().released(); });
     if (!assignment) return py::none();
-    preloading_ = assignment->job.empty();
     py::dict dict;
     dict["job"] = assignment->job;
     dict["name"] = assignment->name;
@@ -296,7 +293,6 @@ class PyWorker {
 
   MadeHere made_;
   std::unique_ptr<WorkerClient> client_;
-  bool preloading_ = false;
 };
 
 int FreePort() {

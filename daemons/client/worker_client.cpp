@@ -103,7 +103,6 @@ void WorkerClient::Hello(bool again) {
   hello.node = node_;
   hello.pid = ::getpid();
   hello.host = host_;
-  hello.preloaded = preloaded_.load();
   const auto count = [](metrics::Id id) { return static_cast<uint64_t>(metrics::Value(id)); };
   hello.counts = {count(metrics::Id::kActorCalls), count(metrics::Id::kMailboxRejects),
                   count(metrics::Id::kMailboxDepth), count(metrics::Id::kStateTransfers),
@@ -192,14 +191,8 @@ void WorkerClient::SeeDevices(Assignment& assignment) {
 
 void WorkerClient::OnAssignment(Assignment assignment) {
   std::lock_guard lock(mu_);
-  if (assignment.job.empty()) {
-    if (!preload_seen_ && assignment_.job.empty()) waiting_.push_back(assignment);
-    preload_seen_ = true;
-    changed_.notify_all();
-    return;
-  }
-  if (!assignment_.job.empty()) return;  // A repeat.
-  if (assignment.kind == "actor") {      // No group to belong to.
+  if (assignment.job.empty() || !assignment_.job.empty()) return;  // A repeat.
+  if (assignment.kind == "actor") {                                // No group to belong to.
     assignment_ = assignment;
     const bool large = assignment.payload.size() > actors::kDirectStateBytesMax;
     waiting_.push_back(std::move(assignment));
@@ -242,8 +235,6 @@ std::optional<Assignment> WorkerClient::WaitAssignment(Duration limit) {
   waiting_.pop_front();
   return next;
 }
-
-void WorkerClient::Preloaded() { preloaded_.store(true); }
 
 bool WorkerClient::Upload(uint64_t number, const std::string& payload, Time deadline) {
   std::unique_lock lock(mu_);

@@ -34,11 +34,8 @@ class WorkerClient {
   [[nodiscard]] const std::string& process() const { return process_; }
   [[nodiscard]] const std::string& host() const { return host_; }
   [[nodiscard]] std::string member() const;
-  // The next assignment not yet taken: first perhaps one with only modules to import. nullopt on
-  // time-out.
+  // The assignment, once. nullopt on time-out, or if there will be none.
   std::optional<Assignment> WaitAssignment(Duration limit);
-  // Tells the head that the imports of a spare are done.
-  void Preloaded();
   // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
   void Finish(bool ok, std::string payload, Duration limit);
   // A large payload blocks, up to `limit`, until the head has it.
@@ -83,7 +80,6 @@ class WorkerClient {
   Time started_{};
   bool hello_dropped_ = false;  // On the loop.
   std::atomic<bool> released_{false};
-  std::atomic<bool> preloaded_{false};
 
   std::mutex upload_mu_;  // Held while there is an upload: one after the other.
   uint64_t last_upload_ = 0;
@@ -94,7 +90,6 @@ class WorkerClient {
   uint64_t have_ = 0;    // and what the head has of it.
   std::condition_variable changed_;
   std::deque<Assignment> waiting_;
-  bool preload_seen_ = false;
   std::function<void(const std::string& frame)> other_;
   std::function<void(const GroupFrame& frame)> groups_;
   PeerAddress announced_;

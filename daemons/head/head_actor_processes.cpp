@@ -6,6 +6,7 @@
 #include "daemons/head/head_actors.h"
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -22,13 +23,29 @@ constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
 
 // ---- processes ----
 
-HeadProcess* HeadActors::ProcessOf(const std::string& name) {
-  HeadProcess* process = processes_.Find(name);
-  return process == nullptr || process->actor() == nullptr ? nullptr : process;
+bool HeadActors::Lives(const std::string& name, const HeadProcess& process) const {
+  const actors::PlacedActor* actor = ActorOf(process);
+  return actor != nullptr && !actor->dead() &&
+         actor->life.incarnation == process.owner.incarnation && actor->life.process == name;
+}
+
+// Adds what a process has counted since its last word: calls and collectives do not pass the head.
+void HeadActors::TakeCounts(HeadProcess& process, const WorkerCounts& counts) {
+  const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
+    const uint64_t before = process.counts.*count;
+    metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
+  };
+  add(metrics::Id::kActorCalls, &WorkerCounts::calls);
+  add(metrics::Id::kMailboxRejects, &WorkerCounts::rejects);
+  add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
+  add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
+  metrics::Add(metrics::Id::kMailboxDepth,
+               static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting));
+  process.counts = counts;
 }
 
 void HeadActors::End(const std::string& name, const std::string& reason) {
-  const HeadProcess* process = ProcessOf(name);
+  const HeadProcess* process = processes_.Find(name);
   if (process == nullptr || process->gone_by != Time::Never()) return;
   processes_.EndBy(name, Now() + kEndGrace);
   if (process->hello)
@@ -37,36 +54,34 @@ void HeadActors::End(const std::string& name, const std::string& reason) {
   callbacks_.kill(process->node, name, process->hello ? SIGTERM : SIGKILL, reason);
 }
 
-bool HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
-  HeadProcess* process = ProcessOf(hello.process);
+void HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
+  HeadProcess* process = processes_.Find(hello.process);
   // Else it is of a life that is over, or its node has not told of it yet: that decides.
-  if (process == nullptr) return hello.job.starts_with(kActorLease);
+  if (process == nullptr || process->ended) return;
   process->hello = true;
   process->pid = hello.pid;
-  if (process->gone_by != Time::Never()) {
+  process->host = hello.host;
+  TakeCounts(*process, hello.counts);
+  if (process->gone_by != Time::Never() && !Lives(hello.process, *process)) {
     (void)callbacks_.transport->Send(
         from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its actor has ended"}));
-    return true;
+    return;
   }
-  if (hello.job.empty()) {
-    Assign(hello.process);
-    return true;
-  }
+  if (hello.job.empty()) return Assign(hello.process);
   loads_.Done(hello.process);
-  if (hello.address.endpoint.empty()) return true;
+  const ProcessOwner owner = process->owner;
+  // Nobody calls a worker of a run.
+  if (hello.address.endpoint.empty() && !IsRunActor(owner.actor)) return;
   actors::DirectoryActions actions;
-  const ActorRole role = *process->actor();
-  if (role.booked)
-    callbacks_.schedule(sched::Confirm{MakeLeaseId(role.actor, role.incarnation), process->node});
-  directory_.Ready(Now(), role.actor, role.incarnation, hello.address, actions);
+  callbacks_.schedule(sched::Confirm{MakeLeaseId(owner.actor, owner.incarnation), process->node});
+  directory_.Ready(Now(), owner.actor, owner.incarnation, hello.address, actions);
   Do(actions);
-  return true;
 }
 
 // A process gives a result only if its actor could not be made.
-bool HeadActors::OnWorkerResult(const WorkerResult& result) {
-  const HeadProcess* process = ProcessOf(result.process);
-  if (process == nullptr) return result.job.starts_with(kActorLease);
+void HeadActors::OnWorkerResult(const WorkerResult& result) {
+  const HeadProcess* process = processes_.Find(result.process);
+  if (process == nullptr) return;
   Result<actors::ActorSaved> failure =
       wire::Decode<actors::ActorSaved>(actors::kFrameActorSaved, result.payload);
   const Error why = failure.ok() && !failure->error.empty()
@@ -76,76 +91,78 @@ bool HeadActors::OnWorkerResult(const WorkerResult& result) {
                                    wire::Encode(kFrameReleaseWorker, ReleaseWorker{"understood"}));
   processes_.EndBy(result.process, Now() + kEndGrace);
   actors::DirectoryActions actions;
-  directory_.Died(Now(), process->actor()->actor, process->actor()->incarnation, why, true,
-                  actions);
+  directory_.Died(Now(), process->owner.actor, process->owner.incarnation, why, true, actions);
   Do(actions);
-  return true;
 }
 
-bool HeadActors::OnWorkerExited(const WorkerExited& exited) {
-  HeadProcess* process = ProcessOf(exited.process);
-  if (process == nullptr) return false;
-  if (!exited.reaped && AwaitsCause(*process->actor())) return true;
+void HeadActors::OnWorkerExited(const WorkerExited& exited, bool lost) {
+  HeadProcess* process = processes_.Find(exited.process);
+  if (process == nullptr) return;
+  if (!std::exchange(process->ended, true)) {
+    WorkerCounts last = process->counts;
+    last.waiting = 0;
+    TakeCounts(*process, last);
+  }
+  if (!exited.reaped && AwaitsCause(*process)) return;
   WorkerExited told = exited;
-  if (told.reaped) told.how = "ended: " + told.how;
+  if (told.reaped) told.how = (lost ? "is lost: " : "ended: ") + told.how;
   TellEnded(told);
-  return true;
 }
 
 // A node knows that a process has ended before it knows how. Where nothing comes after this death
 // but the word to its callers, that word is to say how.
-bool HeadActors::AwaitsCause(ActorRole& role) {
-  const actors::PlacedActor* actor = directory_.Find(role.actor);
+bool HeadActors::AwaitsCause(HeadProcess& process) {
+  const auto& [id, incarnation, room] = process.owner;
+  const actors::PlacedActor* actor = directory_.Find(id);
   const bool last =
-      actor != nullptr && actor->life.incarnation == role.incarnation && actor->in_last_life();
+      actor != nullptr && actor->life.incarnation == incarnation && actor->in_last_life();
   if (!last) return false;
-  if (callbacks_.grouped(role.actor)) return false;
-  if (role.cause_by == Time::Never()) role.cause_by = Now() + kCauseGrace;
-  return Now() < role.cause_by;
+  if (callbacks_.grouped(id)) return false;
+  if (process.cause_by == Time::Never()) process.cause_by = Now() + kCauseGrace;
+  return Now() < process.cause_by;
 }
 
 void HeadActors::TellUnexplained() {
   std::vector<std::string> late;
   for (const auto& [name, process] : processes_.all()) {
-    if (process.actor() != nullptr && Now() >= process.actor()->cause_by) late.push_back(name);
+    if (Now() >= process.cause_by) late.push_back(name);
   }
   for (const std::string& name : late) TellEnded({name, false, "ended", 0, {}});
 }
 
 void HeadActors::TellEnded(const WorkerExited& exited) {
-  HeadProcess* process = ProcessOf(exited.process);
+  HeadProcess* process = processes_.Find(exited.process);
   if (process == nullptr) return;
-  process->actor()->cause_by = Time::Never();
+  process->cause_by = Time::Never();
   const std::string its = "its process ";
   std::string how = exited.how.starts_with(its) ? exited.how : its + exited.how;
   const std::string tail =
-      exited.last_lines.empty() ? process->actor()->last_error : exited.last_lines.back();
+      exited.last_lines.empty() ? process->last_error : exited.last_lines.back();
   if (exited.reaped && exited.code != 0 && !tail.empty()) how += "; it printed last: " + tail;
-  const ActorRole role = *process->actor();
+  const ProcessOwner owner = process->owner;
   const std::string node = process->node;
   if (exited.reaped) {
     loads_.Done(exited.process);
     processes_.Remove(exited.process);
     TellProcess(exited.process);
     // First its room, so that its next life may have it.
-    callbacks_.schedule(sched::Release{MakeLeaseId(role.actor, role.incarnation)});
+    callbacks_.schedule(sched::Release{MakeLeaseId(owner.actor, owner.incarnation)});
   }
   actors::DirectoryActions actions;
-  directory_.Died(Now(), role.actor, role.incarnation,
-                  Error{ErrorCode::kPeerGone, Named(role.actor, node) + ": " + how}, false,
+  directory_.Died(Now(), owner.actor, owner.incarnation,
+                  Error{ErrorCode::kPeerGone, Named(owner.actor, node) + ": " + how}, false,
                   actions);
   Do(actions);
 }
 
-bool HeadActors::OnWorkerOutput(const WorkerOutput& output) {
-  HeadProcess* process = ProcessOf(output.process);
-  if (process == nullptr) return false;
-  if (output.is_stderr && !output.lines.empty()) process->actor()->last_error = output.lines.back();
+void HeadActors::OnWorkerOutput(const WorkerOutput& output) {
+  HeadProcess* process = processes_.Find(output.process);
+  if (process == nullptr) return;
+  if (output.is_stderr && !output.lines.empty()) process->last_error = output.lines.back();
   const actors::PlacedActor* actor = ActorOf(*process);
-  if (actor == nullptr || actor->spec.detached) return true;  // Its node keeps the file.
+  if (actor == nullptr || actor->spec.detached) return;  // Its node keeps the file.
   TellOutput(actor->spec.owner, {actor->spec.actor, actor->spec.type, process->node, process->pid,
                                  output.is_stderr, output.lines, output.dropped});
-  return true;
 }
 
 // An owner that does not take what comes to it, falls silent; it is sent no more then.
@@ -174,14 +191,14 @@ void HeadActors::Gone(const std::string& process, const std::string& how) {
 }
 
 // The order to start it never arrived: that is nobody's death.
-void HeadActors::OrderLost(const std::string& name) {
-  const HeadProcess process = *ProcessOf(name);
-  const ActorRole& role = *process.actor();
+void HeadActors::OnOrderLost(const std::string& name) {
+  const HeadProcess process = *processes_.Find(name);
+  const ProcessOwner& owner = process.owner;
   processes_.Remove(name);
-  LogWarning("the order to start ", Named(role.actor, process.node), " was lost");
-  callbacks_.schedule(sched::Release{MakeLeaseId(role.actor, role.incarnation)});
+  LogWarning("the order to start ", Named(owner.actor, process.node), " was lost");
+  callbacks_.schedule(sched::Release{MakeLeaseId(owner.actor, owner.incarnation)});
   actors::DirectoryActions actions;
-  directory_.Lost(Now(), role.actor, role.incarnation,
+  directory_.Lost(Now(), owner.actor, owner.incarnation,
                   Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
   Do(actions);
 }
@@ -202,30 +219,27 @@ void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
     waiting_.erase(listed.job);
     Do(actions);
   }
-  const bool current = actor != nullptr && !actor->dead() &&
-                       actor->life.incarnation == incarnation &&
-                       actor->life.process == listed.process;
-  const HeadProcess& process = processes_.Adopt(
-      Now(), listed.process, hello.node,
-      ActorRole{.actor = id, .incarnation = incarnation, .booked = true, .room = listed.room});
-  if (current) {
+  const HeadProcess& process =
+      processes_.Adopt(Now(), listed.process, hello.node, {id, incarnation, listed.room});
+  if (Lives(listed.process, process)) {
     Claim(*actor, process);
-  } else {
+  } else if (!IsRunActor(id)) {  // Of a run's workers it is known better how long they may stay.
     processes_.EndBy(listed.process, Now());
   }
 }
 
-void HeadActors::OnMissing(const std::string& name) {
-  const HeadProcess* process = ProcessOf(name);
-  if (process == nullptr) return;
-  process->began() ? Gone(name, "is not on its node any more") : OrderLost(name);
+void HeadActors::Claim(const actors::PlacedActor& actor, const HeadProcess& process) {
+  const auto& [id, incarnation, room] = process.owner;
+  Result<LeaseRequest> request = LeaseFor(actor.spec, incarnation);
+  if (!request.ok()) return;
+  callbacks_.schedule(sched::Claim{*request, process.node, room.bundle, room.devices});
 }
 
-void HeadActors::Claim(const actors::PlacedActor& actor, const HeadProcess& process) {
-  const ActorRole& role = *process.actor();
-  Result<LeaseRequest> request = LeaseFor(actor.spec, role.incarnation);
-  if (!request.ok()) return;
-  callbacks_.schedule(sched::Claim{*request, process.node, role.room.bundle, role.room.devices});
+void HeadActors::OnNode(const NodeHello& hello, uint64_t heard) {
+  // If it was the head that had been cut off, the others come back now, too.
+  if (!std::exchange(node_heard_, true) && confirm_by_ != Time::Never())
+    confirm_by_ = std::max(confirm_by_, Now() + kNextHello);
+  Confirm(&hello, heard);
 }
 
 // After a restart: who is said to live on a node that does not list it is gone; so is, when the
@@ -234,7 +248,8 @@ void HeadActors::Claim(const actors::PlacedActor& actor, const HeadProcess& proc
 // that head sent, or never will, when it has an answer of ours.
 void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
   if (confirm_by_ == Time::Never()) return;
-  const bool over = Now() >= confirm_by_;
+  // While nobody at all is heard it may be the head that is cut off.
+  const bool over = Now() >= confirm_by_ + (node_heard_ ? Duration::zero() : options_.spared);
   if (hello != nullptr && heard == 0 && !hello->heard.head.empty()) survivors_.insert(hello->node);
   const bool survivor = hello != nullptr && survivors_.contains(hello->node);
   struct Missing {
@@ -285,17 +300,11 @@ void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
 }
 
 bool HeadActors::Unconfirmed() {
-  if (confirm_by_ == Time::Never() || Now() >= confirm_by_) return false;
-  return std::ranges::any_of(directory_.actors(), [&](const auto& entry) {
-    const actors::PlacedActor& actor = entry.second;
-    return !actor.dead() && !actor.life.process.empty() &&
-           processes_.Find(actor.life.process) == nullptr;
-  });
-}
-
-void HeadActors::OnNodeLost(const std::string& process, const std::string& how) {
-  const HeadProcess* known = ProcessOf(process);
-  if (known != nullptr) Gone(process, "is lost: node " + known->node + " is " + how);
+  return confirm_by_ != Time::Never() &&
+         std::ranges::any_of(directory_.actors(), [&](const auto& entry) {
+           const actors::PlacedActor& actor = entry.second;
+           return !actor.dead() && Unconfirmed(actor.life.process);
+         });
 }
 
 void HeadActors::OnNodeDrain(const std::string& node, const std::string& reason,

@@ -76,7 +76,7 @@ void HeadActors::Restore(const std::map<std::string, std::string>& records) {
     if (!spec || life == records.end()) continue;
     auto record = ReadRecord<actors::ActorLife>(actors::kActorRecord, life->first, life->second);
     if (!record) continue;
-    if (!spec->detached) owners_[spec->owner] = Now();
+    if (!spec->detached && !IsRunActor(spec->actor)) owners_[spec->owner] = Now();
     if (record->state == ActorState::kPending)
       actions.emplace_back(actors::WantPlace{spec->actor, record->incarnation});
     directory_.Restore(Now(), std::move(*spec), std::move(*record));
@@ -152,18 +152,21 @@ void HeadActors::OnSave(const std::string& from, actors::SaveActor save) {
 }
 
 void HeadActors::Assign(const std::string& name) {
-  const ActorRole& role = *ProcessOf(name)->actor();
-  if (role.incarnation == 1) return Give(name, "");
-  loads_.Ask(name, kStates + role.actor);
+  const ProcessOwner& owner = processes_.Find(name)->owner;
+  if (IsRunActor(owner.actor)) {
+    if (const auto work = callbacks_.assignment_of_run(name))
+      (void)callbacks_.transport->Send(name, wire::Encode(kFrameAssignment, *work));
+    return;
+  }
+  if (owner.incarnation == 1) return Give(name, "");
+  loads_.Ask(name, kStates + owner.actor);
 }
 
 void HeadActors::Give(const std::string& name, std::string saved) {
-  const HeadProcess* process = ProcessOf(name);
-  if (process == nullptr) return;
-  const std::string& id = process->actor()->actor;
-  const uint64_t incarnation = process->actor()->incarnation;
+  const HeadProcess* process = processes_.Find(name);
+  if (process == nullptr || !Lives(name, *process)) return;
+  const auto& [id, incarnation, room] = process->owner;
   const actors::PlacedActor* actor = directory_.Find(id);
-  if (actor == nullptr || actor->dead() || actor->life.incarnation != incarnation) return;
   Assignment assignment;
   assignment.job = MakeLeaseId(id, incarnation);
   assignment.name = actor->spec.type;
@@ -234,10 +237,14 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
     return callbacks_.schedule(sched::Release{granted.lease});
   const std::string name = "a" + options_.new_id();
   const WorkerRoom room{granted.bundle, IndicesOf(granted.devices)};
-  processes_.Add(Now(), name, granted.node,
-                 ActorRole{.actor = id, .incarnation = incarnation, .booked = true, .room = room});
+  processes_.Add(Now(), name, granted.node, {id, incarnation, room});
   const actors::Program& program = *actor->program;
   StartWorker start{name, granted.lease, program.argv, program.env, room, true, program.spare_argv};
+  if (IsRunActor(id)) {
+    start.hide_devices =
+        false;                 // Its assignment names its GPUs; without any it sees all there are.
+    start.more_ahead = false;  // Its run says when there are to be spares.
+  }
   actors::DirectoryActions actions;
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
   Do(actions);
@@ -246,9 +253,17 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
 }
 
 void HeadActors::Launch(const std::string& name, const StartWorker& start) {
-  const HeadProcess* process = ProcessOf(name);
+  const HeadProcess* process = processes_.Find(name);
   if (process == nullptr) return;
   if (process->gone_by != Time::Never()) return Gone(name, "was not started any more");
+  const actors::PlacedActor* actor = ActorOf(*process);
+  const Time from = actor == nullptr ? Time{} : callbacks_.hold(actor->spec);
+  if (Now() < from) {
+    callbacks_.transport->loop().CallAt(from, [this, name, start, alive = alive_] {
+      if (*alive) Launch(name, start);
+    });
+    return;
+  }
   processes_.Ordered(name);
   callbacks_.launch(process->node, start);
 }
@@ -257,9 +272,7 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   const auto [id, incarnation] = ParseLeaseId(revoked.lease);
   std::string process;
   for (const auto& [name, p] : processes_.all()) {
-    if (const ActorRole* role = p.actor();
-        role != nullptr && role->actor == id && role->incarnation == incarnation)
-      process = name;
+    if (p.owner.actor == id && p.owner.incarnation == incarnation) process = name;
   }
   const Error why{ErrorCode::kPeerGone, revoked.reason};
   actors::DirectoryActions actions;
@@ -407,7 +420,8 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
   AnswerWhenKept(from, std::move(answer));
 }
 
-Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least) {
+Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least,
+                                const std::string& strategy) {
   actors::DirectoryActions actions;
   for (const actors::ActorSpec& spec : members) {
     const Result<actors::ActorAddress> made = directory_.Create(Now(), spec, actions);
@@ -429,8 +443,9 @@ Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, s
   Do(actions);
   if (gang.empty()) return Status::Ok();
   for (const LeaseRequest& lease : gang) waiting_.insert(lease.id);
-  const PlacementStrategy strategy = gang[0].strategy;
-  callbacks_.schedule(sched::RequestGang{std::move(gang), strategy, at_least});
+  const Result<PlacementStrategy> together = ParsePlacementStrategy(strategy);
+  const PlacementStrategy how = together.ok() ? *together : gang[0].strategy;
+  callbacks_.schedule(sched::RequestGang{std::move(gang), how, at_least});
   return Status::Ok();
 }
 

@@ -1,5 +1,6 @@
 // HeadActors: the placed actors of the cluster, around the directory: where they get processes,
-// who is told of them, what is kept in the store.
+// who is told of them, what is kept in the store. A worker of a run is one of them; what it is to
+// do and what it returns is the business of its run.
 //
 // Thread: the head's loop, but for the constructor.
 // Owns: nothing that a call needs: while there is no head, actors go on and their callers reach
@@ -9,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,7 +32,8 @@ namespace troupe::daemons {
 
 struct HeadActorsOptions {
   Duration owner_lease = seconds(15);   // An actor that nobody knows is gone when silent so long.
-  Duration confirm_grace = seconds(5);  // After a restart, for processes to be heard.
+  Duration confirm_grace = seconds(5);  // After a restart, for processes to be heard,
+  Duration spared = seconds(30);        // and longer while no node at all is heard.
   Duration key_ttl = seconds(24 * 3600);
   std::function<std::string()> new_id;  // For processes.
 };
@@ -61,6 +64,10 @@ class HeadActors {
     std::function<std::optional<std::string>(const std::string& owner, Time heard)> owner_lost;
     // Whether somebody acts on its death at once, so that its cause must not be waited for.
     std::function<bool(const std::string& actor)> grouped;
+    // What a worker of a run is to do; nothing: it is not to do anything yet.
+    std::function<std::optional<Assignment>(const std::string& process)> assignment_of_run;
+    // No process is started for this actor before.
+    std::function<Time(const actors::ActorSpec& actor)> hold;
   };
 
   HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log);
@@ -70,18 +77,18 @@ class HeadActors {
 
   // True if the frame is of actors.
   bool OnFrame(const std::string& from, const std::string& frame);
-  // Of processes: true if it is one of an actor's.
-  bool OnWorkerHello(const std::string& from, const WorkerHello& hello);
-  bool OnWorkerResult(const WorkerResult& result);
-  bool OnWorkerExited(const WorkerExited& exited);
-  bool OnWorkerOutput(const WorkerOutput& output);
-  // A node lists a process of an actor that the table lacks.
+  // Of processes.
+  void OnWorkerHello(const std::string& from, const WorkerHello& hello);
+  void OnWorkerResult(const WorkerResult& result);  // Not that of a run's worker.
+  // `lost`: nothing is known of its end but that it is gone.
+  void OnWorkerExited(const WorkerExited& exited, bool lost = false);
+  void OnWorkerOutput(const WorkerOutput& output);  // Likewise.
+  // A node lists a process that the table lacks.
   void Adopt(const NodeHello& hello, const RunningWorker& listed);
-  // It is not on its node any more, or never was.
-  void OnMissing(const std::string& process);
-  void OnNodeLost(const std::string& process, const std::string& how);
+  // The order to start it never arrived.
+  void OnOrderLost(const std::string& process);
   // All that a node runs is in the table. `heard`: the last answer of ours it had got.
-  void OnNode(const NodeHello& hello, uint64_t heard) { Confirm(&hello, heard); }
+  void OnNode(const NodeHello& hello, uint64_t heard);
   // `elsewhere` says which actors somebody else takes care of.
   void OnNodeDrain(const std::string& node, const std::string& reason,
                    const std::function<bool(const std::string& actor)>& elsewhere);
@@ -92,8 +99,12 @@ class HeadActors {
   // Some of those that wait for a place, in turn; and why they do. `never`: it will not change.
   [[nodiscard]] std::vector<std::string> TakeWaiting(size_t limit);
   void SetReason(const std::string& lease, const std::string& reason, bool never);
-  // After a restart: whether it is not known yet of all that had a place whether they live.
+  // After a restart: whether it is not known yet of all that had a place whether they live; and of
+  // the one that is to be in this process.
   [[nodiscard]] bool Unconfirmed();
+  [[nodiscard]] bool Unconfirmed(const std::string& process) const {
+    return confirm_by_ != Time::Never() && !process.empty() && processes_.Find(process) == nullptr;
+  }
   void OnTick();
   void OnStopped(Duration stopped);  // The head was stopped for so long.
   // It has something that goes with it; from now on its silence matters.
@@ -103,16 +114,18 @@ class HeadActors {
     Own(owner);
     owner_peers_[owner] = peer;
   }
-  // Members of a group, with room for `at_least` of them at once if that is not 0. Again is no
-  // error.
-  [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least);
+  // Members of a group, or workers of a run, with room for `at_least` of them at once if that is
+  // not 0. Again is no error.
+  // `strategy`: of them all as a gang; empty: that of each.
+  [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least,
+                                    const std::string& strategy = "");
   void EndActor(const std::string& actor, const std::string& reason);
   // Its process lets it finish what it does, and ends then.
   void TellToLeave(const std::string& actor, const std::string& reason);
   void OwnerGone(const std::string& owner, const std::string& reason);
   void RefreshKeys();
   [[nodiscard]] const actors::PlacedActor* ActorOf(const HeadProcess& process) const {
-    return process.actor() == nullptr ? nullptr : directory_.Find(process.actor()->actor);
+    return directory_.Find(process.owner.actor);
   }
   [[nodiscard]] const actors::Directory& directory() const { return directory_; }
 
@@ -125,11 +138,12 @@ class HeadActors {
   void Keep(const std::string& actor, bool spec);
   void End(const std::string& process, const std::string& reason);
   void Gone(const std::string& process, const std::string& how);
-  [[nodiscard]] HeadProcess* ProcessOf(const std::string& name);  // Of an actor, or nothing.
+  // Whether the process hosts the life that its actor has now.
+  [[nodiscard]] bool Lives(const std::string& name, const HeadProcess& process) const;
+  static void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
   void TellEnded(const WorkerExited& exited);
-  [[nodiscard]] bool AwaitsCause(ActorRole& role);
+  [[nodiscard]] bool AwaitsCause(HeadProcess& process);
   void TellUnexplained();
-  void OrderLost(const std::string& process);
   [[nodiscard]] std::string Named(const std::string& id, const std::string& node) const;
   [[nodiscard]] actors::ActorLocation Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
@@ -168,6 +182,7 @@ class HeadActors {
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
   Time confirm_by_ = Time::Never();
   bool asked_longer_ = false;  // One more hello than there was time for.
+  bool node_heard_ = false;    // One at least.
 };
 
 }  // namespace troupe::daemons

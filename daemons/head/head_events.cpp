@@ -17,7 +17,7 @@ void HeadService::EmitEpoch(Job& job, Duration pause) {
 // A restarted head may hear members before it hears their nodes. An epoch is told only when it is
 // known where its members run.
 void HeadService::EmitEpochs(Job& job) {
-  if (job.confirm_by != Time::Never() && !job.done()) return;
+  if (job.confirming && !job.done()) return;
   for (const Job::Told& told : std::exchange(job.epochs, {})) {
     Emit(job, EpochEvent(job.spec.job, Now(), told.view, told.old_size, told.pause, told.planned,
                          StatusMap(job)));
@@ -127,27 +127,6 @@ void HeadService::Measure() const {
     metrics::Set(metrics::Id::kResourceCapacity, amount, name);
     metrics::Set(metrics::Id::kResourceUsed, used[name], name);
   }
-  const auto spares = std::ranges::count_if(processes_.all(), [](const auto& entry) {
-    const HeadProcess& process = entry.second;
-    return process.run() != nullptr && process.hello && !process.ended &&
-           process.run()->member.empty();
-  });
-  metrics::Set(metrics::Id::kSpares, static_cast<double>(spares));
-}
-
-// Counts what a worker has counted since its last word: calls and collectives do not pass the head.
-void HeadService::TakeCounts(RunRole& role, const WorkerCounts& counts) {
-  const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
-    const uint64_t before = role.counts.*count;
-    metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
-  };
-  add(metrics::Id::kActorCalls, &WorkerCounts::calls);
-  add(metrics::Id::kMailboxRejects, &WorkerCounts::rejects);
-  add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
-  add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
-  metrics::Add(metrics::Id::kMailboxDepth,
-               static_cast<double>(counts.waiting) - static_cast<double>(role.counts.waiting));
-  role.counts = counts;
 }
 
 // Four times in the lifetime of a key.
@@ -182,11 +161,9 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   status.state = WorkerStateName(worker.status());
   status.pid = worker.pid;
   status.host = worker.host;
-  const HeadProcess* process = processes_.Find(worker.process);
-  if (process != nullptr && process->run() != nullptr) {
+  if (const HeadProcess* process = processes_.Find(worker.process); process != nullptr) {
     status.pid = process->pid;
     status.host = process->host;
-    status.address = process->run()->address;
   }
   if (const groups::Coordinator* group = groups_.Find(job.spec.job); group != nullptr) {
     for (const groups::Report& r : group->members()) {

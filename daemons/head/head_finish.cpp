@@ -67,9 +67,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   EmitEpochs(job);
   EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
   LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
-  GiveUpRoom(job, job.pending.size());
-  for (const sched::Granted& granted : std::exchange(job.granted, {}))
-    Schedule(sched::Release{granted.lease});
+  GiveUpRoom(job, job.record.waiting.size());
+  if (!job.spares_on.empty()) AskForSpares(job, 0);
   groups_.Close(job.spec.job);
   // What a worker printed comes through its node and may be behind its result: the job's last event
   // waits until the node has seen the processes end.
@@ -93,8 +92,7 @@ void HeadService::EndProcesses(const std::string& run) {
   if (job == jobs_.end()) return;
   job->second.released = true;
   for (const auto& [name, process] : processes_.all()) {
-    const RunRole* role = process.run();
-    if (role == nullptr || role->job != run || process.ended) continue;
+    if (process.ended || JobOf(process.owner.actor) != &job->second) continue;
     processes_.EndBy(name, Now() + kLeaveTime);
     const auto& workers = job->second.record.workers;
     const auto owner = std::ranges::find(workers, name, &JobWorker::process);
@@ -102,19 +100,18 @@ void HeadService::EndProcesses(const std::string& run) {
       (void)transport_->Send(name,
                              wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
-      // A spare has nothing to bring to an end, and may not hear of it for all its imports.
-      Kill(name, role->member.empty() ? SIGKILL : SIGTERM, "the job is over");
+      Kill(name, SIGTERM, "the job is over");
     }
   }
+  // Those that are about to be started once more.
+  for (const JobWorker& worker : std::vector(job->second.record.workers))
+    if (worker.process.empty()) actors_.EndActor(worker.actor, "the job is over");
 }
 
 void HeadService::EmitLast(Job& job) {
   if (!job.last_event) return;
-  for (const auto& [name, process] : processes_.all()) {
-    const RunRole* role = process.run();
-    const bool speaks = role != nullptr && role->job == job.spec.job && !role->member.empty();
-    if (speaks && Now() < job.last_event_by) return;
-  }
+  for (const auto& [name, process] : processes_.all())
+    if (Now() < job.last_event_by && JobOf(process.owner.actor) == &job) return;
   JobEvent event = std::move(*job.last_event);
   job.last_event.reset();
   Emit(job, std::move(event));

@@ -147,116 +147,49 @@ void HeadService::TellLost(const std::string& from, const Subscribe& subscribe) 
 // ---- workers of a job ----
 
 void HeadService::Fill(Job& job) {
-  if (job.done() || job.confirm_by != Time::Never() || Now() < job.quiet_until) return;
+  if (job.done() || job.confirming || Now() < job.quiet_until) return;
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
     if (worker.status() == WorkerState::kFinished && !MayJoin(job))
-      return GiveUpRoom(job, job.pending.size());
+      return GiveUpRoom(job, job.record.waiting.size());
     if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
   }
   const auto held = static_cast<uint32_t>(std::ranges::count_if(
       job.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
   alive += held;
-  uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
-  // The run may have become smaller since these were granted.
-  for (const sched::Granted& granted : std::exchange(job.granted, {})) {
-    if (wanted > 0) {
-      StartWorkerOn(job, granted);
-      --wanted;
-    } else {
-      Schedule(sched::Release{granted.lease});
-    }
-  }
-  const auto asked = static_cast<uint32_t>(job.pending.size());
+  const uint32_t wanted = job.record.target > alive ? job.record.target - alive : 0;
+  const auto asked = static_cast<uint32_t>(job.record.waiting.size());
   if (asked > wanted) GiveUpRoom(job, asked - wanted);
   if (asked < wanted) AskForRoom(job, wanted - asked, job.record.workers.empty() && asked == 0);
 }
 
-void HeadService::StartWorkerOn(Job& job, const sched::Granted& granted) {
-  const std::string& node = granted.node;
-  std::set<uint32_t> used;
-  for (const JobWorker& worker : job.record.workers) {
-    if (worker.alive()) used.insert(worker.index);
-  }
-  JobWorker worker;
-  while (used.contains(worker.index)) ++worker.index;
-  worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
-  worker.node = node;
-  worker.lease = granted.lease;
-  worker.devices = IndicesOf(granted.devices);
-  for (const auto& [name, process] : processes_.all()) {
-    const bool spare = IsSpareOf(process, job) && process.node == node;
-    if (spare && (worker.process.empty() || process.run()->preloaded)) worker.process = name;
-  }
-  if (worker.process.empty()) worker.process = AddProcess(job, node);
-  RunRole& role = *ProcessOf(worker.process)->run();
-  role.member = worker.member().ToString();
-  role.ours = true;
-  role.lease = granted.lease;
-  std::erase_if(job.record.workers,
-                [&](const JobWorker& old) { return old.index == worker.index && !old.alive(); });
-  job.record.workers.push_back(worker);
-  job.joined_by = Now() + kJoinTime;
-  // Of the first ones all that come at once are founders.
-  if (!job.opened) {
-    transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
-      if (!*alive || !jobs_.contains(name) || jobs_.at(name).done()) return;
-      OpenGroup(jobs_.at(name));
-    });
-  }
-  Save(job);
-  // The next head must not give the same incarnation to another process.
-  BeginWhenKept(worker.process);
-}
-
-void HeadService::BeginWhenKept(const std::string& process) {
-  records_.WhenKept("start/" + process, [this, process] { Begin(process); });
-}
-
-void HeadService::Begin(const std::string& name) {
-  HeadProcess* process = ProcessOf(name);
-  if (process == nullptr || process->run()->kept) return;
-  process->run()->kept = true;
-  if (process->ordered()) return Assign(name);  // A spare.
-  const auto job = jobs_.find(process->run()->job);
-  const bool wanted = job != jobs_.end() && !job->second.done();
-  if (!wanted || process->gone_by != Time::Never())
-    return EndMissing(name, "it was not started any more");
-  Launch(job->second, name);
-}
-
-std::string HeadService::AddProcess(const Job& job, const std::string& node) {
-  std::string name = "p" + options_.new_id();
-  processes_.Add(Now(), name, node, RunRole{.job = job.spec.job});
-  return name;
-}
-
-void HeadService::Launch(const Job& job, const std::string& name) {
-  StartWorker start{name, job.spec.job, job.spec.worker_argv, job.spec.env, {}, false};
-  if (metrics::On()) start.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
-  processes_.Ordered(name);
-  (void)transport_->Send(node_links_[processes_.Find(name)->node].peer,
-                         wire::Encode(kFrameStartWorker, start));
-}
-
-// A warm process per job, so that a replacement starts with its imports done.
+// A warm process, so that a replacement starts with its imports done. Its node keeps it.
 void HeadService::EnsureSpare(Job& job) {
-  if (job.done() || job.spec.spares == 0 || job.view.epoch == 0 || !job.results.empty()) return;
-  if (Now() < job.quiet_until) return;
+  const bool wanted = !job.done() && job.spec.spares > 0 && !job.spec.spare_argv.empty() &&
+                      job.view.epoch > 0 && job.results.empty();
+  if (!wanted || Now() < job.ask_spares_at || Now() < job.quiet_until) return;
   // Not beside a joiner that still prepares: the two would share the CPU that it needs.
   const auto joining = [&](const JobWorker& worker) {
     return worker.alive() && RankOf(job.view, worker.member()) < 0;
   };
   if (Now() < job.joined_by && std::ranges::any_of(job.record.workers, joining)) return;
-  for (const auto& [name, process] : processes_.all()) {
-    if (IsSpareOf(process, job)) return;
-  }
   for (const sched::NodeStatus& node : scheduler_.Nodes()) {
     const bool usable = node.alive && !node.draining && node.total.Covers(job.need);
-    if (usable && node_links_.contains(node.id)) {
-      return Launch(job, AddProcess(job, node.id));
-    }
+    if (!usable || !node_links_.contains(node.id)) continue;
+    if (!job.spares_on.empty() && job.spares_on != node.id) AskForSpares(job, 0);
+    job.spares_on = node.id;
+    job.ask_spares_at = Now() + kAskSparesAgain;
+    return AskForSpares(job, 1);
   }
+}
+
+void HeadService::AskForSpares(const Job& job, uint32_t count) {
+  const auto node = node_links_.find(job.spares_on);
+  if (node == node_links_.end()) return;
+  const actors::Program program = SpecOf(job, {}).program;
+  (void)transport_->Send(
+      node->second.peer,
+      wire::Encode(kFrameKeepSpares, KeepSpares{program.spare_argv, program.env, count}));
 }
 
 // Long because it is a list: one short callback per thing a group can tell.
@@ -384,8 +317,8 @@ void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& re
   if (worker.status() == WorkerState::kDraining) return;
   // A report may overtake the hello: who is known to the group is a member and leaves like one. So
   // may be who was started before this head, heard or not.
-  const HeadProcess* process = ProcessOf(worker.process);
-  const bool ours = process != nullptr && process->run()->ours;
+  const HeadProcess* process = processes_.Find(worker.process);
+  const bool ours = process != nullptr && !process->found;
   const groups::Coordinator* group = groups_.Find(job.spec.job);
   const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
   const bool started = worker.status() == WorkerState::kRunning || !ours ||

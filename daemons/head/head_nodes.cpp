@@ -80,106 +80,75 @@ void HeadService::Recover(Time until) {
 
 void HeadService::EndRecovery() {
   if (recover_until_ <= Now() || actors_.Unconfirmed() || placement_groups_.Unconfirmed()) return;
-  const bool jobs = std::ranges::any_of(jobs_, [](const auto& entry) {
-    return !entry.second.done() && entry.second.confirm_by != Time::Never();
-  });
+  const bool jobs = std::ranges::any_of(
+      jobs_, [](const auto& entry) { return !entry.second.done() && entry.second.confirming; });
   if (!jobs) Recover(Now());
 }
 
 // Makes what we know of the node's processes what the node says of them.
 void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
   for (const RunningWorker& listed : hello.workers) {
-    Adopt(hello, listed);
-    HeadProcess* process = ProcessOf(listed.process);
-    if (process == nullptr || listed.ended) continue;
-    RunRole& role = *process->run();
-    if (role.job.empty()) role.job = listed.job;  // A spare from before a restart of ours, too.
-    ClaimRoom(listed.process);
-    EndIfOver(listed.process);
+    if (processes_.Find(listed.process) == nullptr) actors_.Adopt(hello, listed);
+    if (!listed.ended) EndIfOver(listed.process);
   }
   const ProcessTable::Heard now_is = processes_.OnHello(Now(), hello, heard);
   for (const std::string& name : now_is.ended)
     OnWorkerExited(WorkerExited{name, false, "its process ended", 0, {}});
   for (const std::string& name : now_is.overdue) Kill(name, SIGKILL, "it should have ended");
   for (const std::string& name : now_is.missing) {
-    actors_.OnMissing(name);
-    EndMissing(name, "its node does not have it (any more)");
+    const HeadProcess* process = processes_.Find(name);
+    if (process == nullptr) continue;
+    process->began() ? EndMissing(name, "its node does not have it (any more)")
+                     : actors_.OnOrderLost(name);
   }
 }
 
-// Nothing to do unless it is from before a restart of ours.
-void HeadService::Adopt(const NodeHello& hello, const RunningWorker& listed) {
-  const bool actors = listed.job.starts_with(kActorLease);
-  // It spoke before its node did, and could not say whose it is.
-  if (actors && ProcessOf(listed.process) != nullptr) processes_.Remove(listed.process);
-  if (processes_.Find(listed.process) != nullptr) return;
-  if (actors) return actors_.Adopt(hello, listed);
-  if (!listed.ended)
-    processes_.Adopt(Now(), listed.process, hello.node, RunRole{.job = listed.job});
-}
-
-// Whom nobody has a use for is given some time to leave by itself, unless it was taken for dead: a
-// host that was cut off may come back with it.
+// A worker of a run whom nobody has a use for is given some time to leave by itself, unless it was
+// taken for dead: a host that was cut off may come back with it.
 void HeadService::EndIfOver(const std::string& name) {
-  const HeadProcess& process = *processes_.Find(name);
-  const auto job = jobs_.find(process.run()->job);
-  if (job == jobs_.end()) {
-    if (Now() > process.since + kLeaveTime) processes_.EndBy(name, Now());
+  const HeadProcess* process = processes_.Find(name);
+  if (process == nullptr || !IsRunActor(process->owner.actor)) return;
+  const Job* job = JobOf(process->owner.actor);
+  if (job == nullptr) {
+    if (Now() > process->since + kLeaveTime) processes_.EndBy(name, Now());
     return;
   }
-  if (job->second.released) processes_.EndBy(name, Now() + kLeaveTime);
-  if (process.run()->member.empty()) return;
-  const JobWorker* worker = Owner(name).second;
-  if (worker != nullptr && (worker->fenced || worker->status() == WorkerState::kDead)) {
+  if (job->released) return processes_.EndBy(name, Now() + kLeaveTime);
+  const auto& workers = job->record.workers;
+  const auto worker = std::ranges::find(workers, name, &JobWorker::process);
+  if (worker == workers.end() || worker->status() == WorkerState::kDrained) {
+    processes_.EndBy(name, Now() + (process->found ? Duration::zero() : kSettleTime));
+  } else if (worker->fenced || worker->status() == WorkerState::kDead) {
     processes_.EndBy(name, Now());
-  } else if (worker == nullptr || !worker->alive()) {
-    processes_.EndBy(name, Now() + kSettleTime);
   }
-}
-
-// A member that is known from the store holds the room that it had.
-void HeadService::ClaimRoom(const std::string& name) {
-  const auto [job, worker] = Owner(name);
-  RunRole& role = *ProcessOf(name)->run();
-  if (worker == nullptr || !role.lease.empty()) return;
-  role.lease = worker->lease;
-  role.job = job->spec.job;
-  role.member = worker->member().ToString();
-  role.kept = true;
-  sched::LeaseRequest lease;
-  lease.id = worker->lease;
-  lease.resources = job->need;
-  Schedule(sched::Claim{lease, processes_.Find(name)->node, sched::kAnyBundle, worker->devices});
 }
 
 void HeadService::EndMissing(const std::string& name, const std::string& how) {
-  if (ProcessOf(name) != nullptr) OnWorkerExited(WorkerExited{name, true, how, -1, {}}, true);
+  OnWorkerExited(WorkerExited{name, true, how, -1, {}}, true);
 }
 
-// After a restart the nodes tell which workers still run; whom nobody has told of when the time is
-// up is dead. Returns whether it is known of all for the first time.
+// After a restart the nodes tell which workers still run. Returns whether it is known of all of the
+// job's for the first time.
 bool HeadService::Confirm(Job& job) {
-  if (job.done() || job.confirm_by == Time::Never()) return false;
-  const Duration spared = node_links_.empty() ? options_.spared() : Duration::zero();
-  const bool over = Now() >= job.confirm_by + spared;
+  if (job.done() || !job.confirming) return false;
+  const actors::Directory& directory = actors_.directory();
+  // The head before may have known of an end, and had no time to note what it means here.
+  const auto over = [&](const JobWorker& worker) {
+    const actors::PlacedActor* actor = directory.Find(worker.actor);
+    return actor == nullptr || actor->dead();
+  };
   bool all = true;
   for (JobWorker& worker : job.record.workers) {
     if (!worker.alive()) continue;
-    const HeadProcess* process = ProcessOf(worker.process);
-    const bool heard = process != nullptr;
-    // What was to be started just before the restart may not be in a hello from before our answer.
-    const auto node = node_links_.find(worker.node);
-    const bool missed = !heard && node != node_links_.end() && node->second.heard > 0;
-    if (missed || (over && !heard)) {
-      const WorkerExited gone{worker.process, true, "gone when the head restarted", -1, {}};
-      WorkerDied(job, worker, gone.how);
-      TellDeath(job, gone, true);
-    } else if (!heard || process->run()->lease.empty()) {
-      all = false;
+    if (over(worker)) {
+      OnWorkerGone(job, worker, "gone when the head restarted");
+      if (job.done()) return false;
     }
+    all = all && !(worker.alive() && actors_.Unconfirmed(worker.process));
   }
-  if (!all && !over) return false;
-  job.confirm_by = Time::Never();
+  std::erase_if(job.record.waiting, over);
+  if (!all) return false;
+  job.confirming = false;
   EmitEpochs(job);
   return true;
 }
@@ -220,8 +189,9 @@ void HeadService::OnNodeEnded(const NodeChange& change) {
   offered_.erase(change.id);
   Schedule(sched::NodeGone{change.id, "node " + change.id + " is " + state});
   const std::vector<std::string> lost = processes_.On(change.id);
-  for (const std::string& name : lost) EndMissing(name, "its node is " + state);
-  for (const std::string& name : lost) actors_.OnNodeLost(name, state);
+  for (const std::string& name : lost) {
+    EndMissing(name, "its node is " + state);
+  }
   usage_.OnNodeGone(change.id);
 }
 

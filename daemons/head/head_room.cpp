@@ -1,113 +1,166 @@
-// How HeadService asks the scheduler for room for its jobs, and passes on what that decides.
+// How the runs of HeadService get their workers: each is one life of an actor of the directory, and
+// what the directory says of it is what the run hears of its place.
 #include <algorithm>
 #include <csignal>
 
 #include "daemons/head/head_service.h"
 #include "runtime/log.h"
+#include "runtime/metrics.h"
 
 namespace troupe::daemons {
+
 namespace {
 
-constexpr const char* kJobLease = "job/";  // "job/ID/HEAD.NUMBER".
+std::string RunActorOf(const Job& job, const JobWorker& worker) {
+  return RunOwner(job.spec.job) + "/" + worker.member().ToString();
+}
 
 }  // namespace
 
+actors::ActorSpec HeadService::SpecOf(const Job& job, const JobWorker& worker) {
+  actors::ActorSpec spec;
+  spec.actor = worker.actor;
+  spec.type = job.spec.name;
+  spec.owner = RunOwner(job.spec.job);
+  spec.wish.resources = job.spec.resources;
+  // Of each worker for itself; that all go to one node or to different ones holds for a gang.
+  const PlacementStrategy strategy = *ParsePlacementStrategy(job.spec.strategy);
+  spec.wish.strategy = strategy == PlacementStrategy::kStrictPack     ? "pack"
+                       : strategy == PlacementStrategy::kStrictSpread ? "spread"
+                                                                      : job.spec.strategy;
+  spec.program = {job.spec.worker_argv, job.spec.env,
+                  job.spec.spares > 0 ? job.spec.spare_argv : std::vector<std::string>{}};
+  if (metrics::On()) spec.program.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
+  spec.start_timeout_s = ToSeconds(kWorkerStartLimit);
+  return spec;
+}
+
 // `gang`: the first workers, of which there must be enough at once.
 void HeadService::AskForRoom(Job& job, uint32_t count, bool gang) {
-  const PlacementStrategy strategy = *ParsePlacementStrategy(job.spec.strategy);
-  std::vector<sched::LeaseRequest> leases;
+  std::set<uint32_t> used;
+  for (const JobWorker& worker : job.record.workers) {
+    if (worker.alive()) used.insert(worker.index);
+  }
+  for (const JobWorker& worker : job.record.waiting) used.insert(worker.index);
+  std::vector<actors::ActorSpec> specs;
   for (uint32_t i = 0; i < count; ++i) {
-    sched::LeaseRequest lease;
-    lease.id = kJobLease + job.spec.job + "/" + log_id_ + "." + std::to_string(job.next_lease++);
-    lease.resources = job.need;
-    lease.strategy = strategy == PlacementStrategy::kStrictPack     ? PlacementStrategy::kPack
-                     : strategy == PlacementStrategy::kStrictSpread ? PlacementStrategy::kSpread
-                                                                    : strategy;
-    job.pending.insert(lease.id);
-    leases.push_back(std::move(lease));
+    JobWorker worker;
+    while (used.contains(worker.index)) ++worker.index;
+    used.insert(worker.index);
+    worker.incarnation = ++job.record.incarnations[std::to_string(worker.index)];
+    worker.actor = RunActorOf(job, worker);
+    specs.push_back(SpecOf(job, worker));
+    job.record.waiting.push_back(std::move(worker));
   }
+  // The next head must not give the same incarnation to another process.
+  Save(job);
   const std::string name = job.spec.job;
-  if (gang && count > 1) {
-    Schedule(sched::RequestGang{std::move(leases), strategy,
-                                std::min<size_t>(count, job.spec.min_workers)});
-  } else {
-    for (sched::LeaseRequest& lease : leases) Schedule(sched::Request{std::move(lease)});
-  }
-  if (const auto it = jobs_.find(name); it != jobs_.end()) CheckRoom(it->second);
+  const size_t at_least = gang && count > 1 ? std::min<size_t>(count, job.spec.min_workers) : 0;
+  const Status started = actors_.StartMembers(specs, at_least, job.spec.strategy);
+  const auto it = jobs_.find(name);
+  if (it == jobs_.end() || it->second.done()) return;
+  if (!started.ok())
+    return End(it->second, "failed",
+               "cannot start " + job.spec.name + ": " + started.error().message);
+  CheckRoom(it->second);
 }
 
 void HeadService::GiveUpRoom(Job& job, size_t count) {
-  for (; count > 0 && !job.pending.empty(); --count) {
-    const std::string lease = *job.pending.rbegin();
-    job.pending.erase(lease);
-    Schedule(sched::Cancel{lease});
+  for (; count > 0 && !job.record.waiting.empty(); --count) {
+    const std::string actor = job.record.waiting.back().actor;
+    job.record.waiting.pop_back();
+    Save(job);
+    actors_.EndActor(actor, "not needed any more");
   }
 }
 
 // Why it waits; and whether that makes sense.
 void HeadService::CheckRoom(Job& job) {
-  if (job.done() || job.pending.empty()) return;
-  const std::optional<sched::LeaseStatus> lease = scheduler_.FindLease(*job.pending.begin());
+  if (job.done() || job.record.waiting.empty()) return;
+  const std::optional<sched::LeaseStatus> lease =
+      scheduler_.FindLease(MakeLeaseId(job.record.waiting.front().actor, 1));
   if (!lease) return;
   job.reason = lease->reason;
   if (!job.record.workers.empty()) return;
-  const bool all_alive = std::ranges::all_of(
-      nodes_.nodes(), [](const auto& node) { return node.second.state == NodeState::kAlive; });
-  const bool patient = offered_.empty() || !all_alive || !lease->impossible || !options_.embedded;
+  const bool never = lease->impossible && CannotGrow();
   const bool late =
       Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
-  if (!patient || late) End(job, "failed", "cannot place " + job.spec.name + ": " + lease->reason);
+  if (never || late) End(job, "failed", "cannot place " + job.spec.name + ": " + lease->reason);
 }
 
-Job* HeadService::JobOfLease(const std::string& lease) {
-  if (!lease.starts_with(kJobLease)) return nullptr;
-  const size_t begin = std::string_view(kJobLease).size();
-  const auto it = jobs_.find(lease.substr(begin, lease.find('/', begin) - begin));
+// What has no room here now will never have any.
+bool HeadService::CannotGrow() const {
+  return options_.embedded && !offered_.empty() &&
+         std::ranges::all_of(nodes_.nodes(), [](const auto& node) {
+           return node.second.state == NodeState::kAlive;
+         });
+}
+
+Job* HeadService::JobOf(const std::string& actor) {
+  if (!IsRunActor(actor)) return nullptr;
+  const size_t begin = std::string_view(kRunActor).size();
+  const auto it = jobs_.find(actor.substr(begin, actor.rfind('/') - begin));
   return it == jobs_.end() ? nullptr : &it->second;
 }
 
-void HeadService::OnGranted(const sched::Granted& granted) {
-  Job* job = JobOfLease(granted.lease);
-  if (job == nullptr || job->pending.erase(granted.lease) == 0) {
-    // One that was claimed has its worker.
-    const bool used =
-        job != nullptr && std::ranges::any_of(job->record.workers, [&](const JobWorker& worker) {
-          return worker.lease == granted.lease;
-        });
-    if (!used) Schedule(sched::Release{granted.lease});
-    return;
+// The directory has something to say of a run's worker.
+void HeadService::OnRunActor(const std::string& id) {
+  const actors::PlacedActor* actor = actors_.directory().Find(id);
+  Job* job = JobOf(id);
+  if (actor == nullptr || job == nullptr) return;
+  auto& waiting = job->record.waiting;
+  const auto waits = std::ranges::find(waiting, id, &JobWorker::actor);
+  const auto worker = std::ranges::find(job->record.workers, id, &JobWorker::actor);
+  const actors::ActorLife& life = actor->life;
+  if (life.state == actors::ActorState::kStarting) {
+    if (worker == job->record.workers.end() && waits == waiting.end())
+      return actors_.EndActor(id, "its run does not know it");
+    const JobWorker placed = waits != waiting.end() ? *waits : *worker;
+    if (waits != waiting.end()) waiting.erase(waits);
+    OnPlaced(*job, placed, life);
+  } else if (life.state == actors::ActorState::kDead && waits != waiting.end()) {
+    waiting.erase(waits);
+    const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
+    if (!job->done() && job->record.workers.empty())
+      End(*job, "failed", "cannot place " + job->spec.name + ": " + why);
+  } else if (worker != job->record.workers.end() && worker->alive()) {
+    if (life.state == actors::ActorState::kDead) {
+      const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
+      OnWorkerGone(*job, *worker, why);
+    } else if (life.process.empty()) {  // The order to start it was lost, and comes again.
+      worker->process.clear();
+      worker->node.clear();
+    }
   }
-  if (Now() < job->quiet_until) {  // Its group is being re-formed; Fill starts it then.
-    job->granted.push_back(granted);
-    return;
-  }
-  StartWorkerOn(*job, granted);
 }
 
-void HeadService::OnRevoked(const sched::Revoked& revoked) {
-  if (revoked.waits_again) Schedule(sched::Cancel{revoked.lease});  // Fill asks for another.
-  Job* job = JobOfLease(revoked.lease);
-  if (job == nullptr) return;
-  job->pending.erase(revoked.lease);
-  std::erase_if(job->granted, [&](const auto& one) { return one.lease == revoked.lease; });
-  for (const JobWorker& worker : job->record.workers) {
-    if (worker.lease == revoked.lease && worker.alive())
-      Kill(worker.process, SIGKILL, revoked.reason);
-  }
+// It has ended, and if its process has, too, nobody will say how.
+void HeadService::OnWorkerGone(Job& job, JobWorker& worker, const std::string& why) {
+  const std::string process = worker.process;
+  WorkerDied(job, worker, why);
+  if (processes_.Find(process) == nullptr) TellDeath(job, {process, true, why, -1, {}}, true);
 }
 
-void HeadService::OnRefused(const sched::Refused& refused) {
-  Job* job = JobOfLease(refused.what);
-  if (job == nullptr) return;
-  for (const JobWorker& worker : job->record.workers) {
-    // Claimed after a restart, and there is no room for it.
-    if (worker.lease == refused.what && worker.alive())
-      Kill(worker.process, SIGKILL, refused.error.message);
+void HeadService::OnPlaced(Job& job, JobWorker worker, const actors::ActorLife& life) {
+  if (job.done()) return actors_.EndActor(worker.actor, "the job is over");
+  worker.node = life.node;
+  worker.process = life.process;
+  if (const HeadProcess* process = processes_.Find(life.process); process != nullptr)
+    worker.devices = process->owner.room.devices;
+  std::erase_if(job.record.workers, [&](const JobWorker& old) {
+    return old.actor == worker.actor || (old.index == worker.index && !old.alive());
+  });
+  job.record.workers.push_back(std::move(worker));
+  job.joined_by = Now() + kJoinTime;
+  job.ask_spares_at = {};  // It may have been one.
+  // Of the first ones all that come at once are founders.
+  if (!job.opened) {
+    transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
+      if (!*alive || !jobs_.contains(name) || jobs_.at(name).done()) return;
+      OpenGroup(jobs_.at(name));
+    });
   }
-  if (!job->pending.contains(refused.what)) return;
-  job->pending.clear();
-  if (!job->done())
-    End(*job, "failed", "cannot place " + job->spec.name + ": " + refused.error.message);
+  Save(job);
 }
 
 // What is decided may lead to the next question; they are asked one after another.
@@ -118,20 +171,14 @@ void HeadService::Schedule(const SchedulerEvent& event) {
     const SchedulerEvent next = std::move(to_schedule_.front());
     to_schedule_.pop_front();
     const SchedulerDecision decision = scheduler_.Step(Now(), next);
-    const auto of_actor = [](const std::string& lease) { return lease.starts_with(kActorLease); };
     // Groups first: what the others are told of may lie in them.
     for (const auto& one : decision.groups) placement_groups_.OnChange(one);
-    for (const auto& one : decision.revoked)
-      of_actor(one.lease) ? actors_.OnRevoked(one) : OnRevoked(one);
-    for (const auto& one : decision.granted)
-      of_actor(one.lease) ? actors_.OnGranted(one) : OnGranted(one);
+    for (const auto& one : decision.revoked) actors_.OnRevoked(one);
+    for (const auto& one : decision.granted) actors_.OnGranted(one);
     for (const auto& one : decision.refused) {
       LogWarning("the scheduler refused ", one.what, ": ", one.error.message);
-      if (one.what.starts_with(actors::kGroupId)) {
-        placement_groups_.OnRefused(one);
-      } else {
-        of_actor(one.what) ? actors_.OnRefused(one) : OnRefused(one);
-      }
+      const bool group = one.what.starts_with(actors::kGroupId);
+      group ? placement_groups_.OnRefused(one) : actors_.OnRefused(one);
     }
   }
   scheduling_ = false;

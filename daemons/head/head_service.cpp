@@ -100,49 +100,17 @@ void HeadService::OnFrame(const std::string& from, const std::string& frame) {
 // ---- processes ----
 
 void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
-  if (actors_.OnWorkerHello(from, hello)) return;
-  HeadProcess& process = processes_.Adopt(Now(), hello.process, hello.node, RunRole{});
-  if (process.ended) return;
-  const bool first = !process.hello;
-  process.hello = true;
-  process.node = hello.node;
-  process.pid = hello.pid;
-  process.host = hello.host;
-  RunRole& role = *process.run();
-  role.preloaded = hello.preloaded;
-  role.address = hello.address;
-  TakeCounts(role, hello.counts);
-  // One that this head knows as that member may be on its way out: a drained one settles yet.
-  const bool stranger = !hello.member.empty() && role.member != hello.member;
-  if (!hello.job.empty() && role.job.empty()) {  // We started after it was assigned.
-    role.job = hello.job;
-    role.member = hello.member;
-  }
+  actors_.OnWorkerHello(from, hello);
   const auto [job, worker] = Owner(hello.process);
-  const bool known = job != nullptr || (jobs_.contains(role.job) && !jobs_.at(role.job).done());
-  if (!known && !role.job.empty()) {
-    (void)transport_->Send(from,
-                           wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its job is over"}));
-    return;
-  }
-  const bool other = worker != nullptr && hello.member != worker->member().ToString();
-  if (stranger && (worker == nullptr || other)) {
-    role.member = hello.member;  // No spare.
-    return Kill(hello.process, SIGKILL, "it was evicted before the head restarted");
-  }
-  if (worker != nullptr && !role.lease.empty())  // Else its node has to claim it first.
-    Schedule(sched::Confirm{worker->lease, worker->node});
-  if (worker != nullptr) {
-    worker->pid = hello.pid;
-    worker->host = hello.host;
-  }
-  if (worker != nullptr && worker->status() == WorkerState::kStarting && !hello.job.empty()) {
-    worker->state = static_cast<uint8_t>(WorkerState::kRunning);
-    Save(*job);
-    job->start_failures = 0;
-    EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
-  }
-  if (hello.job.empty() && (first || worker != nullptr || !hello.preloaded)) Assign(hello.process);
+  const HeadProcess* process = processes_.Find(hello.process);
+  if (worker == nullptr || process == nullptr || process->ended) return;
+  worker->pid = hello.pid;
+  worker->host = hello.host;
+  if (worker->status() != WorkerState::kStarting || hello.job.empty()) return;
+  worker->state = static_cast<uint8_t>(WorkerState::kRunning);
+  Save(*job);
+  job->start_failures = 0;
+  EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
 }
 
 // One that was evicted or taken for dead may come back from behind a cut, to a head that is another
@@ -154,63 +122,49 @@ void HeadService::OnReport(const std::string& group, const groups::Report& repor
   if (worker != nullptr && worker->alive() && !worker->fenced) groups_.OnReport(group, report);
 }
 
-void HeadService::Assign(const std::string& name) {
-  const HeadProcess& process = *ProcessOf(name);
-  const RunRole& role = *process.run();
-  const auto it = jobs_.find(role.job);
-  if (it == jobs_.end() || !process.hello) return;
-  const Job& job = it->second;
+std::optional<Assignment> HeadService::AssignmentOf(const std::string& process) {
+  const auto [job, worker] = Owner(process);
+  if (worker == nullptr || job->done() || !worker->alive()) return std::nullopt;
   Assignment assignment;
-  assignment.env = job.spec.env;
-  assignment.preload = job.spec.preload;
-  if (!role.member.empty() && role.kept) {
-    assignment.job = job.spec.job;
-    assignment.name = job.spec.name;
-    assignment.kind = job.spec.kind;
-    assignment.member = role.member;
-    assignment.min_workers = job.spec.min_workers;
-    assignment.max_workers = job.spec.max_workers;
-    assignment.payload = job.spec.payload;
-    assignment.group_running = job.view.epoch > 0;
-    for (const JobWorker& w : job.record.workers) {
-      if (w.process != name) continue;
-      assignment.index = w.index;
-      assignment.devices = w.devices;
-    }
-  }
-  (void)transport_->Send(name, wire::Encode(kFrameAssignment, assignment));
+  assignment.env = job->spec.env;
+  assignment.preload = job->spec.preload;
+  assignment.job = job->spec.job;
+  assignment.name = job->spec.name;
+  assignment.kind = job->spec.kind;
+  assignment.member = worker->member().ToString();
+  assignment.index = worker->index;
+  assignment.devices = worker->devices;
+  assignment.min_workers = job->spec.min_workers;
+  assignment.max_workers = job->spec.max_workers;
+  assignment.payload = job->spec.payload;
+  assignment.group_running = job->view.epoch > 0;
+  return assignment;
 }
 
 void HeadService::OnWorkerExited(const WorkerExited& exited, bool lost) {
-  if (actors_.OnWorkerExited(exited)) return;
-  HeadProcess* process = ProcessOf(exited.process);
+  const HeadProcess* process = processes_.Find(exited.process);
   if (process == nullptr) return;
-  const auto [job, worker] = Owner(exited.process);
-  if (!process->ended) {
-    process->ended = true;
-    WorkerCounts last = process->run()->counts;
-    last.waiting = 0;
-    TakeCounts(*process->run(), last);
+  Job* job = JobOf(process->owner.actor);
+  if (job != nullptr && !process->ended) {
     if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
+    JobWorker* worker = Owner(exited.process).second;
     if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
   }
+  if (job != nullptr && exited.reaped) TellDeath(*job, exited, lost);
+  const std::string actor = process->owner.actor;
+  actors_.OnWorkerExited(exited, lost);
   if (!exited.reaped) return;
-  for (auto& [name, of] : jobs_) TellDeath(of, exited, lost);
-  const RunRole role = *process->run();
-  processes_.Remove(exited.process);
   uploads_.Forget(exited.process);
-  if (!role.lease.empty()) Schedule(sched::Release{role.lease});
-  if (const auto owner = jobs_.find(role.job); owner != jobs_.end()) {
-    Fill(owner->second);
-    EmitLast(owner->second);
+  if (job = JobOf(actor); job != nullptr) {
+    Fill(*job);
+    EmitLast(*job);
   }
 }
 
 void HeadService::OnWorkerOutput(const std::string& from, const WorkerOutput& output) {
   (void)transport_->Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{output.number}));
-  if (actors_.OnWorkerOutput(output)) return;
   const auto [job, worker] = Owner(output.process);
-  if (worker == nullptr) return;
+  if (worker == nullptr) return actors_.OnWorkerOutput(output);
   EmitDropped(*job);
   const size_t lines = output.lines.size() + output.dropped;
   if (job->events.AddOutput(LogEvent(job->spec.job, Now(), StatusOf(*job, *worker), output), lines))
@@ -268,9 +222,9 @@ void HeadService::OnWorkerPart(const std::string& from, const WorkerPart& part) 
 }
 
 void HeadService::OnWorkerResult(const WorkerResult& result) {
-  if (actors_.OnWorkerResult(result)) return;
+  if (result.job.starts_with(kActorLease)) return actors_.OnWorkerResult(result);
   const auto [job, worker] = Owner(result.process);
-  const HeadProcess* known = ProcessOf(result.process);
+  const HeadProcess* known = processes_.Find(result.process);
   if (worker == nullptr || job->released) {
     (void)transport_->Send(result.process,
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
@@ -346,7 +300,6 @@ void HeadService::NoticeStop() {
   for (auto& [name, driver] : drivers_) driver.heard = std::min(Now(), driver.heard + stopped);
   for (auto& [name, job] : jobs_) {
     job.driver_heard = std::min(Now(), job.driver_heard + stopped);
-    if (job.confirm_by != Time::Never()) job.confirm_by = job.confirm_by + stopped;
     for (auto& [process, death] : job.deaths) death.tell_by = death.tell_by + stopped;
     if (job.told_by != Time::Never()) job.told_by = job.told_by + stopped;
     if (job.last_event_by != Time::Never()) job.last_event_by = job.last_event_by + stopped;
@@ -370,16 +323,7 @@ void HeadService::OnTick() {
     // The head before may have got the last result, and no further.
     FinishIfDone(job);
     if (job.done()) continue;
-    for (JobWorker& worker : job.record.workers) {
-      const HeadProcess* process = ProcessOf(worker.process);
-      const bool awaited =
-          worker.status() == WorkerState::kStarting || worker.status() == WorkerState::kDraining;
-      const bool late = awaited && process != nullptr && !process->hello &&
-                        Now() > process->since + kWorkerStartLimit;
-      if (late) Kill(worker.process, SIGKILL, "it did not come up in time");
-      if (process != nullptr && !process->run()->kept) BeginWhenKept(worker.process);
-      PressDrain(job, worker);
-    }
+    for (JobWorker& worker : job.record.workers) PressDrain(job, worker);
     Fill(job);
     CheckRoom(job);
     EnsureSpare(job);
@@ -393,13 +337,14 @@ void HeadService::OnTick() {
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
     // A placement group may grow, a cluster of several hosts, too.
-    const bool fixed = options_.embedded && !offered_.empty();
-    const bool never = status && status->impossible && status->group.empty() && fixed;
+    const bool never = status && status->impossible && status->group.empty() && CannotGrow() &&
+                       !IsRunActor(ParseLeaseId(lease).first);  // Its run decides.
     if (status) actors_.SetReason(lease, status->reason, never);
   }
   for (const std::string& name : Outdated()) {
     Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
     jobs_.erase(name);
+    actors_.OwnerGone(RunOwner(name), "its run is over");
   }
   RefreshKeys();
   records_.OnTick();
@@ -412,16 +357,6 @@ void HeadService::OnTick() {
 
 // ---- look-ups ----
 
-HeadProcess* HeadService::ProcessOf(const std::string& name) {
-  HeadProcess* process = processes_.Find(name);
-  return process == nullptr || process->run() == nullptr ? nullptr : process;
-}
-
-bool HeadService::IsSpareOf(const HeadProcess& process, const Job& job) {
-  const RunRole* role = process.run();
-  return role != nullptr && role->job == job.spec.job && role->member.empty() && !process.ended;
-}
-
 JobWorker* HeadService::FindWorker(Job& job, const std::string& member) {
   for (JobWorker& worker : job.record.workers) {
     if (worker.member().ToString() == member) return &worker;
@@ -430,6 +365,7 @@ JobWorker* HeadService::FindWorker(Job& job, const std::string& member) {
 }
 
 std::pair<Job*, JobWorker*> HeadService::Owner(const std::string& process) {
+  if (process.empty()) return {nullptr, nullptr};
   for (auto& [name, job] : jobs_) {
     for (JobWorker& worker : job.record.workers) {
       if (worker.process == process) return {&job, &worker};

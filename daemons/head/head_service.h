@@ -115,8 +115,6 @@ class HeadService {
   void Recover(Time until);
   void EndRecovery();
   void Reconcile(const NodeHello& hello, uint64_t heard);
-  void Adopt(const NodeHello& hello, const RunningWorker& listed);
-  void ClaimRoom(const std::string& process);
   void EndIfOver(const std::string& process);
   void EndMissing(const std::string& process, const std::string& how);
   bool Confirm(Job& job);
@@ -126,16 +124,16 @@ class HeadService {
   void AskForRoom(Job& job, uint32_t count, bool gang);
   void GiveUpRoom(Job& job, size_t count);
   void CheckRoom(Job& job);
-  void OnGranted(const sched::Granted& granted);
-  void OnRevoked(const sched::Revoked& revoked);
-  void OnRefused(const sched::Refused& refused);
-  [[nodiscard]] Job* JobOfLease(const std::string& lease);
-  void StartWorkerOn(Job& job, const sched::Granted& granted);
+  [[nodiscard]] bool CannotGrow() const;
+  [[nodiscard]] static actors::ActorSpec SpecOf(const Job& job, const JobWorker& worker);
+  // What the directory says of an actor that is a run's worker.
+  void OnRunActor(const std::string& actor);
+  void OnPlaced(Job& job, JobWorker worker, const actors::ActorLife& life);
+  void OnWorkerGone(Job& job, JobWorker& worker, const std::string& why);
+  [[nodiscard]] Job* JobOf(const std::string& actor);  // Nothing: it is no worker of a run.
+  [[nodiscard]] std::optional<Assignment> AssignmentOf(const std::string& process);
   void EnsureSpare(Job& job);
-  std::string AddProcess(const Job& job, const std::string& node);
-  void Launch(const Job& job, const std::string& process);
-  void BeginWhenKept(const std::string& process);
-  void Begin(const std::string& process);
+  void AskForSpares(const Job& job, uint32_t count);
   void OpenGroup(Job& job);
   void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
   void TellGone(Job& job);
@@ -175,21 +173,17 @@ class HeadService {
   void SaveEnd(const Job& job);
   void RestoreJobs(const std::map<std::string, std::string>& records);
   void RestoreEnd(EndedRecord record);
+  void EndStrays();
   void ForgetWhenSeen(Job& job);
   void Forget(const Job& job);
   void RefreshKeys();
   void WriteAll();
   void Measure() const;
-  static void TakeCounts(RunRole& role, const WorkerCounts& counts);
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
   void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
-  void Assign(const std::string& process);
 
-  [[nodiscard]] HeadProcess* ProcessOf(const std::string& name);  // Of a run, or nothing.
-  // Waits for its work, or is about to.
-  [[nodiscard]] static bool IsSpareOf(const HeadProcess& process, const Job& job);
   [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
   [[nodiscard]] std::pair<Job*, JobWorker*> Owner(const std::string& process);
   [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;

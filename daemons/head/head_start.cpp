@@ -32,6 +32,7 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, H
                      wire::Encode(kFrameKillWorker, KillWorker{process, signal, reason}));
                },
                [this](const std::string& actor) {
+                 if (IsRunActor(actor)) return OnRunActor(actor);
                  collective_groups_.OnActor(Now(), actor);
                  actor_groups_.OnActor(Now(), actor);
                },
@@ -42,10 +43,16 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, H
                },
                [this](const std::string& owner, Time heard) { return OwnerLost(owner, heard); },
                [this](const std::string& actor) {
-                 return collective_groups_.HasMember(actor) ||
+                 return IsRunActor(actor) || collective_groups_.HasMember(actor) ||
                         actor_groups_.groups().MemberOf(actor).has_value();
+               },
+               [this](const std::string& process) { return AssignmentOf(process); },
+               [this](const actors::ActorSpec& actor) {
+                 const Job* job = JobOf(actor.actor);
+                 return job == nullptr ? Time{} : job->quiet_until;
                }},
-              {options_.driver_lease, options_.confirm_grace, options_.key_ttl, options_.new_id},
+              {options_.driver_lease, options_.confirm_grace, options_.spared(), options_.key_ttl,
+               options_.new_id},
               log_id_),
       placement_groups_(
           {[this](const SchedulerEvent& event) { Schedule(event); },
@@ -144,6 +151,7 @@ Status HeadService::Start() {
     for (const auto& [id, group] : placement_groups_.groups())
       if (!group.spec.detached) actors_.Own(group.spec.owner);
     actors_.Restore(actors);
+    EndStrays();
     collective_groups_.Restore(Now(), collectives);
     for (const actors::CollectiveStatus& group : collective_groups_.List())
       if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
@@ -158,6 +166,16 @@ Status HeadService::Start() {
     OnTick();
   });
   return Status::Ok();
+}
+
+// Workers of runs that are over: the head before had no time to end them.
+void HeadService::EndStrays() {
+  std::set<std::string> owners;
+  for (const auto& [id, actor] : actors_.directory().actors()) {
+    if (!IsRunActor(id) || actor.dead()) continue;
+    if (const Job* job = JobOf(id); job == nullptr || job->done()) owners.insert(actor.spec.owner);
+  }
+  for (const std::string& owner : owners) actors_.OwnerGone(owner, "its run is over");
 }
 
 // Those that are over first: of one that ended as its head died there may be both.
@@ -182,7 +200,7 @@ void HeadService::RestoreJobs(const std::map<std::string, std::string>& records)
     job.need = *need;
     job.state = "running";
     job.submitted = job.driver_heard = Now();
-    job.confirm_by = Now() + options_.confirm_grace;
+    job.confirming = true;
     const std::string name = spec->job;
     const std::string results = "job/" + name + kResult;
     for (auto it = records.lower_bound(results);

@@ -223,14 +223,12 @@ std::string HeadService::StateJson() {
 std::string HeadService::WhatIs(const std::string& name) {
   const HeadProcess* process = processes_.Find(name);
   if (process == nullptr) return "?";
-  if (const actors::PlacedActor* actor = actors_.ActorOf(*process); actor != nullptr) {
-    return "actor " + actor->spec.type + " " +
-           (actor->spec.name.empty() ? actor->spec.actor : actor->spec.name);
-  }
   if (const auto [job, worker] = Owner(name); worker != nullptr)
     return "run " + job->spec.name + " " + worker->member().ToString();
-  const auto job = process->run() == nullptr ? jobs_.end() : jobs_.find(process->run()->job);
-  return job == jobs_.end() ? "?" : "run " + job->second.spec.name + " spare";
+  const actors::PlacedActor* actor = actors_.ActorOf(*process);
+  if (actor == nullptr) return "?";
+  return "actor " + actor->spec.type + " " +
+         (actor->spec.name.empty() ? actor->spec.actor : actor->spec.name);
 }
 
 // Nodes end their workers and themselves; so do we, when all have, or have been told for long.

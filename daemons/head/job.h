@@ -22,6 +22,7 @@ namespace troupe::daemons {
 
 inline constexpr Duration kSpareDelay = milliseconds(20);  // From active on, if all have joined.
 inline constexpr Duration kJoinTime = seconds(10);
+inline constexpr Duration kAskSparesAgain = seconds(5);
 inline constexpr Duration kReformQuiet = milliseconds(50);  // At most, from a death to active.
 inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: the first collective.
 // What fails a run, but never while members of it train: workers in a row that died before they
@@ -40,20 +41,18 @@ inline constexpr Duration kLeaveTime = seconds(3);  // For processes of runs tha
 struct Job {
   JobSpec spec;
   JobRecord record;
-  ResourceSet need;                     // Per worker.
-  std::set<std::string> pending;        // Leases that wait for room.
-  std::vector<sched::Granted> granted;  // Not used yet.
-  uint64_t next_lease = 1;
+  ResourceSet need;               // Per worker.
   std::string state = "pending";  // pending running parked succeeded failed cancelled
   std::string reason;
   Time submitted{};
   Time driver_heard{};
   Time ended = Time::Never();
-  Time confirm_by =
-      Time::Never();    // After a head restart: unconfirmed workers are dead from then on.
-  bool opened = false;  // The group exists.
-  Time joined_by{};     // A new worker is given until then before the next spare is started.
-  Time quiet_until{};   // No process is started before: a group is being re-formed.
+  bool confirming = false;  // After a head restart: it is not known of all whether they live.
+  bool opened = false;      // The group exists.
+  Time joined_by{};         // A new worker is given until then before there is to be a spare.
+  std::string spares_on;    // The node that was asked to keep some,
+  Time ask_spares_at{};     // and when it is to be asked again.
+  Time quiet_until{};       // No process is started before: a group is being re-formed.
   int start_failures = 0;
   struct Restart {
     int deaths = 0;   // In a row, none of them settled.

@@ -32,8 +32,8 @@ struct JobWorker {
   bool overdue = false;           // It is ended by force.
   Time member_since = Time::Never();
   bool fenced = false;            // Evicted by its group: what it says is void.
-  std::string lease;              // Its room at the scheduler,
-  std::vector<uint32_t> devices;  // and its GPUs there.
+  std::string actor;              // It is one life of this actor.
+  std::vector<uint32_t> devices;  // Its GPUs, as its node counts them.
   int64_t pid = 0;                // Where it was heard, for a head that has not heard it yet.
   std::string host;
 
@@ -46,7 +46,7 @@ struct JobWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms, fenced, lease, devices, pid, host);
+    a(index, incarnation, process, node, state, rank, drain_ms, fenced, actor, devices, pid, host);
   }
 };
 
@@ -56,10 +56,11 @@ struct JobRecord {
   uint32_t target = 0;
   std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
   std::vector<JobWorker> workers;
-  std::string driver_place;  // Which process it is.
+  std::string driver_place;             // Which process it is.
+  std::vector<JobWorker> waiting = {};  // For a place, the oldest first.
   template <class A>
   void Fields(A& a) {
-    a(driver, target, incarnations, workers, driver_place);
+    a(driver, target, incarnations, workers, driver_place, waiting);
   }
 };
 

@@ -97,6 +97,7 @@ void NodeService::Hello() {
   EndLeftBehind();
   FenceIfAlone();
   if (!leaving_) spares_.Tick();
+  metrics::Set(metrics::Id::kSpares, static_cast<double>(spares_.size()));
   ExplainSilence();
   relay_.Tell(transport_->loop().Now());
   SendOutput();
@@ -169,6 +170,9 @@ void NodeService::OnFrame(const std::string& frame) {
     if (!kill.ok()) return;
     if (const auto it = workers_.find(kill->process); it != workers_.end())
       it->second.child.Kill(kill->signal);
+  } else if (*type == kFrameKeepSpares) {
+    Result<KeepSpares> keep = wire::Decode<KeepSpares>(*type, frame);
+    if (keep.ok()) OnKeepSpares(*keep);
   } else if (*type == kFrameReadLog) {
     Result<ReadLog> read = wire::Decode<ReadLog>(*type, frame);
     if (read.ok()) OnReadLog(*read);
@@ -227,7 +231,8 @@ void NodeService::FenceIfAlone() {
   if (!head_.Expired(transport_->loop().Now())) return;
   size_t actors = 0;
   for (auto& [name, worker] : workers_) {
-    if (!worker.job.starts_with(kActorLease)) continue;
+    const std::string actor = ParseLeaseId(worker.job).first;
+    if (actor.empty() || IsRunActor(actor)) continue;
     worker.child.Kill(SIGKILL);
     ++actors;
   }

@@ -72,6 +72,8 @@ class NodeService {
 
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  void OnKeepSpares(const KeepSpares& keep);
+  [[nodiscard]] SpareKind KindOf(const StartWorker& start) const;
   [[nodiscard]] std::map<std::string, std::string> OwnVariables(const StartWorker& start,
                                                                 uint32_t slot) const;
   // And whether it was started ahead.

@@ -71,6 +71,22 @@ std::map<std::string, std::string> NodeService::OwnVariables(const StartWorker& 
   return own;
 }
 
+// Of spares that this process could be one of.
+SpareKind NodeService::KindOf(const StartWorker& start) const {
+  SpareKind kind{start.spare_argv, start.env};
+  kind.env["PYTHONUNBUFFERED"] = "1";
+  for (const auto& [name, value] : OwnVariables(start, 0)) kind.env.erase(name);
+  return kind;
+}
+
+void NodeService::OnKeepSpares(const KeepSpares& keep) {
+  if (leaving_ || keep.spare_argv.empty()) return;
+  StartWorker start;
+  start.spare_argv = keep.spare_argv;
+  start.env = keep.env;
+  spares_.Keep(KindOf(start), keep.count);
+}
+
 // One that was started ahead, if there is one.
 Result<std::pair<GuardedProcess, bool>> NodeService::StartProcess(const StartWorker& start,
                                                                   uint32_t slot) {
@@ -80,9 +96,8 @@ Result<std::pair<GuardedProcess, bool>> NodeService::StartProcess(const StartWor
   spawn.env["PYTHONUNBUFFERED"] = "1";
   const std::map<std::string, std::string> own = OwnVariables(start, slot);
   if (!start.spare_argv.empty()) {
-    SpareKind kind{start.spare_argv, spawn.env};
-    for (const auto& [name, value] : own) kind.env.erase(name);
-    if (std::optional<GuardedProcess> spare = spares_.Take(kind, own))
+    const SpareKind kind = KindOf(start);
+    if (std::optional<GuardedProcess> spare = spares_.Take(kind, own, start.more_ahead))
       return std::pair(std::move(*spare), true);
   }
   for (const auto& [name, value] : own) spawn.env[name] = value;

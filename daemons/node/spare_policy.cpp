@@ -4,16 +4,29 @@
 
 namespace troupe::daemons {
 
-std::optional<SparePolicy::Id> SparePolicy::Take(Time now, const SpareKind& kind) {
-  Use& use = uses_[kind];
-  use.last = now;
-  use.turn = ++turns_;
+std::optional<SparePolicy::Id> SparePolicy::Take(Time now, const SpareKind& kind, bool more_ahead) {
   last_take_ = now;
   due_ = std::min(due_, now + limits_.settle);
+  if (!more_ahead && !uses_.contains(kind)) return std::nullopt;
+  Use& use = uses_[kind];
+  if (more_ahead) {
+    use.last = now;
+    use.turn = ++turns_;
+  }
   if (use.spares.empty()) return std::nullopt;
   const Id spare = use.spares.front();
   use.spares.erase(use.spares.begin());
+  // Who has asked for it says when there is to be another.
+  if (!more_ahead && use.asked > 0) --use.asked;
   return spare;
+}
+
+void SparePolicy::Keep(Time now, const SpareKind& kind, size_t count) {
+  if (count == 0 && !uses_.contains(kind)) return;
+  Use& use = uses_[kind];
+  use.asked = count;
+  use.asked_until = now + kSparesKept;
+  due_ = now;
 }
 
 bool SparePolicy::Failed(Time now, Id spare) {
@@ -32,20 +45,25 @@ size_t SparePolicy::size() const {
   return count;
 }
 
-std::vector<std::pair<SparePolicy::Uses::iterator, size_t>> SparePolicy::Wanted() {
+std::vector<std::pair<SparePolicy::Uses::iterator, size_t>> SparePolicy::Wanted(Time now) {
   std::vector<std::pair<Uses::iterator, size_t>> wanted;
-  for (auto it = uses_.begin(); it != uses_.end(); ++it) wanted.emplace_back(it, 0);
+  size_t left = limits_.limit;
+  for (auto it = uses_.begin(); it != uses_.end(); ++it) {
+    const size_t asked = now < it->second.asked_until ? std::min(left, it->second.asked) : 0;
+    wanted.emplace_back(it, asked);
+    left -= asked;
+  }
   std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
     return a.first->second.turn > b.first->second.turn;
   });
-  // One of each, and what is left of the newest.
-  size_t left = limits_.limit;
+  // One of each that was used, and what is left of the newest.
   for (auto& [it, count] : wanted) {
-    if (left == 0) break;
+    if (left == 0 || it->second.turn == 0) break;
+    if (count > 0) continue;
     count = 1;
     --left;
   }
-  if (!wanted.empty()) wanted.front().second += left;
+  if (!wanted.empty() && wanted.front().first->second.turn > 0) wanted.front().second += left;
   return wanted;
 }
 
@@ -53,13 +71,15 @@ SparePolicy::Step SparePolicy::Next(Time now) {
   Step step;
   std::erase_if(uses_, [&](const auto& entry) {
     const Use& use = entry.second;
-    if (now < use.last + limits_.kept || now < use.not_before) return false;
+    const bool used = use.turn > 0 && now < use.last + limits_.kept;
+    const bool asked = use.asked > 0 && now < use.asked_until;
+    if (used || asked || now < use.not_before) return false;
     step.end.insert(step.end.end(), use.spares.begin(), use.spares.end());
     return true;
   });
   due_ = Time::Never();
   const Time start_at = std::max(last_take_ + limits_.settle, last_start_ + limits_.pace);
-  const auto wanted = Wanted();
+  const auto wanted = Wanted(now);
   for (const auto& [it, count] : wanted) {  // First, so that there is room.
     std::vector<Id>& spares = it->second.spares;
     while (spares.size() > count) {

@@ -3,7 +3,7 @@
 //
 // Whoever has made an actor is likely to make more of its kind: the program and its environment.
 // So a node keeps as many spares as it has CPUs, most of them of the kind that was used last, and
-// none of a kind that has not been used for long.
+// none of a kind that has not been used for long. Of some kinds it is told how many to keep.
 // Pure: never blocks, reads no clock.
 // Invariants: SP-1 there are never more spares than `limit`. SP-2 a spare is taken once. SP-3 no
 // spare is started while one that was just taken begins its work (`settle`), nor within `pace` of
@@ -28,6 +28,8 @@ struct SpareKind {
   auto operator<=>(const SpareKind&) const = default;
 };
 
+inline constexpr Duration kSparesKept = seconds(20);  // From the last word to keep them.
+
 struct SpareLimits {
   size_t limit = 1;
   Duration settle = milliseconds(100);
@@ -45,8 +47,12 @@ class SparePolicy {
   };
 
   explicit SparePolicy(SpareLimits limits) : limits_(limits) {}
-  // A process of the kind is needed now: its oldest spare, which is ours no more.
-  [[nodiscard]] std::optional<Id> Take(Time now, const SpareKind& kind);
+  // A process of the kind is needed now: its oldest spare, which is ours no more. `more_ahead`:
+  // others of its kind are likely to be needed.
+  [[nodiscard]] std::optional<Id> Take(Time now, const SpareKind& kind, bool more_ahead = true);
+  // There are to be so many of the kind, for kSparesKept or until another word; one that is taken
+  // without `more_ahead` is one of them.
+  void Keep(Time now, const SpareKind& kind, size_t count);
   // It could not be started, or has ended by itself. Whether that is news: those of its kind that
   // were started with it end in the same way.
   bool Failed(Time now, Id spare);
@@ -64,10 +70,13 @@ class SparePolicy {
     uint64_t turn = 0;  // Of that use, among those of all kinds.
     Time not_before{};
     std::vector<Id> spares;  // Oldest first.
+    size_t asked = 0;        // To be kept,
+    Time asked_until{};      // so long.
   };
   using Uses = std::map<SpareKind, Use>;
-  // How many of each kind there should be, the kind that was used last first.
-  [[nodiscard]] std::vector<std::pair<Uses::iterator, size_t>> Wanted();
+  // How many of each kind there should be: those that were asked for first, then the kind that was
+  // used last.
+  [[nodiscard]] std::vector<std::pair<Uses::iterator, size_t>> Wanted(Time now);
 
   const SpareLimits limits_;
   Uses uses_;

@@ -29,13 +29,14 @@ Spares::Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits)
 Spares::~Spares() { *alive_ = false; }
 
 std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
-                                           const std::map<std::string, std::string>& variables) {
+                                           const std::map<std::string, std::string>& variables,
+                                           bool more_ahead) {
   std::string work;
   for (const auto& [name, value] : variables) work += name + "=" + value + '\0';
   if (work.size() > GuardedProcess::kWorkBytesMax) return std::nullopt;
   const Time now = loop_->Now();
   std::optional<GuardedProcess> taken;
-  while (const std::optional<SparePolicy::Id> id = policy_.Take(now, kind)) {
+  while (const std::optional<SparePolicy::Id> id = policy_.Take(now, kind, more_ahead)) {
     const auto it = spares_.find(*id);
     if (it->second.GiveWork(work)) {
       loop_->UnwatchFd(it->second.pidfd());
@@ -48,6 +49,12 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
   }
   TickAt(policy_.due());
   return taken;
+}
+
+void Spares::Keep(const SpareKind& kind, size_t count) {
+  if (ended_) return;
+  policy_.Keep(loop_->Now(), kind, count);
+  Tick();
 }
 
 void Spares::Tick() {

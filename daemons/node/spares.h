@@ -28,10 +28,12 @@ class Spares {
 
   // A spare of the kind, which goes to work with these variables; nothing if there is none.
   [[nodiscard]] std::optional<GuardedProcess> Take(
-      const SpareKind& kind, const std::map<std::string, std::string>& variables);
+      const SpareKind& kind, const std::map<std::string, std::string>& variables, bool more_ahead);
+  void Keep(const SpareKind& kind, size_t count);
   // Begins and ends some; again and again.
   void Tick();
   [[nodiscard]] std::set<int> guard_pids() const;
+  [[nodiscard]] size_t size() const { return spares_.size(); }
   void GiveUp();  // Those there are end.
   [[nodiscard]] bool ending() const { return !ending_.empty(); }
   // Those there are end, and no more are started.

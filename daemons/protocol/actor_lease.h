@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "actors/core/cluster_protocol.h"
@@ -11,6 +12,13 @@
 namespace troupe::daemons {
 
 inline constexpr const char* kActorLease = "actor/";  // "actor/ID#INCARNATION".
+
+// The actors that are workers of runs: "run/RUN/w0#1", owned by "run/RUN".
+inline constexpr const char* kRunActor = "run/";
+[[nodiscard]] inline bool IsRunActor(std::string_view actor) {
+  return actor.starts_with(kRunActor);
+}
+[[nodiscard]] inline std::string RunOwner(const std::string& run) { return kRunActor + run; }
 
 [[nodiscard]] std::string MakeLeaseId(const std::string& actor, uint64_t incarnation);
 // Actor and incarnation of a lease; an empty actor if it is another's.

@@ -34,6 +34,7 @@ enum FrameType : uint8_t {
   kFrameOutputTaken = 16,
   kFrameWorkerPart = 17,
   kFramePartTaken = 18,
+  kFrameKeepSpares = 19,
   kFrameSubmitJob = 20,
   kFrameJobCommand = 21,
   kFrameDriverReply = 22,
@@ -116,9 +117,22 @@ struct StartWorker {
   // The same program, started ahead of its work: it waits on its stdin for the variables that only
   // this process has. Empty: there is no such.
   std::vector<std::string> spare_argv = {};
+  bool more_ahead = true;  // More of its kind may be needed soon; false: only KeepSpares says so.
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env, room, hide_devices, spare_argv);
+    a(process, job, argv, env, room, hide_devices, spare_argv, more_ahead);
+  }
+};
+
+// So many processes of this kind are to be there ahead of their work, until another word, or until
+// there has been none for kSparesKept. Repeated.
+struct KeepSpares {
+  std::vector<std::string> spare_argv;
+  std::map<std::string, std::string> env;
+  uint32_t count = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(spare_argv, env, count);
   }
 };
 
@@ -225,19 +239,18 @@ struct WorkerHello {
   std::string node;
   int64_t pid = 0;
   std::string host;
-  std::string job;     // Once assigned.
-  std::string member;  // MemberId::ToString of the assignment.
-  bool preloaded = false;
+  std::string job;      // Once assigned.
+  std::string member;   // MemberId::ToString of the assignment.
   PeerAddress address;  // Where other workers can call it.
   WorkerCounts counts;
   template <class A>
   void Fields(A& a) {
-    a(process, node, pid, host, job, member, preloaded, address, counts);
+    a(process, node, pid, host, job, member, address, counts);
   }
 };
 
 struct Assignment {
-  std::string job;  // Empty: a spare that only imports `preload`.
+  std::string job;
   std::string name;
   std::string kind;  // Of the job.
   std::string member;
@@ -339,11 +352,12 @@ struct JobSpec {
   uint32_t lease_ms = 2000;
   bool detached = false;           // It goes on without its driver, however long.
   double driver_silence_s = 3600;  // Else it ends when its driver is not heard for so long.
+  std::vector<std::string> spare_argv = {};  // As of StartWorker.
   template <class A>
   void Fields(A& a) {
     a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload,
       env, worker_argv, elastic_timeout_s, start_timeout_s, stall_report_s, stall_remove_s,
-      reset_limit, spares, lease_ms, detached, driver_silence_s);
+      reset_limit, spares, lease_ms, detached, driver_silence_s, spare_argv);
   }
 };
 

@@ -1,8 +1,8 @@
 """The worker process: ``python -m troupe.worker``, started by the node daemon.
 
-One process runs one assignment. A spare of a run starts early, imports what the run will need, and
-waits for an assignment. One of actors, ``python -m troupe.worker --spare MODULE...``, does not know
-yet who it will be: it waits on its standard input for the variables that say so.
+One process runs one assignment. A spare, ``python -m troupe.worker --spare MODULE...``, is started
+before there is one: it imports what will be needed, and waits on its standard input for the
+variables that say who it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import pickle
+import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--spare"]:
         if not await_variables(sys.argv[2:]):
             return 0
-        del sys.argv[1:]  # For the actor's code it is a worker like others.
+        del sys.argv[1:]  # For the user's code it is a worker like others.
     worker = _native.core().Worker()
     assignment = _await_assignment(worker)
     if assignment is None:
@@ -52,33 +53,32 @@ def main() -> int:
 
 
 def _await_assignment(worker: Any) -> Optional[Mapping[str, Any]]:
-    """Waits for work, importing modules named ahead of it; None when asked to exit.
-
-    A spare goes on to what would be imported in the first step, one module at a time, and looks for
-    work in between.
-    """
-    late: list[str] = []
+    """Waits for work and imports the modules that it names; None when asked to exit."""
     while not worker.should_exit():
-        assignment = worker.wait_assignment(0.0 if late else _WAIT_SLICE_S)
+        assignment: Optional[Mapping[str, Any]] = worker.wait_assignment(_WAIT_SLICE_S)
         if assignment is None:
-            if late:
-                preload([late.pop(0)])
             continue
         os.environ.update({str(k): str(v) for k, v in (assignment.get("env") or {}).items()})
         _share_threads()
         preload(assignment.get("preload") or ())
-        if assignment["payload"]:
-            return assignment
-        late = late_modules()
+        return assignment
     return None
 
 
 def await_variables(modules: Sequence[str]) -> bool:
-    """Prepares for an actor, and waits for the variables of its process; False if none comes."""
+    """Prepares for work, and waits for the variables of its process; False if none come.
+
+    When all modules are there it goes on to what would be imported in the first step, one at a
+    time, and looks for the variables in between.
+    """
     _native.core()
+    _share_threads()
     for name in ("troupe.actors._host", *modules):
         with contextlib.suppress(Exception):  # Whoever needs it is told then.
             importlib.import_module(name)
+    late = late_modules()
+    while late and not select.select([0], [], [], 0)[0]:
+        preload([late.pop(0)])
     given = sys.stdin.buffer.read()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

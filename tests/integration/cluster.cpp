@@ -53,7 +53,6 @@ void Cluster::Start(const JobOptions& options) {
   if (!options.payload.empty()) spec.payload = options.payload;
   spec.env = {{"TROUPE_TEST_FAULTS", options.faults},
               {"TROUPE_SHARED_MEMORY", options.share_memory ? "1" : "0"}};
-  spec.spares = options.spares;
   spec.lease_ms = options.lease_ms;
   spec.elastic_timeout_s = options.elastic_timeout_s;
   spec.start_timeout_s = 20;

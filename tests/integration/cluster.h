@@ -28,7 +28,6 @@ class Cluster {
     uint32_t min_workers = 1;
     uint32_t max_workers = 8;
     uint32_t lease_ms = 2000;
-    uint32_t spares = 0;
     double elastic_timeout_s = 60;
     double stall_report_s = 30;
     double stall_remove_s = 600;

@@ -114,7 +114,6 @@ TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
   Cluster::JobOptions options;
   options.samples = 30000;
   options.per_rank = 4;
-  options.spares = 1;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(4));
   ::kill(cluster.members()[2].pid, SIGKILL);

@@ -39,7 +39,6 @@ TEST(Soak, AThousandEpochsLeaveNothingBehind) {
   options.workers = 3;
   options.min_workers = 2;
   options.max_workers = 3;
-  options.spares = 1;
   options.samples = 1 << 20;
   options.per_rank = 1;
   options.pace_us = 200;

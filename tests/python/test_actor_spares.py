@@ -175,3 +175,31 @@ def name_of(pid: int) -> str:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ""
+
+
+def stay(folder: str) -> int:
+    """Says which process it is, and stays until it may go."""
+    place = Path(folder)
+    (place / str(os.getpid())).touch()
+    until(lambda: (place / "go").exists(), True, limit_s=120)
+    return os.getpid()
+
+
+def test_a_replacement_in_a_run_is_one_that_the_run_has_asked_for(
+    mark: str, tmp_path: Path
+) -> None:
+    def workers() -> set[int]:
+        return {int(file.name) for file in tmp_path.iterdir() if file.name != "go"}
+
+    with troupe.Executor(2, cpus_per_worker=0.5, progress="off", preload=["wave"]) as executor:
+        run = executor.submit(stay, (str(tmp_path),))
+        until(lambda: len(workers()), 2)
+        first = workers()
+        (spare,) = await_spares(mark, 1)
+        assert b"wave" in Path(f"/proc/{spare}/cmdline").read_bytes().split(b"\0")
+        os.kill(min(first), signal.SIGKILL)
+        until(lambda: workers() - first, {spare})
+        await_spares(mark, 1, besides={spare})
+        (tmp_path / "go").touch()
+        assert max(first) in run.result(60)
+        until(lambda: len(spares(mark)), 0)  # It was the run's.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import pytest
 
@@ -15,51 +17,83 @@ from troupe import _payload, worker
 from conftest import PYAPI
 
 
-class Waiting:
-    """A native worker that is handed what the test says, and keeps the limits of the waits."""
+class Spare:
+    """A spare in this process: its standard input is a pipe that the test writes to."""
 
-    def __init__(self, *assignments: Optional[dict[str, Any]]) -> None:
-        self.assignments = list(assignments)
-        self.limits: list[float] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, late: list[str]) -> None:
+        for name in ("early", *late):
+            (tmp_path / f"{name}.py").write_text("")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(worker, "late_modules", lambda: list(late))
+        monkeypatch.setattr(worker, "preload", self._preload)
+        self.imported: list[str] = []
+        self.give_after = ""
+        read, self._write = os.pipe()
+        self._saved = os.dup(0)
+        os.dup2(read, 0)
+        os.close(read)
+        monkeypatch.setattr(sys, "stdin", os.fdopen(os.dup(0)))
 
-    def should_exit(self) -> bool:
-        return not self.assignments
+    def _preload(self, modules: list[str]) -> None:
+        self.imported += modules
+        if self.give_after in modules:
+            self.give()
 
-    def wait_assignment(self, timeout_s: float) -> Optional[dict[str, Any]]:
-        self.limits.append(timeout_s)
-        return self.assignments.pop(0)
+    def give(self) -> None:
+        os.write(self._write, b"TROUPE_TEST_NAME=p1\0")
+        os.close(self._write)
 
-
-SPARE = {"payload": b"", "preload": []}
-WORK = {"payload": b"work", "preload": []}
-
-
-def test_a_spare_looks_for_work_between_late_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("late_a", "late_b"):
-        (tmp_path / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(worker, "late_modules", lambda: ["late_a", "late_b"])
-    waiting = Waiting(SPARE, None, WORK)
-    assert worker._await_assignment(waiting) is WORK
-    assert "late_a" in sys.modules and "late_b" not in sys.modules
-    assert waiting.limits == [worker._WAIT_SLICE_S, 0.0, 0.0]
-
-
-def test_when_all_is_imported_a_spare_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "late_modules", lambda: ["json"])
-    waiting = Waiting(SPARE, None, None, WORK)
-    assert worker._await_assignment(waiting) is WORK
-    assert waiting.limits == [worker._WAIT_SLICE_S, 0.0, worker._WAIT_SLICE_S,
-                              worker._WAIT_SLICE_S]
+    def end(self) -> None:
+        os.dup2(self._saved, 0)
+        os.close(self._saved)
 
 
-def test_work_that_is_not_for_a_spare_imports_nothing_late(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def spare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Spare]:
+    monkeypatch.setenv("TROUPE_TEST_NAME", "")
+    made = Spare(monkeypatch, tmp_path, ["late_a", "late_b"])
+    yield made
+    made.end()
+
+
+def test_a_spare_looks_for_work_between_late_modules(spare: Spare) -> None:
+    spare.give_after = "late_a"
+    assert worker.await_variables(["early", "there_is_no_such_module"])
+    assert "early" in sys.modules
+    assert spare.imported == ["late_a"]
+    assert os.environ["TROUPE_TEST_NAME"] == "p1"
+
+
+def test_work_that_is_there_already_is_not_kept_waiting(spare: Spare) -> None:
+    spare.give()
+    assert worker.await_variables([])
+    assert spare.imported == []
+
+
+def test_when_all_is_imported_a_spare_waits(spare: Spare) -> None:
+    spare.give_after = "late_b"
+    assert worker.await_variables([])
+    assert spare.imported == ["late_a", "late_b"]
+
+
+def test_a_worker_imports_what_its_work_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "late_modules", lambda: pytest.fail("asked"))
-    assert worker._await_assignment(Waiting(WORK)) is WORK
+    work = {"payload": b"work", "preload": ["wave"], "env": {"TROUPE_TEST_NAME": "mine"}}
+
+    class Waiting:
+        assignments: ClassVar[list[Optional[dict[str, Any]]]] = [None, work]
+
+        def should_exit(self) -> bool:
+            return not self.assignments
+
+        def wait_assignment(self, timeout_s: float) -> Optional[dict[str, Any]]:
+            return self.assignments.pop(0)
+
+    monkeypatch.setenv("TROUPE_TEST_NAME", "")
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    assert worker._await_assignment(Waiting()) is work
+    assert "wave" in sys.modules and os.environ["TROUPE_TEST_NAME"] == "mine"
+    assert worker._await_assignment(Waiting()) is None
 
 
 def test_without_torch_nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:

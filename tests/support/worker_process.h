@@ -29,14 +29,10 @@ inline Result<std::unique_ptr<daemons::WorkerClient>> ConnectWorker(const std::s
       });
 }
 
-// Waits as a spare until there is a job; empty if the node lets the worker go without one.
+// Empty if the head lets the worker go without a job.
 inline std::optional<Assignment> AwaitJob(daemons::WorkerClient& worker) {
   std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {
-    if (worker.released()) return std::nullopt;
-    assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
-  }
+  while (!assignment && !worker.released()) assignment = worker.WaitAssignment(seconds(1));
   return assignment;
 }
 

@@ -7,19 +7,21 @@
 namespace troupe::daemons {
 
 HeadProcess& ProcessTable::Add(Time now, const std::string& name, const std::string& node,
-                               Role role) {
+                               ProcessOwner owner) {
   const auto [it, fresh] = processes_.try_emplace(name);
   if (fresh) {
     it->second.node = node;
     it->second.since = now;
-    it->second.role = std::move(role);
+    it->second.owner = std::move(owner);
   }
   return it->second;
 }
 
 HeadProcess& ProcessTable::Adopt(Time now, const std::string& name, const std::string& node,
-                                 Role role) {
-  HeadProcess& process = Add(now, name, node, std::move(role));
+                                 ProcessOwner owner) {
+  const bool fresh = !processes_.contains(name);
+  HeadProcess& process = Add(now, name, node, std::move(owner));
+  process.found = process.found || fresh;
   process.order = std::min(process.order, Answers(process.node));
   return process;
 }
@@ -61,9 +63,7 @@ ProcessTable::Heard ProcessTable::OnHello(Time now, const NodeHello& hello, uint
 
 void ProcessTable::OnStopped(Duration stopped) {
   for (auto& [name, process] : processes_) {
-    ActorRole* role = process.actor();
-    if (role != nullptr && role->cause_by != Time::Never())
-      role->cause_by = role->cause_by + stopped;
+    if (process.cause_by != Time::Never()) process.cause_by = process.cause_by + stopped;
   }
 }
 

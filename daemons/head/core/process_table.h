@@ -1,5 +1,5 @@
-// ProcessTable: the processes that the cluster runs for its users, of runs and of actors, and how
-// the head keeps in step with what nodes say they run.
+// ProcessTable: the processes that the cluster runs for its users, each for one life of an actor,
+// and how the head keeps in step with what nodes say they run.
 //
 //   Add, Ordered ---said hello, or listed--> began --not listed any more, or said to have ended-->
 //   Adopt (it is from before a restart) -----^                                              over
@@ -21,7 +21,6 @@
 #include <limits>
 #include <map>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "daemons/protocol/messages.h"
@@ -32,26 +31,11 @@ namespace troupe::daemons {
 inline constexpr Duration kKillAgain = seconds(1);   // From one order to kill to the next.
 inline constexpr Duration kCauseGrace = seconds(2);  // From a death to what is known of its cause.
 
-// What a process of a run is to it.
-struct RunRole {
-  std::string job = {};
-  std::string member = {};  // Empty: a spare.
-  std::string lease = {};   // Its room at the scheduler; empty: not known yet.
-  bool ours = false;        // It is this head that made it a member,
-  bool kept = false;        // and the store knows it, so that it may begin.
-  bool preloaded = false;
-  PeerAddress address = {};
-  WorkerCounts counts = {};  // The last it told.
-};
-
-// What a process of an actor is to it.
-struct ActorRole {
+// Whose process it is: one life of an actor of the directory, that of a run's worker included.
+struct ProcessOwner {
   std::string actor = {};
   uint64_t incarnation = 0;
-  bool booked = false;  // The scheduler knows of it.
   WorkerRoom room = {};
-  Time cause_by = Time::Never();  // It has ended. Until then its node may say how: kCauseGrace.
-  std::string last_error = {};    // What it printed last.
 };
 
 struct HeadProcess {
@@ -62,17 +46,17 @@ struct HeadProcess {
   bool hello = false;   // It has been heard itself,
   bool listed = false;  // or its node has told of it.
   bool ended = false;   // Its end was told; it is not reaped yet.
+  bool found = false;   // An earlier head had it started.
   // The last answer to its node before it was ordered or found; before that: none is enough.
   uint64_t order = std::numeric_limits<uint64_t>::max();
   Time gone_by = Time::Never();  // It must have ended by then.
-  std::variant<RunRole, ActorRole> role;
+  ProcessOwner owner;
+  WorkerCounts counts = {};       // The last it told.
+  Time cause_by = Time::Never();  // It has ended. Until then its node may say how: kCauseGrace.
+  std::string last_error = {};    // What it printed last.
 
   [[nodiscard]] bool began() const { return hello || listed; }
   [[nodiscard]] bool ordered() const { return order != std::numeric_limits<uint64_t>::max(); }
-  [[nodiscard]] RunRole* run() { return std::get_if<RunRole>(&role); }
-  [[nodiscard]] const RunRole* run() const { return std::get_if<RunRole>(&role); }
-  [[nodiscard]] ActorRole* actor() { return std::get_if<ActorRole>(&role); }
-  [[nodiscard]] const ActorRole* actor() const { return std::get_if<ActorRole>(&role); }
 };
 
 class ProcessTable {
@@ -84,12 +68,11 @@ class ProcessTable {
     std::vector<std::string> missing;  // Nothing is known of their end but that they are gone.
   };
 
-  using Role = std::variant<RunRole, ActorRole>;
-
   // One that is to be started. What is known already is not changed, here and below.
-  HeadProcess& Add(Time now, const std::string& name, const std::string& node, Role role);
+  HeadProcess& Add(Time now, const std::string& name, const std::string& node, ProcessOwner owner);
   // One that is found running: an earlier head had it started.
-  HeadProcess& Adopt(Time now, const std::string& name, const std::string& node, Role role);
+  HeadProcess& Adopt(Time now, const std::string& name, const std::string& node,
+                     ProcessOwner owner);
   // The order to start it goes to its node now.
   void Ordered(const std::string& name);
   // It must end by then. An earlier time that was given before stays.

@@ -32,7 +32,6 @@ TEST_P(TorchDigits, AKilledWorkerIsReplacedAndNoSampleIsLostOrDoubled) {
   Cluster::JobOptions options;
   options.workers = 3;
   options.max_workers = 3;
-  options.spares = 1;
   options.share_memory = GetParam();
   options.argv = {Here() / "digits-worker"};
   // After 50 data epochs it has converged, to 0.97-0.98; after 20 to anything from 0.945 to 0.985.

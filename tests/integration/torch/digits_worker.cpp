@@ -51,10 +51,9 @@ int main() {
   }
   daemons::WorkerClient& worker = **client;
   std::optional<Assignment> assignment;
-  while (!assignment || assignment->job.empty()) {  // A spare waits here, its libraries loaded.
+  while (!assignment) {
     if (worker.released()) return 0;
     assignment = worker.WaitAssignment(seconds(1));
-    if (assignment && assignment->job.empty()) worker.Preloaded();
   }
   const Result<cpp_digits::Plan> plan = Decode(assignment->payload);
   const Result<std::string> summary =

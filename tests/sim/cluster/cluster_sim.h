@@ -26,7 +26,8 @@ enum class Ending {
 enum class Mutation {
   kNone,
   kStateNotKept,  // The store says that it has the newest state of the run, and has the first.
-  kEndNotKept,    // Likewise its end.
+  kEndNotKept,    // Likewise its end,
+  kLivesNotKept,  // and what it has of the lives of actors.
   kKillsIgnored,  // Nodes kill nothing that they are told to kill.
   kDeathsUntold,  // Nodes list processes that have ended as running, and tell nobody.
   kNoStateSent,   // Members that join begin with a state of their own.

@@ -40,7 +40,7 @@ class ClusterSimulation : public ::testing::Test {
 };
 
 TEST_F(ClusterSimulation, ARunEndsAsItShouldForEverySeed) {
-  const troupe::sim::Seeds seeds = troupe::sim::SeedsToRun(300);
+  const troupe::sim::Seeds seeds = troupe::sim::SeedsToRun(2000);
   ClusterResult all;
   for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     ClusterOptions options = OptionsFor(seed);
@@ -111,7 +111,8 @@ TEST_P(ClusterMutants, AreCaught) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, ClusterMutants,
-    ::testing::Values(std::pair(Mutation::kStateNotKept, "two processes are member"),
+    ::testing::Values(std::pair(Mutation::kStateNotKept, "the run has failed"),
+                      std::pair(Mutation::kLivesNotKept, "two processes are member"),
                       std::pair(Mutation::kEndNotKept, "has lost this run"),
                       std::pair(Mutation::kKillsIgnored, "is left"),
                       std::pair(Mutation::kDeathsUntold, "settling"),

@@ -50,6 +50,7 @@ Status SimStore::Put(std::string_view key, std::string_view value, Duration ttl)
   };
   const bool lost =
       (world_->Mutated(Mutation::kStateNotKept) && key.ends_with("/state") && known()) ||
+      (world_->Mutated(Mutation::kLivesNotKept) && key.ends_with("/life") && known()) ||
       (world_->Mutated(Mutation::kEndNotKept) && key.ends_with("/ended"));
   if (lost) return Status::Ok();
   return Write([&] { return world_->store().Put(key, value, ttl); });

@@ -56,7 +56,6 @@ void SimWorker::Hello(bool again) {
   hello.host = host();
   hello.job = assignment_.job;
   hello.member = assignment_.member;
-  hello.preloaded = preloaded_;
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
   if (again) Later(kBeat, [this] { Hello(true); });
 }
@@ -77,10 +76,6 @@ void SimWorker::OnFrame(const std::string& frame) {
 
 void SimWorker::OnAssignment(const Assignment& assignment) {
   if (core_) return;  // A repeat.
-  if (assignment.job.empty()) {
-    Later(world_->Between(milliseconds(5), milliseconds(100)), [this] { preloaded_ = true; });
-    return;
-  }
   assignment_ = assignment;
   id_ = groups::MemberId::Parse(assignment.member);
   state_.hash = static_cast<uint64_t>(pid_);  // Until it is told, everybody has another model.

@@ -61,7 +61,6 @@ class SimWorker {
   const int64_t pid_;
   SimPort port_;
   bool alive_ = true;
-  bool preloaded_ = false;
   bool released_ = false;
   Assignment assignment_;
   std::optional<groups::MemberId> id_;

@@ -63,9 +63,44 @@ TEST_F(HeadActorsTest, WhoseNodeDoesNotComeBackIsLostWhenTheGraceIsOver) {
   (void)Alive(Spec("a", 0));
   node_speaks_ = false;
   Restart();
+  NodeHello other;
+  other.node = "m";
+  other.incarnation = 1;
+  Say(kFrameNodeHello, "node-m", other);
   Pass(seconds(4));
   EXPECT_EQ(State("a"), ActorState::kAlive);
   Pass(seconds(2));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+}
+
+// Then it may be the head that is cut off.
+TEST_F(HeadActorsTest, WhileNoNodeIsHeardNobodyIsGivenUpForLonger) {
+  NodeSays();
+  (void)Alive(Spec("a", 0));
+  (void)Alive(Spec("b", 0));
+  node_speaks_ = false;
+  Restart();
+  Pass(seconds(30));
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  // Those that come back are waited for once more.
+  NodeHello other;
+  other.node = "m";
+  other.incarnation = 1;
+  Say(kFrameNodeHello, "node-m", other);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  node_speaks_ = true;
+  NodeSays();
+  Pass(seconds(5));
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  EXPECT_THAT(killed_, IsEmpty());
+}
+
+TEST_F(HeadActorsTest, IfNoNodeIsEverHeardAllAreGivenUpInTheEnd) {
+  NodeSays();
+  (void)Alive(Spec("a", 0));
+  node_speaks_ = false;
+  Restart();
+  Pass(seconds(40));
   EXPECT_EQ(State("a"), ActorState::kDead);
 }
 

@@ -38,6 +38,7 @@ TEST_F(HeadNodes, AWorkerWhoseStartWasLostIsStartedAgain) {
   rig_.Mend();
   rig_.Pass(seconds(2));
   EXPECT_EQ(rig_.started(), 4U);
+  EXPECT_THAT(rig_.told(), Not(Contains("w1#2 died"))) << "it never lived";
 }
 
 TEST_F(HeadNodes, AHelloFromBeforeTheOrderToStartAWorkerSaysNothingOfIt) {
@@ -77,7 +78,7 @@ TEST_F(HeadNodes, AWorkerThatTheRecordDoesNotKnowIsNoSpare) {
   rig_.JoinNode();
   Active();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"old", 100, "j", false, {}});
+  hello.workers.push_back({"old", 100, MakeLeaseId(RunOwner("j") + "/w1#0", 1), false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   WorkerHello worker;
   worker.process = "old";
@@ -149,7 +150,7 @@ TEST_F(HeadNodes, ACauseThatCameWhileTheHeadWasStoppedIsStillTold) {
 TEST_F(HeadNodes, AWorkerOfAJobThatNobodyKnowsIsEnded) {
   rig_.JoinNode();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"stray", 100, "over", false, {}});
+  hello.workers.push_back({"stray", 100, MakeLeaseId(RunOwner("over") + "/w0#1", 1), false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   EXPECT_THAT(rig_.signals("stray"), IsEmpty());  // It may be about to leave by itself.
   rig_.Freeze(seconds(4));

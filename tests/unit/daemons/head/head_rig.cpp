@@ -79,8 +79,9 @@ NodeHello HeadRig::Hello() const {
 
 void HeadRig::AddWorkers(NodeHello& hello) const {
   for (const std::string& process : started_) {
+    const StartWorker& order = order_of_.at(process);
     if (node_of_.at(process) == hello.node && !gone_.contains(process))
-      hello.workers.push_back({process, 100, "j", false, {}});
+      hello.workers.push_back({process, 100, order.job, false, order.room});
   }
 }
 
@@ -107,6 +108,7 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
   submit.spec.resources = {{"CPU", 1}};
   if (gpus_ > 0) submit.spec.resources["GPU"] = 1;
   submit.spec.spares = spares;
+  submit.spec.spare_argv = {"spare"};
   submit.spec.payload = "work";
   submit.spec.detached = detached_;
   submit.spec.driver_silence_s = silence_s_;
@@ -117,12 +119,6 @@ void HeadRig::Greet(size_t worker) {
   WorkerHello hello = FirstWords(worker);
   hello.job = "j";
   hello.member = "w" + std::to_string(worker) + "#1";
-  Say(kFrameWorkerHello, hello.process, hello);
-}
-
-void HeadRig::GreetSpare(size_t worker) {
-  WorkerHello hello = FirstWords(worker);
-  hello.preloaded = true;
   Say(kFrameWorkerHello, hello.process, hello);
 }
 
@@ -162,7 +158,7 @@ void HeadRig::FormGroup(uint32_t workers) {
 
 std::vector<std::string> HeadRig::Keys() {
   std::vector<std::string> keys;
-  for (const char* prefix : {"job/", "group/"}) {
+  for (const char* prefix : {"job/", "group/", "actor/"}) {
     const auto listed = store_.List(prefix);
     if (!listed.ok()) return {listed.error().message};
     for (const auto& [key, value] : *listed) keys.push_back(key);
@@ -175,10 +171,14 @@ void HeadRig::Sort() {
   for (const auto& [to, frame] : transport_.TakeSent()) {
     const uint8_t type = *wire::PeekType(frame);
     if (type == kFrameStartWorker) {
-      started_.push_back(wire::Decode<StartWorker>(type, frame)->process);
+      const StartWorker start = *wire::Decode<StartWorker>(type, frame);
+      started_.push_back(start.process);
+      order_of_[start.process] = start;
       greeted_[started_.back()] = false;
       node_of_[started_.back()] = to.substr(std::string("node-").size());
       if (cut_ && to == "node-n") gone_.insert(started_.back());
+    } else if (type == kFrameKeepSpares) {
+      spares_.push_back(wire::Decode<KeepSpares>(type, frame)->count);
     } else if (type == kFrameNodeAnswer && to == "node-n") {
       heard_ = *wire::Decode<NodeAnswer>(type, frame);
     } else if (type == kFrameNodeFenced) {

@@ -35,8 +35,7 @@ class HeadRig {
   // i is member "w<i>#1" in the process process(i).
   void Submit(uint32_t workers, uint32_t min_workers = 1, uint32_t spares = 0);
   void FormGroup(uint32_t workers);
-  void Greet(size_t worker);  // The worker's first words: it has its assignment.
-  void GreetSpare(size_t worker);
+  void Greet(size_t worker);   // The worker's first words: it has its assignment.
   void Vanish(size_t worker);  // Its process is gone, and nobody was told.
   // The node and its workers neither say nor hear anything; what they were sent is lost.
   void Cut() { cut_ = true; }
@@ -61,6 +60,8 @@ class HeadRig {
     return node_of_.at(process(worker));
   }
   [[nodiscard]] size_t started() const { return started_.size(); }
+  // How many spares the node was asked to keep, each time.
+  [[nodiscard]] const std::vector<uint32_t>& spares() const { return spares_; }
   // Everything the driver was told, in order: "epoch 1", "w0#1 finished", "done succeeded".
   [[nodiscard]] const std::vector<std::string>& told() const { return told_; }
   [[nodiscard]] const std::vector<nlohmann::json>& events() const { return events_; }
@@ -87,6 +88,7 @@ class HeadRig {
   std::vector<std::string> started_;
   std::map<std::string, bool> greeted_;  // By process: whether it speaks.
   std::map<std::string, std::string> node_of_;
+  std::map<std::string, StartWorker> order_of_;
   std::set<std::string> gone_;  // Processes that the node does not have (any more).
   uint64_t incarnation_ = 1;    // The node's.
   NodeAnswer heard_;
@@ -97,6 +99,7 @@ class HeadRig {
   bool detached_ = false;
   bool has_state_ = false;
   double silence_s_ = 15;
+  std::vector<uint32_t> spares_;
   std::map<size_t, groups::Report> reports_;
   std::map<std::string, std::vector<int>> signals_;
   std::map<std::string, std::vector<groups::Command>> commands_;

@@ -134,10 +134,11 @@ struct Longer {
   std::map<std::string, uint64_t> incarnations;
   std::vector<JobWorker> workers;
   std::string driver_place;
+  std::vector<JobWorker> waiting;
   std::string new_field = "news";
   template <class A>
   void Fields(A& a) {
-    a(driver, target, incarnations, workers, driver_place, new_field);
+    a(driver, target, incarnations, workers, driver_place, waiting, new_field);
   }
 };
 struct Shorter {

@@ -101,6 +101,49 @@ TEST_F(SparePolicyTest, ThatAKindFailsIsNewsOncePerTry) {
   EXPECT_TRUE(policy_.Failed(now_, last_));
 }
 
+TEST_F(SparePolicyTest, AsManyAreKeptAsAreAskedFor) {
+  policy_.Keep(now_, kOther, 2);
+  EXPECT_EQ(policy_.due(), now_);
+  EXPECT_THAT(StartedIn(seconds(5)), ElementsAre(kOther, kOther));
+  policy_.Keep(now_, kOther, 1);
+  EXPECT_THAT(StartedIn(seconds(1)), IsEmpty());
+  EXPECT_THAT(ended_, ElementsAre(1U));
+  policy_.Keep(now_, kOther, 0);
+  EXPECT_THAT(StartedIn(seconds(1)), IsEmpty());
+  EXPECT_THAT(ended_, ElementsAre(1U, 2U));
+}
+
+// Who has asked may be gone.
+TEST_F(SparePolicyTest, ThoseThatWereAskedForGoWhenNobodyAsksAnyMore) {
+  policy_.Keep(now_, kOther, 1);
+  EXPECT_THAT(StartedIn(kSparesKept - seconds(1)), ElementsAre(kOther));
+  policy_.Keep(now_, kOther, 1);
+  EXPECT_THAT(StartedIn(kSparesKept - seconds(1)), IsEmpty());
+  EXPECT_THAT(ended_, IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(2)), IsEmpty());
+  EXPECT_THAT(ended_, ElementsAre(1U));
+  EXPECT_EQ(policy_.size(), 0U);
+}
+
+TEST_F(SparePolicyTest, OneThatIsTakenIsNotReplacedBeforeTheNextWord) {
+  EXPECT_EQ(policy_.Take(now_, kOther, false), std::nullopt);
+  EXPECT_THAT(StartedIn(seconds(1)), IsEmpty()) << "it speaks for no others";
+  policy_.Keep(now_, kOther, 1);
+  EXPECT_THAT(StartedIn(seconds(1)), ElementsAre(kOther));
+  EXPECT_EQ(policy_.Take(now_, kOther, false), 1U);
+  EXPECT_THAT(StartedIn(seconds(5)), IsEmpty());
+  policy_.Keep(now_, kOther, 1);
+  EXPECT_THAT(StartedIn(seconds(1)), ElementsAre(kOther));
+}
+
+TEST_F(SparePolicyTest, ThoseThatAreAskedForComeFirst) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  (void)StartedIn(seconds(5));
+  policy_.Keep(now_, kOther, 2);
+  EXPECT_THAT(StartedIn(seconds(5)), ElementsAre(kOther, kOther));
+  EXPECT_EQ(policy_.size(), kLimits.limit);
+}
+
 TEST_F(SparePolicyTest, NoneAreAllowed) {
   SparePolicy none({.limit = 0});
   EXPECT_EQ(none.Take(now_, kPython), std::nullopt);
@@ -125,11 +168,13 @@ TEST(SparePolicyWalk, KeepsItsInvariants) {
       SpareKind kind = kPython;
       kind.env["KIND"] = std::to_string(random() % 4);
       if (random() % 4 == 0) {
-        if (const auto taken = policy.Take(now, kind)) {
+        if (const auto taken = policy.Take(now, kind, random() % 2 == 0)) {
           ASSERT_EQ(alive.at(*taken), kind);
           alive.erase(*taken);  // SP-2
         }
         last_take = now;
+      } else if (random() % 6 == 0) {
+        policy.Keep(now, kind, random() % 3);
       } else if (!alive.empty() && random() % 10 == 0) {
         const auto victim = std::next(alive.begin(), random() % alive.size());
         failed[victim->second] = now;

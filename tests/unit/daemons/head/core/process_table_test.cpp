@@ -25,7 +25,7 @@ class ProcessTableTest : public ::testing::Test {
     return hello;
   }
   void Add(const std::string& name) {
-    table_.Add(now_, name, "n", RunRole{.job = "job"});
+    table_.Add(now_, name, "n", {"a", 1, {}});
     table_.Ordered(name);
   }
   ProcessTable::Heard Hear(uint64_t answered, const std::vector<std::string>& running,
@@ -46,7 +46,7 @@ TEST_F(ProcessTableTest, IsMissedWhenAnAnswerFromAfterItsOrderHadArrived) {  // 
 }
 
 TEST_F(ProcessTableTest, IsNotMissedBeforeItIsOrdered) {  // PT-1
-  table_.Add(now_, "p", "n", ActorRole{.actor = "a", .incarnation = 1});
+  table_.Add(now_, "p", "n", {"a", 1, {}});
   EXPECT_THAT(Hear(99, {}).missing, IsEmpty());
   table_.Ordered("p");
   EXPECT_THAT(Hear(1, {}).missing, ElementsAre("p"));
@@ -55,7 +55,7 @@ TEST_F(ProcessTableTest, IsNotMissedBeforeItIsOrdered) {  // PT-1
 // One from before a restart of the head was ordered by another one.
 TEST_F(ProcessTableTest, OneThatWasFoundIsMissedAfterTheNextAnswer) {  // PT-1
   (void)table_.NextAnswer("n");
-  table_.Adopt(now_, "p", "n", ActorRole{.actor = "a", .incarnation = 1});
+  table_.Adopt(now_, "p", "n", {"a", 1, {}});
   EXPECT_FALSE(table_.Find("p")->began());
   EXPECT_THAT(Hear(0, {"p"}).missing, IsEmpty());
   EXPECT_TRUE(table_.Find("p")->began());
@@ -68,13 +68,14 @@ TEST_F(ProcessTableTest, OneThatWasFoundIsMissedAfterTheNextAnswer) {  // PT-1
 TEST_F(ProcessTableTest, FindingWhatIsKnownChangesNothing) {
   Add("p");
   (void)table_.NextAnswer("n");
-  table_.Adopt(now_ + seconds(1), "p", "m", ActorRole{});
-  EXPECT_NE(table_.Find("p")->run(), nullptr);
+  table_.Adopt(now_ + seconds(1), "p", "m", {});
+  EXPECT_EQ(table_.Find("p")->owner.actor, "a");
+  EXPECT_FALSE(table_.Find("p")->found);
   EXPECT_THAT(Hear(1, {}).missing, ElementsAre("p")) << "its order was before that answer";
 }
 
 TEST_F(ProcessTableTest, OfAnotherNodeIsNotMissed) {
-  table_.Add(now_, "p", "m", RunRole{});
+  table_.Add(now_, "p", "m", {});
   table_.Ordered("p");
   EXPECT_THAT(Hear(99, {}).missing, IsEmpty());
   EXPECT_THAT(table_.On("m"), ElementsAre("p"));
@@ -111,11 +112,10 @@ TEST_F(ProcessTableTest, WhatIsNotThereIsNotTold) {  // PT-3
 TEST_F(ProcessTableTest, AddingAgainChangesNothing) {
   Add("p");
   (void)Hear(0, {"p"});
-  const HeadProcess& same = table_.Add(now_ + seconds(1), "p", "m", ActorRole{});
+  const HeadProcess& same = table_.Add(now_ + seconds(1), "p", "m", {});
   EXPECT_EQ(same.node, "n");
   EXPECT_EQ(same.since, now_);
-  ASSERT_NE(same.run(), nullptr);
-  EXPECT_EQ(same.run()->job, "job");
+  EXPECT_EQ(same.owner.actor, "a");
 }
 
 // A node that starts what arrives, a head that is restarted, and orders, answers and hellos that
@@ -133,7 +133,7 @@ class Walk {
     }
     if (Chance(2)) {
       const std::string name = "p" + std::to_string(next_++);
-      table_.Add(now_, name, "n", RunRole{});
+      table_.Add(now_, name, "n", {});
       table_.Ordered(name);
       if (!Chance(4)) alive_.insert(name);
     } else if (!alive_.empty() && Chance(2)) {
@@ -172,7 +172,7 @@ class Walk {
   }
   void Hear(const Said& said, bool answer) {
     for (const RunningWorker& listed : said.hello.workers)
-      table_.Adopt(now_, listed.process, "n", RunRole{});
+      table_.Adopt(now_, listed.process, "n", {});
     for (const std::string& name : table_.OnHello(now_, said.hello, said.answered).missing) {
       if (alive_.contains(name)) wronged_.insert(name);
       table_.Remove(name);
