@@ -40,8 +40,6 @@ HeadClient::HeadClient(EventLoop* loop, std::function<Status(std::string frame)>
                        std::string owner)
     : loop_(loop), send_(std::move(send)), owner_(std::move(owner)) {}
 
-HeadClient::~HeadClient() { *alive_ = false; }
-
 void HeadClient::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
   SetTold([system](const actors::ActorLocation& one) {
     if (const auto alive = system.lock()) alive->SetWhereabouts(one);
@@ -63,9 +61,7 @@ void HeadClient::SetOutput(OnOutput output) {
 }
 
 void HeadClient::Start() {
-  loop_->Post([this, alive = alive_] {
-    if (*alive) Beat();
-  });
+  scope_.Post([this] { Beat(); });
 }
 
 void HeadClient::Stop() {
@@ -347,9 +343,7 @@ void HeadClient::Beat() {
   }
   for (const OnAnswered& done : late)
     done(Error{ErrorCode::kDeadlineExceeded, "the head did not answer in time"});
-  loop_->CallAfter(kBeat, [this, alive = alive_] {
-    if (*alive) Beat();
-  });
+  scope_.CallAfter(kBeat, [this] { Beat(); });
 }
 
 bool HeadClient::OnFrame(const std::string& frame) {

@@ -18,6 +18,7 @@
 #include "actors/core/actor_group_protocol.h"
 #include "actors/core/cluster_protocol.h"
 #include "actors/host/actor_system.h"
+#include "runtime/loop_scope.h"
 #include "runtime/transport.h"
 
 namespace troupe::daemons {
@@ -31,7 +32,6 @@ class HeadClient final : public actors::ActorDirectoryClient {
 
   // `send` hands a frame to the head. `owner`: as what this process owns actors, "driver/ID".
   HeadClient(EventLoop* loop, std::function<Status(std::string frame)> send, std::string owner);
-  ~HeadClient() override;
   // Who is told whereabouts, and which of its actors are to leave; null: nobody. Set before the
   // first frame.
   void SetSystem(const std::weak_ptr<actors::ActorSystem>& system);
@@ -93,7 +93,6 @@ class HeadClient final : public actors::ActorDirectoryClient {
   EventLoop* const loop_;
   const std::function<Status(std::string frame)> send_;
   const std::string owner_;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   std::mutex mu_;
   std::function<void(const actors::ActorLocation&)> told_;
@@ -109,7 +108,8 @@ class HeadClient final : public actors::ActorDirectoryClient {
   uint64_t head_version_ = 0;
   std::string log_;
   uint64_t revision_ = 0;
-  bool asked_ = false;  // For what was missed, since the last beat.
+  bool asked_ = false;      // For what was missed, since the last beat.
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::daemons

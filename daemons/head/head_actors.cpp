@@ -42,8 +42,6 @@ HeadActors::HeadActors(Callbacks callbacks, HeadActorsOptions options, std::stri
                Give(process, state.ok() ? std::move(state->state) : "");
              }) {}
 
-HeadActors::~HeadActors() { *alive_ = false; }
-
 // An actor, or a process that holds some: one of an actor's, or one that is heard.
 actors::ActorLocation HeadActors::Where(const std::string& followed) const {
   if (!followed.starts_with(actors::kProcessPrefix)) return directory_.Where(followed);
@@ -259,9 +257,7 @@ void HeadActors::Launch(const std::string& name, const StartWorker& start) {
   const actors::PlacedActor* actor = ActorOf(*process);
   const Time from = actor == nullptr ? Time{} : callbacks_.hold(actor->spec);
   if (Now() < from) {
-    callbacks_.transport->loop().CallAt(from, [this, name, start, alive = alive_] {
-      if (*alive) Launch(name, start);
-    });
+    scope_.CallAt(from, [this, name, start] { Launch(name, start); });
     return;
   }
   processes_.Ordered(name);

@@ -24,6 +24,7 @@
 #include "daemons/protocol/actor_lease.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
 #include "scheduler/scheduler.h"
@@ -71,7 +72,6 @@ class HeadActors {
   };
 
   HeadActors(Callbacks callbacks, HeadActorsOptions options, std::string log);
-  ~HeadActors();
   // From the store; before anything else.
   void Restore(const std::map<std::string, std::string>& records);
 
@@ -163,7 +163,6 @@ class HeadActors {
   const Callbacks callbacks_;
   const HeadActorsOptions options_;
   ProcessTable& processes_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   actors::Directory directory_;
   ActorWatch watch_;
   std::set<std::string> survivors_;                 // Nodes that knew the head before.
@@ -181,8 +180,9 @@ class HeadActors {
   StateLoads loads_;
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
   Time confirm_by_ = Time::Never();
-  bool asked_longer_ = false;  // One more hello than there was time for.
-  bool node_heard_ = false;    // One at least.
+  bool asked_longer_ = false;                       // One more hello than there was time for.
+  bool node_heard_ = false;                         // One at least.
+  LoopScope scope_{&callbacks_.transport->loop()};  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -42,8 +42,8 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
   if (phase == groups::GroupPhase::kPersisting || phase == groups::GroupPhase::kPreparing ||
       phase == groups::GroupPhase::kLinking) {
     job.quiet_until = Now() + kReformQuiet;
-    transport_->loop().CallAfter(kReformQuiet, [this, name = job.spec.job, alive = alive_] {
-      if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
+    scope_.CallAfter(kReformQuiet, [this, name = job.spec.job] {
+      if (jobs_.contains(name)) Fill(jobs_.at(name));
     });
   }
   Fill(job);
@@ -82,8 +82,8 @@ void HeadService::BackOff(Job& job, const JobWorker& worker) {
   if (++restart.deaths < 2) return;
   const int doubled = std::min(restart.deaths - 2, 16);
   restart.not_before = Now() + std::min<Duration>(kRestartDelay * (1 << doubled), kRestartDelayMax);
-  transport_->loop().CallAt(restart.not_before, [this, name = job.spec.job, alive = alive_] {
-    if (*alive && jobs_.contains(name)) Fill(jobs_.at(name));
+  scope_.CallAt(restart.not_before, [this, name = job.spec.job] {
+    if (jobs_.contains(name)) Fill(jobs_.at(name));
   });
 }
 

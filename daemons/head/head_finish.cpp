@@ -77,11 +77,8 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   if (payload.size() > kKeptErrorBytes) job.final_events.back().payload.clear();
   KeepEnd(job);
   // They could tell the next head their results once more, until it is kept.
-  records_.WhenKept("end/" + job.spec.job,
-                    [this, name = job.spec.job, alive = alive_] { EndProcesses(name); });
-  transport_->loop().CallAfter(kEndKeptLimit, [this, name = job.spec.job, alive = alive_] {
-    if (*alive) EndProcesses(name);
-  });
+  records_.WhenKept("end/" + job.spec.job, [this, name = job.spec.job] { EndProcesses(name); });
+  scope_.CallAfter(kEndKeptLimit, [this, name = job.spec.job] { EndProcesses(name); });
   job.last_event_by = Now() + kOutputGrace;
   EmitLast(job);
 }

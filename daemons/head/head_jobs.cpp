@@ -245,17 +245,15 @@ void HeadService::OpenGroup(Job& job) {
       j.reason.clear();
       if (j.quiet_until > Now()) {
         j.quiet_until = Now() + kReformSettle;
-        transport_->loop().CallAfter(kReformSettle, [this, with_job, alive = alive_] {
-          if (*alive) with_job([&](Job& quiet) { Fill(quiet); });
-        });
+        scope_.CallAfter(kReformSettle,
+                         [this, with_job] { with_job([&](Job& quiet) { Fill(quiet); }); });
       }
       for (JobWorker& worker : j.record.workers) {
         worker.rank = RankOf(j.view, worker.member());
         if (worker.rank >= 0) worker.member_since = std::min(worker.member_since, Now());
       }
-      transport_->loop().CallAfter(kSpareDelay, [this, with_job, alive = alive_] {
-        if (*alive) with_job([&](Job& settled) { EnsureSpare(settled); });
-      });
+      scope_.CallAfter(kSpareDelay,
+                       [this, with_job] { with_job([&](Job& settled) { EnsureSpare(settled); }); });
       if (activated.known) return EmitSettledEpoch(j);
       if (j.spec.reset_limit >= 0 && static_cast<int64_t>(j.view.epoch) - 1 > j.spec.reset_limit) {
         transport_->loop().Post([this, with_job] {
@@ -295,8 +293,7 @@ void HeadService::OpenGroup(Job& job) {
   };
   callbacks.failed = [this, with_job](const std::string& reason) {
     // Not from inside the group's own step: ending the job closes the group.
-    transport_->loop().Post([this, with_job, reason, alive = alive_] {
-      if (!*alive) return;
+    scope_.Post([this, with_job, reason] {
       with_job([&](Job& j) {
         const std::string& last = j.last_death;
         if (!j.done()) End(j, "failed", reason + (last.empty() ? "" : "; " + last));

@@ -155,8 +155,8 @@ void HeadService::OnPlaced(Job& job, JobWorker worker, const actors::ActorLife& 
   job.ask_spares_at = {};  // It may have been one.
   // Of the first ones all that come at once are founders.
   if (!job.opened) {
-    transport_->loop().Post([this, name = job.spec.job, alive = alive_] {
-      if (!*alive || !jobs_.contains(name) || jobs_.at(name).done()) return;
+    scope_.Post([this, name = job.spec.job] {
+      if (!jobs_.contains(name) || jobs_.at(name).done()) return;
       OpenGroup(jobs_.at(name));
     });
   }
@@ -189,8 +189,8 @@ void HeadService::ScheduleWake() {
   const Time wake = scheduler_.next_wake();
   if (wake == Time::Never() || wake >= wake_at_) return;
   wake_at_ = wake;
-  transport_->loop().CallAt(wake, [this, alive = alive_, wake] {
-    if (!*alive || wake_at_ != wake) return;
+  scope_.CallAt(wake, [this, wake] {
+    if (wake_at_ != wake) return;
     wake_at_ = Time::Never();
     Schedule(sched::Wake{});
   });

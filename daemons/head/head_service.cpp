@@ -350,9 +350,7 @@ void HeadService::OnTick() {
   records_.OnTick();
   Measure();
   tick_due_ = Now() + kTick;
-  transport_->loop().CallAt(tick_due_, [this, alive = alive_] {
-    if (*alive) OnTick();
-  });
+  scope_.CallAt(tick_due_, [this] { OnTick(); });
 }
 
 // ---- look-ups ----

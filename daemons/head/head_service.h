@@ -27,6 +27,7 @@
 #include "daemons/head/records.h"
 #include "daemons/head/usage.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/process.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
@@ -57,7 +58,6 @@ struct HeadOptions {
 class HeadService {
  public:
   HeadService(Transport* transport, Lane* store_lane, Store* store, HeadOptions options);
-  ~HeadService();
   // Whether the cluster was taken down, so that nothing is to start this head again.
   [[nodiscard]] bool down() const { return down_.load(); }
   // Whether that has begun: whoever ends the head now ends the cluster, too.
@@ -200,7 +200,6 @@ class HeadService {
   Store* const store_;
   const HeadOptions options_;
   const std::string log_id_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   NodeTable nodes_;
   Scheduler scheduler_;
   std::set<std::string> offered_;  // Nodes that the scheduler has.
@@ -231,6 +230,7 @@ class HeadService {
   std::atomic<bool> down_{false};
   Time refresh_at_{};
   Time tick_due_ = Time::Never();
+  LoopScope scope_{&transport_->loop()};  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -77,11 +77,7 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, H
            [this](const std::string& name, std::function<void()> then) {
              records_.WhenKept(name, std::move(then));
            },
-           [this](std::function<void()> then) {
-             transport_->loop().Post([alive = alive_, then = std::move(then)] {
-               if (*alive) then();
-             });
-           },
+           [this](std::function<void()> then) { scope_.Post(std::move(then)); },
            [this] { return std::stoull(options_.new_id().substr(0, 8), nullptr, 16) << 20; }}),
       actor_groups_(
           {[this](const std::string& actor) { return actors_.directory().Where(actor); },
@@ -122,8 +118,6 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, H
              [this](const std::string& driver, uint64_t request, const Status& status,
                     const std::string& json) { Reply(driver, request, status, json); }}) {}
 
-HeadService::~HeadService() { *alive_ = false; }
-
 Status HeadService::Start() {
   Result<std::map<std::string, std::string>> records = Records::Load(*store_, "job/");
   if (!records.ok()) return records.error().WithContext("cannot read the jobs");
@@ -139,11 +133,9 @@ Status HeadService::Start() {
       Records::Load(*store_, kActorGroupRecords);
   if (!actor_groups.ok())
     return actor_groups.error().WithContext("cannot read the groups of actors");
-  transport_->loop().Post([this, alive = alive_, records = std::move(*records),
-                           actors = std::move(*actors), groups = std::move(*groups),
-                           collectives = std::move(*collectives),
-                           actor_groups = std::move(*actor_groups)] {
-    if (!*alive) return;
+  scope_.Post([this, records = std::move(*records), actors = std::move(*actors),
+               groups = std::move(*groups), collectives = std::move(*collectives),
+               actor_groups = std::move(*actor_groups)] {
     if (!records.empty() || !actors.empty() || !groups.empty())
       Recover(Now() + options_.confirm_grace);
     RestoreJobs(records);

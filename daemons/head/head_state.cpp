@@ -247,10 +247,8 @@ void HeadService::PressDown(Time until) {
     (void)transport_->Send(node_links_[id].peer, leave);
   }
   const bool over = !any || Now() >= until;
-  transport_->loop().CallAfter(over ? kDownGrace : kDownBeat, [this, over, until, alive = alive_] {
-    if (!*alive) return;
-    over ? down_.store(true) : PressDown(until);
-  });
+  scope_.CallAfter(over ? kDownGrace : kDownBeat,
+                   [this, over, until] { over ? down_.store(true) : PressDown(until); });
 }
 
 }  // namespace troupe::daemons

@@ -48,8 +48,6 @@ Records::Records(EventLoop* loop, Lane* lane, Store* store, Duration ttl,
                  std::function<void()> refill)
     : loop_(loop), lane_(lane), store_(store), ttl_(ttl), refill_(std::move(refill)) {}
 
-Records::~Records() { *alive_ = false; }
-
 void Records::Put(const std::string& key, std::string value) {
   if (const auto it = places_.find(key); it != places_.end()) {
     // Its turn is that of the one it replaces, and what was asked for before is kept with it.
@@ -103,11 +101,11 @@ void Records::Begin() {
   writing_ = true;
   auto batch = std::make_shared<Batch>(std::exchange(queue_, {}));
   places_.clear();
-  const auto write = [this, alive = alive_, loop = loop_, store = store_, ttl = ttl_, batch,
-                      upto = asked_, back = away_] {
+  const auto write = [this, back = scope_.back(), store = store_, ttl = ttl_, batch, upto = asked_,
+                      was_away = away_] {
     Status status = Status::Ok();
     bool lost = false;
-    if (back) {  // Nothing is promised before it is known whether it has the rest.
+    if (was_away) {  // Nothing is promised before it is known whether it has the rest.
       const Result<std::optional<std::string>> mark = store->Get(kMark);
       status = mark.ok() ? Status::Ok() : Status(mark.error());
       lost = mark.ok() && !mark->has_value();
@@ -116,9 +114,8 @@ void Records::Begin() {
       status = Apply(*store, batch->front(), ttl);
       if (status.ok()) batch->pop_front();
     }
-    loop->Post([this, alive, batch, upto, status, lost] {
-      if (*alive) Written(std::move(*batch), upto, status, lost);
-    });
+    back.Post(
+        [this, batch, upto, status, lost] { Written(std::move(*batch), upto, status, lost); });
   };
   if (const Status posted = lane_->Post(write); !posted.ok())
     Written(std::move(*batch), asked_, posted, false);
@@ -174,9 +171,7 @@ void Records::Written(Batch rest, uint64_t upto, const Status& status, bool lost
   }
   if (!std::exchange(away_, true))
     LogWarning("the store does not take records; they wait: ", status.error().message);
-  loop_->CallAt(loop_->Now() + kRetry, [this, alive = alive_] {
-    if (*alive) Begin();
-  });
+  scope_.CallAt(loop_->Now() + kRetry, [this] { Begin(); });
 }
 
 // Back to the front of the queue, but for what has a newer value now.
@@ -219,12 +214,10 @@ void Records::OnTick() {
 void Records::Look() {
   look_at_ = loop_->Now() + kLook;
   if (away_) return;  // What waits will tell when it is back.
-  (void)lane_->Post([this, alive = alive_, loop = loop_, store = store_] {
+  (void)lane_->Post([this, back = scope_.back(), store = store_] {
     const Result<std::optional<std::string>> mark = store->Get(kMark);
     if (!mark.ok() || mark->has_value()) return;
-    loop->Post([this, alive] {
-      if (*alive) Refill();
-    });
+    back.Post([this] { Refill(); });
   });
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
 #include "runtime/log.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 #include "runtime/wire.h"
 
@@ -46,7 +47,6 @@ class Records {
 
   // `refill` is to Put all there is.
   Records(EventLoop* loop, Lane* lane, Store* store, Duration ttl, std::function<void()> refill);
-  ~Records();
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
 
@@ -87,7 +87,6 @@ class Records {
   Store* const store_;
   const Duration ttl_;
   const std::function<void()> refill_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Batch queue_;
   std::unordered_map<std::string, Batch::iterator> places_;  // In the queue, of keys.
   uint64_t asked_ = 0;                                       // Numbers of writes.
@@ -98,6 +97,7 @@ class Records {
   Time look_at_{};
   std::multimap<uint64_t, std::pair<std::string, std::function<void()>>> waiters_;
   std::unordered_map<std::string, uint64_t> named_;
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::daemons

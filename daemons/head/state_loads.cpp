@@ -9,8 +9,6 @@ namespace troupe::daemons {
 StateLoads::StateLoads(EventLoop* loop, Lane* lane, Store* store, Give give)
     : loop_(loop), lane_(lane), store_(store), give_(std::move(give)) {}
 
-StateLoads::~StateLoads() { *alive_ = false; }
-
 void StateLoads::Ask(const std::string& process, const std::string& key) {
   const auto [it, added] = loads_.try_emplace(process);
   Load& load = it->second;
@@ -38,12 +36,10 @@ void StateLoads::ReadNext() {
     const auto it = loads_.find(process);
     if (it == loads_.end() || it->second.given) continue;
     reading_ = true;
-    const Status posted = lane_->Post(
-        [this, alive = alive_, loop = loop_, store = store_, process, key = it->second.key] {
+    const Status posted =
+        lane_->Post([this, back = scope_.back(), store = store_, process, key = it->second.key] {
           auto read = std::make_shared<Result<std::optional<std::string>>>(store->Get(key));
-          loop->Post([this, alive, process, read] {
-            if (*alive) OnRead(process, std::move(*read));
-          });
+          back.Post([this, process, read] { OnRead(process, std::move(*read)); });
         });
     if (posted.ok()) return;
     reading_ = false;
@@ -64,8 +60,7 @@ void StateLoads::OnRead(const std::string& process, Result<std::optional<std::st
     load.number = ++last_number_;
     if (load.large) {
       bytes_ += load.bytes = size;
-      loop_->CallAfter(kLoadIsTakenWithin, [this, alive = alive_, process, number = load.number] {
-        if (!*alive) return;
+      scope_.CallAfter(kLoadIsTakenWithin, [this, process, number = load.number] {
         const auto late = loads_.find(process);
         if (late == loads_.end() || late->second.number != number) return;
         Uncount(late->second);

@@ -16,6 +16,7 @@
 
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -30,7 +31,6 @@ class StateLoads {
   using Give = std::function<void(const std::string& process, std::optional<std::string> value)>;
 
   StateLoads(EventLoop* loop, Lane* lane, Store* store, Give give);
-  ~StateLoads();
   StateLoads(const StateLoads&) = delete;
   StateLoads& operator=(const StateLoads&) = delete;
 
@@ -59,12 +59,12 @@ class StateLoads {
   Lane* const lane_;
   Store* const store_;
   const Give give_;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Load> loads_;  // By process.
   std::deque<std::string> order_;      // Of those that wait.
   bool reading_ = false;
   size_t bytes_ = 0;
   uint64_t last_number_ = 0;
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -7,8 +7,6 @@ namespace troupe::daemons {
 StateSaves::StateSaves(EventLoop* loop, Lane* lane, Store* store, Duration ttl)
     : loop_(loop), lane_(lane), store_(store), ttl_(ttl) {}
 
-StateSaves::~StateSaves() { *alive_ = false; }
-
 bool StateSaves::Has(const std::string& key, Version version) const {
   if (busy_ && written_ == key && writing_ >= version) return true;
   const auto known = waiting_.find(key);
@@ -45,8 +43,8 @@ void StateSaves::SendForNext() {
     const uint64_t number = ++promised_;
     promises_[key] = {next.version, next.bytes, number};
     large_bytes_ += next.bytes;
-    loop_->CallAfter(kSaveComesWithin, [this, alive = alive_, key, number] {
-      if (!*alive || !promises_.contains(key) || promises_.at(key).number != number) return;
+    scope_.CallAfter(kSaveComesWithin, [this, key, number] {
+      if (!promises_.contains(key) || promises_.at(key).number != number) return;
       EndPromise(key);
       SendForNext();
     });
@@ -90,8 +88,7 @@ void StateSaves::Begin() {
   waiting_.erase(written_);
   writing_ = save->version;
   busy_ = true;
-  const auto finish = [this, alive = alive_, save](const Status& status) {
-    if (!*alive) return;
+  const auto finish = [this, save](const Status& status) {
     busy_ = false;
     Held(*save) -= save->value.size();
     std::string().swap(save->value);
@@ -100,11 +97,11 @@ void StateSaves::Begin() {
     SendForNext();
   };
   const Status posted =
-      lane_->Post([loop = loop_, store = store_, ttl = ttl_, key = written_, save, finish] {
+      lane_->Post([back = scope_.back(), store = store_, ttl = ttl_, key = written_, save, finish] {
         const Status put = store->Put(key, save->value, ttl);
-        loop->Post([finish, put] { finish(put); });
+        back.Post([finish, put] { finish(put); });
       });
-  if (!posted.ok()) loop_->Post([finish, posted] { finish(posted); });
+  if (!posted.ok()) scope_.Post([finish, posted] { finish(posted); });
 }
 
 }  // namespace troupe::daemons

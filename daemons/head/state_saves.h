@@ -18,6 +18,7 @@
 
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -33,7 +34,6 @@ class StateSaves {
   using SendFor = std::function<bool()>;  // Whether somebody is there who was asked.
 
   StateSaves(EventLoop* loop, Lane* lane, Store* store, Duration ttl);
-  ~StateSaves();
   StateSaves(const StateSaves&) = delete;
   StateSaves& operator=(const StateSaves&) = delete;
 
@@ -72,7 +72,6 @@ class StateSaves {
   Lane* const lane_;
   Store* const store_;
   const Duration ttl_;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, Offered> offered_;   // By key.
   std::deque<std::string> offer_order_;      // Of those.
   std::map<std::string, Promise> promises_;  // Sent for, and not here yet; by key.
@@ -84,6 +83,7 @@ class StateSaves {
   bool busy_ = false;
   size_t large_bytes_ = 0;  // With those promised.
   size_t direct_bytes_ = 0;
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -28,8 +28,6 @@ Result<bool> Agree(Store& store, const char* key, const std::string& value, Dura
 StoreOwner::StoreOwner(Store* store, std::string owner, std::string cluster)
     : store_(store), owner_(std::move(owner)), cluster_(std::move(cluster)) {}
 
-StoreOwner::~StoreOwner() { *alive_ = false; }
-
 Status StoreOwner::Take() {
   const Result<bool> ours = Agree(*store_, kOwner, owner_, kOwnerLease);
   if (!ours.ok()) return ours.error();
@@ -49,7 +47,7 @@ Status StoreOwner::Take() {
 }
 
 void StoreOwner::Keep(EventLoop* loop, Lane* lane, std::function<void()> lost) {
-  loop_ = loop;
+  scope_.emplace(loop);
   lane_ = lane;
   lost_ = std::move(lost);
   Refresh();
@@ -57,16 +55,12 @@ void StoreOwner::Keep(EventLoop* loop, Lane* lane, std::function<void()> lost) {
 
 // A store that is away keeps the claim as it is, or has lost it; then it is made anew.
 void StoreOwner::Refresh() {
-  (void)lane_->Post([this, store = store_, owner = owner_, loop = loop_, alive = alive_] {
+  (void)lane_->Post([this, store = store_, owner = owner_, back = scope_->back()] {
     const Result<bool> ours = Agree(*store, kOwner, owner, kOwnerLease);
     if (!ours.ok() || *ours) return;
-    loop->Post([this, alive] {
-      if (*alive) lost_();
-    });
+    back.Post([this] { lost_(); });
   });
-  loop_->CallAfter(kRefresh, [this, alive = alive_] {
-    if (*alive) Refresh();
-  });
+  scope_->CallAfter(kRefresh, [this] { Refresh(); });
 }
 
 Status StoreOwner::Forget() {

@@ -8,10 +8,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 
 namespace troupe::daemons {
@@ -22,7 +24,6 @@ class StoreOwner {
  public:
   // `cluster`: what all heads of a cluster have in common, its public key.
   StoreOwner(Store* store, std::string owner, std::string cluster);
-  ~StoreOwner();
   StoreOwner(const StoreOwner&) = delete;
   StoreOwner& operator=(const StoreOwner&) = delete;
 
@@ -40,10 +41,9 @@ class StoreOwner {
   Store* const store_;
   const std::string owner_;
   const std::string cluster_;
-  EventLoop* loop_ = nullptr;
   Lane* lane_ = nullptr;
   std::function<void()> lost_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Read on the loop.
+  std::optional<LoopScope> scope_;  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -46,8 +46,6 @@ NodeService::NodeService(Transport* transport, NodeOptions options)
       head_(options_.fence),
       spares_(&transport_->loop(), options_.bin_dir, {.limit = options_.spares}) {}
 
-NodeService::~NodeService() { *alive_ = false; }
-
 Status NodeService::Start() {
   Result<std::unique_ptr<DeathWatch>> watch =
       DeathWatch::Create(options_.run_dir + "/lives-" + options_.node);
@@ -56,8 +54,7 @@ Status NodeService::Start() {
   oom_kills_ = OomKills();
   transport_->SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   if (Status s = transport_->Connect(options_.head); !s.ok()) return s;
-  transport_->loop().Post([this, alive = alive_] {
-    if (!*alive) return;
+  scope_.Post([this] {
     begun_ = transport_->loop().Now();
     head_.Begin(begun_);
     Hello();
@@ -68,28 +65,27 @@ Status NodeService::Start() {
 // On the lane: the folder may be on a file system that hangs.
 void NodeService::ReadNotice() {
   if (!notice_.empty() || options_.notice_file.empty() || reading_notice_) return;
-  reading_notice_ = files_.Post(0, [this, alive = alive_, loop = &transport_->loop(),
-                                    path = options_.notice_file, left = options_.notice] {
-    std::ifstream file(path);
-    std::string text;
-    Duration after = left;
-    const bool found = file.good();
-    if (found) {
-      std::getline(file, text);
-      double left_s = 0;
-      if (file >> left_s && left_s >= 0 && left_s < 1e6)
-        after = Duration(static_cast<int64_t>(left_s * 1e9));
-    }
-    loop->Post([this, alive, found, text, after] {
-      if (!*alive) return;
-      reading_notice_ = false;
-      if (!found || !notice_.empty()) return;
-      notice_ = text.empty() ? "preemption notice" : text;
-      notice_until_ = transport_->loop().Now() + after;
-      metrics::Add(metrics::Id::kPreemptionNotices);
-      SayHello();
-    });
-  });
+  reading_notice_ = files_.Post(
+      0, [this, back = scope_.back(), path = options_.notice_file, left = options_.notice] {
+        std::ifstream file(path);
+        std::string text;
+        Duration after = left;
+        const bool found = file.good();
+        if (found) {
+          std::getline(file, text);
+          double left_s = 0;
+          if (file >> left_s && left_s >= 0 && left_s < 1e6)
+            after = Duration(static_cast<int64_t>(left_s * 1e9));
+        }
+        back.Post([this, found, text, after] {
+          reading_notice_ = false;
+          if (!found || !notice_.empty()) return;
+          notice_ = text.empty() ? "preemption notice" : text;
+          notice_until_ = transport_->loop().Now() + after;
+          metrics::Add(metrics::Id::kPreemptionNotices);
+          SayHello();
+        });
+      });
 }
 
 void NodeService::Hello() {
@@ -103,9 +99,7 @@ void NodeService::Hello() {
   SendOutput();
   SayHello();
   const bool first = heard_.head.empty() && transport_->loop().Now() < begun_ + kFirstLinkTime;
-  transport_->loop().CallAfter(first ? kFirstHellos : kHelloInterval, [this, alive = alive_] {
-    if (*alive) Hello();
-  });
+  scope_.CallAfter(first ? kFirstHellos : kHelloInterval, [this] { Hello(); });
 }
 
 void NodeService::SayHello() {
@@ -150,8 +144,8 @@ void NodeService::Tell(uint8_t, const std::string& frame) {
 }
 
 void NodeService::Notice(const std::string& reason, Duration left) {
-  transport_->loop().Post([this, alive = alive_, reason, left] {
-    if (!*alive || !notice_.empty()) return;
+  scope_.Post([this, reason, left] {
+    if (!notice_.empty()) return;
     notice_ = reason;
     metrics::Add(metrics::Id::kPreemptionNotices);
     notice_until_ = transport_->loop().Now() + left;
@@ -214,9 +208,9 @@ void NodeService::OnReadLog(const ReadLog& read) {
   };
   const Result<std::string> path = LogPath(options_.log_dir, read.log);
   if (!path.ok()) return Tell(kFrameLogTail, answer(read, path, path));
-  const auto task = [this, alive = alive_, loop = &transport_->loop(), read, path, answer] {
-    loop->Post([this, alive, frame = answer(read, path, ReadTail(*path, read.lines))] {
-      if (*alive) Tell(kFrameLogTail, frame);
+  const auto task = [this, back = scope_.back(), read, path, answer] {
+    back.Post([this, frame = answer(read, path, ReadTail(*path, read.lines))] {
+      Tell(kFrameLogTail, frame);
     });
   };
   if (files_.Post(0, task)) return;
@@ -293,15 +287,13 @@ bool NodeService::Pause(const std::string& process, Worker& worker, Stream& stre
   if (!no_room && wait == Duration::zero()) return false;
   loop.UnwatchFd(stream.fd);
   stream.paused = true;
-  loop.CallAfter(std::max(wait, kPause),
-                 [this, alive = alive_, process, is_stderr = stream.is_stderr] {
-                   if (!*alive || leaving_) return;
-                   const auto it = workers_.find(process);
-                   if (it == workers_.end()) return;
-                   Stream& paused = is_stderr ? it->second.err : it->second.out;
-                   if (paused.fd >= 0 && std::exchange(paused.paused, false))
-                     WatchOutput(process, paused);
-                 });
+  scope_.CallAfter(std::max(wait, kPause), [this, process, is_stderr = stream.is_stderr] {
+    if (leaving_) return;
+    const auto it = workers_.find(process);
+    if (it == workers_.end()) return;
+    Stream& paused = is_stderr ? it->second.err : it->second.out;
+    if (paused.fd >= 0 && std::exchange(paused.paused, false)) WatchOutput(process, paused);
+  });
   return true;
 }
 

@@ -26,6 +26,7 @@
 #include "daemons/protocol/messages.h"
 #include "runtime/death_watch.h"
 #include "runtime/file_lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/transport.h"
 #include "runtime/watchdog.h"
 
@@ -55,7 +56,6 @@ struct NodeOptions {
 class NodeService {
  public:
   NodeService(Transport* transport, NodeOptions options);
-  ~NodeService();
   Status Start();
   // Tells the head that the node leaves, then ends all workers. Blocks up to `grace`.
   void Stop(Duration grace);
@@ -112,7 +112,6 @@ class NodeService {
   Watchdog head_;
   bool explained_ = false;  // Why the head does not answer.
   std::unique_ptr<DeathWatch> watch_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   FileLane files_;
   OutputRelay relay_;
   uint64_t dropped_lines_ = 0;  // Counted so far.
@@ -130,6 +129,7 @@ class NodeService {
   bool reading_notice_ = false;
   Time notice_until_ = Time::Never();
   Time begun_{};
+  LoopScope scope_{&transport_->loop()};  // Last.
 };
 
 }  // namespace troupe::daemons

@@ -149,11 +149,8 @@ void NodeService::OnStart(const StartWorker& start) {
   relay_.Begin(start.process, worker.log ? worker.log->path() : "");
   EventLoop& loop = transport_->loop();
   const std::string name = start.process;
-  watch_->Watch(slot, [this, name, alive = alive_] {
-    transport_->loop().Post([this, name, alive] {
-      if (*alive) OnLifeLost(name);
-    });
-  });
+  watch_->Watch(
+      slot, [this, name, back = scope_.back()] { back.Post([this, name] { OnLifeLost(name); }); });
   loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
   WatchOutput(name, worker.out);
   WatchOutput(name, worker.err);

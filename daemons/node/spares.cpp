@@ -26,8 +26,6 @@ std::string TailOf(GuardedProcess& process) {
 Spares::Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits)
     : loop_(loop), bin_dir_(std::move(bin_dir)), policy_(limits) {}
 
-Spares::~Spares() { *alive_ = false; }
-
 std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
                                            const std::map<std::string, std::string>& variables,
                                            bool more_ahead) {
@@ -71,8 +69,7 @@ void Spares::Tick() {
 void Spares::TickAt(Time when) {
   if (when >= next_tick_) return;
   next_tick_ = when;
-  loop_->CallAt(when, [this, alive = alive_, when] {
-    if (!*alive) return;
+  scope_.CallAt(when, [this, when] {
     if (next_tick_ == when) next_tick_ = Time::Never();
     Tick();
   });

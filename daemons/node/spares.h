@@ -15,6 +15,7 @@
 #include "daemons/node/guarded_process.h"
 #include "daemons/node/spare_policy.h"
 #include "runtime/event_loop.h"
+#include "runtime/loop_scope.h"
 
 namespace troupe::daemons {
 
@@ -22,7 +23,6 @@ class Spares {
  public:
   // troupe-guard is looked for in `bin_dir`, and on PATH, when a process is started.
   Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits);
-  ~Spares();
   Spares(const Spares&) = delete;
   Spares& operator=(const Spares&) = delete;
 
@@ -46,12 +46,12 @@ class Spares {
 
   EventLoop* const loop_;
   const std::string bin_dir_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   SparePolicy policy_;
   std::map<SparePolicy::Id, GuardedProcess> spares_;  // Those that end among them.
   std::set<SparePolicy::Id> ending_;
   Time next_tick_ = Time::Never();
   bool ended_ = false;
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::daemons
