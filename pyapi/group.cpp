@@ -271,10 +271,10 @@ void BindGroup(py::module_& m) {
 }
 
 py::object MakeGroup(WorkerClient* client) {
-  return py::cast(PyGroup({[client] { return client->group(); },
-                           [client] { return client->assignment().max_workers; },
-                           [client] { return client->assignment().group_running; },
-                           [client](uint64_t bytes) { (void)client->Note("state", bytes, ""); }}));
+  return py::cast(PyGroup(
+      {[client] { return client->group(); }, [client] { return client->assignment().max_workers; },
+       [client] { return client->assignment().group_running; },
+       [client](uint64_t bytes) { (void)client->Note(NoteKind::kState, bytes, ""); }}));
 }
 
 py::object MakeGroup(std::shared_ptr<groups::GroupAgent> agent, uint32_t max_size, bool running) {

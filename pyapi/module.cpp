@@ -254,7 +254,7 @@ class PyWorker {
     py::dict dict;
     dict["job"] = assignment->job;
     dict["name"] = assignment->name;
-    dict["kind"] = assignment->kind;
+    dict["kind"] = assignment->kind == AssignmentKind::kActor ? "actor" : "run";
     dict["payload"] = py::bytes(assignment->payload);
     dict["env"] = assignment->env;
     dict["preload"] = assignment->preload;
@@ -268,15 +268,22 @@ class PyWorker {
     const WithoutGil released;
     client().Finish(ok, std::move(bytes), kResultLimit);
   }
-  void Report(const py::bytes& payload) { Note("report", payload); }
-  void Note(const std::string& kind, const py::bytes& payload) {
+  void Report(const py::bytes& payload) { Note(NoteKind::kReport, payload); }
+  // An event: "warning" or "resumed" with a sentence for people, "recovered" with JSON.
+  void Tell(const std::string& kind, const std::string& message) {
+    static const std::map<std::string, NoteKind> kKinds = {{"warning", NoteKind::kWarning},
+                                                           {"resumed", NoteKind::kResumed},
+                                                           {"recovered", NoteKind::kRecovered}};
+    const auto known = kKinds.find(kind);
+    if (known == kKinds.end()) throw py::value_error("no event of a worker is a \"" + kind + '"');
+    Note(known->second, py::bytes(message));
+  }
+
+ private:
+  void Note(NoteKind kind, const py::bytes& payload) {
     std::string bytes = payload;
     CheckNote([&] { return client().Note(kind, 0, std::move(bytes)); });
   }
-  // An event of this kind: "warning", "resumed" with a sentence for people, "recovered" with JSON.
-  void Tell(const std::string& kind, const std::string& message) { Note(kind, py::bytes(message)); }
-
- private:
   template <class F>
   static void CheckNote(F&& note) {
     const Status status = [&] {

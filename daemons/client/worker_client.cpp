@@ -192,7 +192,7 @@ void WorkerClient::SeeDevices(Assignment& assignment) {
 void WorkerClient::OnAssignment(Assignment assignment) {
   std::lock_guard lock(mu_);
   if (assignment.job.empty() || !assignment_.job.empty()) return;  // A repeat.
-  if (assignment.kind == "actor") {                                // No group to belong to.
+  if (assignment.kind == AssignmentKind::kActor) {                 // No group to belong to.
     assignment_ = assignment;
     const bool large = assignment.payload.size() > actors::kDirectStateBytesMax;
     waiting_.push_back(std::move(assignment));
@@ -289,8 +289,7 @@ void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
   }
 }
 
-Status WorkerClient::Note(const std::string& kind, uint64_t bytes, std::string payload,
-                          Duration limit) {
+Status WorkerClient::Note(NoteKind kind, uint64_t bytes, std::string payload, Duration limit) {
   WorkerNote note;
   note.process = process_;
   note.kind = kind;

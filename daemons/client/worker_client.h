@@ -39,8 +39,7 @@ class WorkerClient {
   // Ends the assignment: repeats the result until the head lets this process go, at most `limit`.
   void Finish(bool ok, std::string payload, Duration limit);
   // A large payload blocks, up to `limit`, until the head has it.
-  Status Note(const std::string& kind, uint64_t bytes, std::string payload,
-              Duration limit = seconds(600));
+  Status Note(NoteKind kind, uint64_t bytes, std::string payload, Duration limit = seconds(600));
   // Where others can call this process (an actor's listening address); told to the head with the
   // next hello.
   void Announce(const PeerAddress& address);

@@ -168,7 +168,7 @@ void HeadActors::Give(const std::string& name, std::string saved) {
   Assignment assignment;
   assignment.job = MakeLeaseId(id, incarnation);
   assignment.name = actor->spec.type;
-  assignment.kind = "actor";
+  assignment.kind = AssignmentKind::kActor;
   assignment.payload = wire::Encode(
       actors::kActorAssignment,
       actors::ActorAssignment{id, incarnation, actor->spec.blueprint, std::move(saved)});

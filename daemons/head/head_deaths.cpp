@@ -18,12 +18,12 @@ void HeadService::WorkerDied(Job& job, JobWorker& worker, const std::string& cau
   forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
          << " s after it was asked to leave";
   const std::string how = worker.overdue ? forced.str() : cause;
-  const bool was_starting = worker.status() == WorkerState::kStarting;
-  const bool had_finished = worker.status() == WorkerState::kFinished;
-  const bool was_draining = worker.status() == WorkerState::kDraining;
+  const bool was_starting = worker.state == WorkerState::kStarting;
+  const bool had_finished = worker.state == WorkerState::kFinished;
+  const bool was_draining = worker.state == WorkerState::kDraining;
   const WorkerStatus status = StatusOf(job, worker);
   if (had_finished) return CheckResult(job, worker);
-  worker.state = static_cast<uint8_t>(WorkerState::kDead);
+  worker.state = WorkerState::kDead;
   groups_.OnDeath(job.spec.job, worker.member(), how);
   if (job.done()) return;
   // Told when its node has reaped it and says why it ended.
@@ -68,7 +68,7 @@ void HeadService::TellGone(Job& job) {
 void HeadService::CheckResult(Job& job, const JobWorker& worker) {
   const std::string member = worker.member().ToString();
   if (job.done() || job.results.contains(member)) return;
-  End(job, "failed",
+  End(job, JobState::kFailed,
       "the result of " + member +
           " is lost: it was with the head that has ended, and its worker has ended too");
 }
@@ -89,7 +89,7 @@ void HeadService::BackOff(Job& job, const JobWorker& worker) {
 
 bool HeadService::Trains(const Job& job) const {
   return job.view.epoch > 0 && std::ranges::any_of(job.record.workers, [&](const JobWorker& w) {
-           return w.alive() && w.status() != WorkerState::kFinished &&
+           return w.alive() && w.state != WorkerState::kFinished &&
                   RankOf(job.view, w.member()) >= 0;
          });
 }
@@ -140,13 +140,13 @@ void HeadService::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
   if (death.was_starting && !lost) ++job.start_failures;
   if (Trains(job)) return Fill(job);
   if (job.start_failures >= kStartFailuresMax) {
-    return End(job, "failed",
+    return End(job, JobState::kFailed,
                std::to_string(job.start_failures) + " workers in a row died " +
                    "before they could start; the last one, " + job.last_death,
                death.status);
   }
   if (restart.crashes >= kCrashesMax) {
-    return End(job, "failed",
+    return End(job, JobState::kFailed,
                "a worker crashed " + std::to_string(restart.crashes) + " times in a row; " +
                    job.last_death,
                death.status);

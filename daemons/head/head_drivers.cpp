@@ -48,7 +48,7 @@ void HeadService::OnLeave(const std::string& from, const JobCommand& command) {
   drivers_.erase(command.job);
   for (auto& [name, job] : jobs_) {
     if (job.record.driver != command.job || job.done() || job.spec.detached) continue;
-    End(job, "cancelled", "its driver has ended");
+    End(job, JobState::kCancelled, "its driver has ended");
     job.end_kept = false;  // There is nobody to tell.
     Forget(job);
   }
@@ -97,7 +97,7 @@ std::optional<std::string> HeadService::DriverLost(const Job& job) {
 
 void HeadService::EndWithoutDriver(Job& job) {
   if (job.spec.detached) return job.events.SetUnattended(!Attended(job));
-  if (const auto why = DriverLost(job)) End(job, "cancelled", *why);
+  if (const auto why = DriverLost(job)) End(job, JobState::kCancelled, *why);
 }
 
 bool HeadService::Attended(const Job& job) const {
@@ -165,7 +165,8 @@ Error HeadService::NoRun(const std::string& job) const {
   size_t named = 0;
   for (const auto& [name, known] : jobs_) {
     if (++named > kRunsNamed) continue;
-    there += (there.empty() ? "" : ", ") + name + " (" + known.spec.name + ", " + known.state + ")";
+    there += (there.empty() ? "" : ", ") + name + " (" + known.spec.name + ", " +
+             JobStateName(known.state) + ")";
   }
   if (named > kRunsNamed) there += " and " + std::to_string(named - kRunsNamed) + " more";
   return {ErrorCode::kNotFound, "no run " + job + "; it may be long over. There " +

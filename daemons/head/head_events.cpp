@@ -105,9 +105,8 @@ void HeadService::SaveResult(const Job& job, const std::string& member) {
 void HeadService::Measure() const {
   if (!metrics::On()) return;
   std::map<std::string, double> jobs;
-  for (const char* state : {"pending", "running", "parked", "succeeded", "failed", "cancelled"})
-    jobs[state] = 0;
-  for (const auto& [name, job] : jobs_) ++jobs[job.state];
+  for (size_t i = 0; i < kJobStates; ++i) jobs[JobStateName(static_cast<JobState>(i))] = 0;
+  for (const auto& [name, job] : jobs_) ++jobs[JobStateName(job.state)];
   for (const auto& [state, count] : jobs) metrics::Set(metrics::Id::kJobs, count, state);
   std::map<NodeState, double> nodes{{NodeState::kAlive, 0},
                                     {NodeState::kSuspect, 0},
@@ -158,7 +157,7 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
   status.rank = worker.rank;
   status.node = worker.node;
   status.process = worker.process;
-  status.state = WorkerStateName(worker.status());
+  status.state = WorkerStateName(worker.state);
   status.pid = worker.pid;
   status.host = worker.host;
   if (const HeadProcess* process = processes_.Find(worker.process); process != nullptr) {
@@ -169,7 +168,7 @@ WorkerStatus HeadService::StatusOf(const Job& job, const JobWorker& worker) cons
     for (const groups::Report& r : group->members()) {
       if (r.id != worker.member()) continue;
       status.version = r.version;
-      if (worker.status() == WorkerState::kRunning && r.state != groups::MemberState::kActive)
+      if (worker.state == WorkerState::kRunning && r.state != groups::MemberState::kActive)
         status.state = "ready";
     }
   }
@@ -186,7 +185,7 @@ std::map<std::string, WorkerStatus> HeadService::StatusMap(const Job& job) const
 JobStatus HeadService::StatusOf(const Job& job) const {
   JobStatus status{job.spec.job,
                    job.spec.name,
-                   job.state,
+                   JobStateName(job.state),
                    job.reason,
                    job.view.epoch,
                    job.record.target,

@@ -20,14 +20,14 @@ constexpr Duration kEndKeptLimit = seconds(10);  // Where the store does not ans
 void HeadService::FinishIfDone(Job& job) {
   if (job.done() || job.results.empty() || !job.deaths.empty() || MayJoin(job)) return;
   for (const JobWorker& worker : job.record.workers) {
-    if (!worker.alive() || worker.status() == WorkerState::kFinished) continue;
+    if (!worker.alive() || worker.state == WorkerState::kFinished) continue;
     // A joiner, however far it is, finds a group that takes nobody in any more.
     const bool joiner = job.view.epoch > 0 && RankOf(job.view, worker.member()) < 0;
-    if (!joiner || job.spec.kind != "group") return;
+    if (!joiner) return;
   }
   std::vector<const JobWorker*> finished;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() != WorkerState::kFinished) continue;
+    if (worker.state != WorkerState::kFinished) continue;
     if (!job.results.contains(worker.member().ToString())) return;  // It says it again.
     finished.push_back(&worker);
   }
@@ -40,7 +40,7 @@ void HeadService::FinishIfDone(Job& job) {
   if (job.told_by == Time::Never()) TellResults(job, finished);
   // What is only here and with the workers is to arrive before they go.
   if (Now() < job.told_by && Attended(job) && !job.events.all_seen()) return;
-  End(job, "succeeded", "");
+  End(job, JobState::kSucceeded, "");
 }
 
 void HeadService::TellResults(Job& job, const std::vector<const JobWorker*>& finished) {
@@ -58,7 +58,7 @@ void HeadService::TellResults(Job& job, const std::vector<const JobWorker*>& fin
   }
 }
 
-void HeadService::End(Job& job, const std::string& state, const std::string& reason,
+void HeadService::End(Job& job, JobState state, const std::string& reason,
                       const WorkerStatus& worker, const std::string& payload) {
   job.state = state;
   job.reason = reason;
@@ -66,13 +66,13 @@ void HeadService::End(Job& job, const std::string& state, const std::string& rea
   if (job.epoch_pending) EmitEpoch(job, job.took);
   EmitEpochs(job);
   EmitNoted(job, std::numeric_limits<groups::Epoch>::max());
-  LogInfo("job ", job.spec.job, " ", state, reason.empty() ? "" : ": ", reason);
+  LogInfo("job ", job.spec.job, " ", JobStateName(state), reason.empty() ? "" : ": ", reason);
   GiveUpRoom(job, job.record.waiting.size());
   if (!job.spares_on.empty()) AskForSpares(job, 0);
   groups_.Close(job.spec.job);
   // What a worker printed comes through its node and may be behind its result: the job's last event
   // waits until the node has seen the processes end.
-  job.last_event = DoneEvent(job.spec.job, Now(), state, reason, worker, payload);
+  job.last_event = DoneEvent(job.spec.job, Now(), JobStateName(state), reason, worker, payload);
   job.final_events.push_back(*job.last_event);
   if (payload.size() > kKeptErrorBytes) job.final_events.back().payload.clear();
   KeepEnd(job);
@@ -93,7 +93,7 @@ void HeadService::EndProcesses(const std::string& run) {
     processes_.EndBy(name, Now() + kLeaveTime);
     const auto& workers = job->second.record.workers;
     const auto owner = std::ranges::find(workers, name, &JobWorker::process);
-    if (owner != workers.end() && owner->status() == WorkerState::kFinished) {
+    if (owner != workers.end() && owner->state == WorkerState::kFinished) {
       (void)transport_->Send(name,
                              wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
     } else {
@@ -129,8 +129,9 @@ void HeadService::KeepEnd(Job& job) {
 }
 
 void HeadService::SaveEnd(const Job& job) {
-  EndedRecord record{job.spec,  job.record.driver, job.record.driver_place,
-                     job.state, job.reason,        job.final_events};
+  EndedRecord record{
+      job.spec,   job.record.driver, job.record.driver_place, JobStateName(job.state),
+      job.reason, job.final_events};
   record.spec.payload.clear();
   records_.Put("job/" + job.spec.job + kEnded, wire::Encode(kFrameJobEvents, record));
 }
@@ -141,7 +142,7 @@ void HeadService::RestoreEnd(EndedRecord record) {
   job.spec = std::move(record.spec);
   job.record.driver = record.driver;
   job.record.driver_place = record.driver_place;
-  job.state = record.state;
+  job.state = ParseJobState(record.state);
   job.reason = record.reason;
   job.submitted = job.driver_heard = job.ended = Now();
   job.released = true;

@@ -25,6 +25,20 @@ const char* WorkerStateName(WorkerState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+const char* JobStateName(JobState state) {
+  static constexpr const char* kNames[kJobStates] = {"pending",   "running", "parked",
+                                                     "succeeded", "failed",  "cancelled"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+JobState ParseJobState(const std::string& name) {
+  for (size_t i = 0; i < kJobStates; ++i) {
+    const auto state = static_cast<JobState>(i);
+    if (name == JobStateName(state)) return state;
+  }
+  return JobState::kFailed;
+}
+
 // ---- driver requests ----
 
 void HeadService::OnSubmit(const std::string& from, const SubmitJob& submit) {
@@ -71,7 +85,7 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
   }
   Job& job = it->second;
   if (command.verb == JobVerb::kCancel) {
-    if (!job.done()) End(job, "cancelled", "cancelled by the driver");
+    if (!job.done()) End(job, JobState::kCancelled, "cancelled by the driver");
     return ReplyWhenKept(from, command.request);
   }
   if (job.done())
@@ -97,7 +111,7 @@ void HeadService::OnJobCommand(const std::string& from, const JobCommand& comman
     return Reply(from, command.request,
                  Error{ErrorCode::kNotFound, "no live worker " + command.member});
   }
-  const bool repeated = worker->status() == WorkerState::kDraining;
+  const bool repeated = worker->state == WorkerState::kDraining;
   if (!repeated && job.record.target <= job.spec.min_workers) {
     return Reply(from, command.request,
                  Error{ErrorCode::kInvalidArgument, "draining " + command.member +
@@ -150,9 +164,9 @@ void HeadService::Fill(Job& job) {
   if (job.done() || job.confirming || Now() < job.quiet_until) return;
   uint32_t alive = 0;
   for (const JobWorker& worker : job.record.workers) {
-    if (worker.status() == WorkerState::kFinished && !MayJoin(job))
+    if (worker.state == WorkerState::kFinished && !MayJoin(job))
       return GiveUpRoom(job, job.record.waiting.size());
-    if (worker.alive() && worker.status() != WorkerState::kDraining) ++alive;
+    if (worker.alive() && worker.state != WorkerState::kDraining) ++alive;
   }
   const auto held = static_cast<uint32_t>(std::ranges::count_if(
       job.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
@@ -241,7 +255,7 @@ void HeadService::OpenGroup(Job& job) {
       j.took = activated.took;
       j.epoch_pending = true;
       j.epoch_settled = activated.known;
-      j.state = "running";
+      j.state = JobState::kRunning;
       j.reason.clear();
       if (j.quiet_until > Now()) {
         j.quiet_until = Now() + kReformSettle;
@@ -259,7 +273,7 @@ void HeadService::OpenGroup(Job& job) {
         transport_->loop().Post([this, with_job] {
           with_job([&](Job& limited) {
             if (!limited.done())
-              End(limited, "failed",
+              End(limited, JobState::kFailed,
                   "more membership changes than reset_limit = " +
                       std::to_string(limited.spec.reset_limit));
           });
@@ -286,7 +300,7 @@ void HeadService::OpenGroup(Job& job) {
   };
   callbacks.parked = [this, with_job](const std::string& reason) {
     with_job([&](Job& j) {
-      j.state = "parked";
+      j.state = JobState::kParked;
       j.reason = reason;
       EmitInOrder(j, ParkedEvent(j.spec.job, Now(), reason));
     });
@@ -296,7 +310,7 @@ void HeadService::OpenGroup(Job& job) {
     scope_.Post([this, with_job, reason] {
       with_job([&](Job& j) {
         const std::string& last = j.last_death;
-        if (!j.done()) End(j, "failed", reason + (last.empty() ? "" : "; " + last));
+        if (!j.done()) End(j, JobState::kFailed, reason + (last.empty() ? "" : "; " + last));
       });
     });
   };
@@ -306,23 +320,23 @@ void HeadService::OpenGroup(Job& job) {
 
 void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
                               Duration limit) {
-  if (worker.status() == WorkerState::kFinished) return;
+  if (worker.state == WorkerState::kFinished) return;
   if (limit > Duration::zero() && Now() + limit < worker.drain_by) {
     worker.drain_by = Now() + limit;
     worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
   }
-  if (worker.status() == WorkerState::kDraining) return;
+  if (worker.state == WorkerState::kDraining) return;
   // A report may overtake the hello: who is known to the group is a member and leaves like one. So
   // may be who was started before this head, heard or not.
   const HeadProcess* process = processes_.Find(worker.process);
   const bool ours = process != nullptr && !process->found;
   const groups::Coordinator* group = groups_.Find(job.spec.job);
   const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
-  const bool started = worker.status() == WorkerState::kRunning || !ours ||
+  const bool started = worker.state == WorkerState::kRunning || !ours ||
                        std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
                          return r.id == worker.member();
                        });
-  worker.state = static_cast<uint8_t>(WorkerState::kDraining);
+  worker.state = WorkerState::kDraining;
   if (started) {
     groups_.Drain(job.spec.job, worker.member(), reason);
   } else {
@@ -333,7 +347,7 @@ void HeadService::DrainWorker(Job& job, JobWorker& worker, const std::string& re
 // Repeats a drain, since the group may not have known the worker then, or the head may be new; ends
 // what is still there after its time.
 void HeadService::PressDrain(Job& job, JobWorker& worker) {
-  if (worker.status() != WorkerState::kDraining) return;
+  if (worker.state != WorkerState::kDraining) return;
   if (worker.drain_ms > 0 && worker.drain_by == Time::Never())
     worker.drain_by = Now() + milliseconds(worker.drain_ms);
   if (Now() < worker.drain_by) {
@@ -348,7 +362,7 @@ void HeadService::PressDrain(Job& job, JobWorker& worker) {
 void HeadService::Shrink(Job& job) {
   std::vector<JobWorker*> live;
   for (JobWorker& worker : job.record.workers) {
-    if (worker.alive() && worker.status() != WorkerState::kDraining) live.push_back(&worker);
+    if (worker.alive() && worker.state != WorkerState::kDraining) live.push_back(&worker);
   }
   std::stable_sort(live.begin(), live.end(), [](const JobWorker* a, const JobWorker* b) {
     const auto key = [](const JobWorker* w) { return w->rank < 0 ? 1 << 20 : w->rank; };

@@ -116,9 +116,9 @@ void HeadService::EndIfOver(const std::string& name) {
   if (job->released) return processes_.EndBy(name, Now() + kLeaveTime);
   const auto& workers = job->record.workers;
   const auto worker = std::ranges::find(workers, name, &JobWorker::process);
-  if (worker == workers.end() || worker->status() == WorkerState::kDrained) {
+  if (worker == workers.end() || worker->state == WorkerState::kDrained) {
     processes_.EndBy(name, Now() + (process->found ? Duration::zero() : kSettleTime));
-  } else if (worker->fenced || worker->status() == WorkerState::kDead) {
+  } else if (worker->fenced || worker->state == WorkerState::kDead) {
     processes_.EndBy(name, Now());
   }
 }

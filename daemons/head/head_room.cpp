@@ -60,7 +60,7 @@ void HeadService::AskForRoom(Job& job, uint32_t count, bool gang) {
   const auto it = jobs_.find(name);
   if (it == jobs_.end() || it->second.done()) return;
   if (!started.ok())
-    return End(it->second, "failed",
+    return End(it->second, JobState::kFailed,
                "cannot start " + job.spec.name + ": " + started.error().message);
   CheckRoom(it->second);
 }
@@ -85,7 +85,8 @@ void HeadService::CheckRoom(Job& job) {
   const bool never = lease->impossible && CannotGrow();
   const bool late =
       Now() > job.submitted + milliseconds(static_cast<int64_t>(job.spec.start_timeout_s * 1000));
-  if (never || late) End(job, "failed", "cannot place " + job.spec.name + ": " + lease->reason);
+  if (never || late)
+    End(job, JobState::kFailed, "cannot place " + job.spec.name + ": " + lease->reason);
 }
 
 // What has no room here now will never have any.
@@ -122,7 +123,7 @@ void HeadService::OnRunActor(const std::string& id) {
     waiting.erase(waits);
     const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
     if (!job->done() && job->record.workers.empty())
-      End(*job, "failed", "cannot place " + job->spec.name + ": " + why);
+      End(*job, JobState::kFailed, "cannot place " + job->spec.name + ": " + why);
   } else if (worker != job->record.workers.end() && worker->alive()) {
     if (life.state == actors::ActorState::kDead) {
       const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;

@@ -106,8 +106,8 @@ void HeadService::OnWorkerHello(const std::string& from, const WorkerHello& hell
   if (worker == nullptr || process == nullptr || process->ended) return;
   worker->pid = hello.pid;
   worker->host = hello.host;
-  if (worker->status() != WorkerState::kStarting || hello.job.empty()) return;
-  worker->state = static_cast<uint8_t>(WorkerState::kRunning);
+  if (worker->state != WorkerState::kStarting || hello.job.empty()) return;
+  worker->state = WorkerState::kRunning;
   Save(*job);
   job->start_failures = 0;
   EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
@@ -130,7 +130,6 @@ std::optional<Assignment> HeadService::AssignmentOf(const std::string& process) 
   assignment.preload = job->spec.preload;
   assignment.job = job->spec.job;
   assignment.name = job->spec.name;
-  assignment.kind = job->spec.kind;
   assignment.member = worker->member().ToString();
   assignment.index = worker->index;
   assignment.devices = worker->devices;
@@ -183,10 +182,10 @@ void HeadService::OnWorkerNote(const WorkerNote& note) {
   if (note.upload != 0) {
     file = uploads_.Take(note.process, note.upload);
     if (!file) return;  // Its beginning went to the head before.
-  } else if (note.kind == "report" && job->events.bytes() > kUnseenReportBytesMax) {
+  } else if (note.kind == NoteKind::kReport && job->events.bytes() > kUnseenReportBytesMax) {
     if (std::exchange(job->report_dropped, true)) return;
     WorkerNote warning = note;
-    warning.kind = "warning";
+    warning.kind = NoteKind::kWarning;
     warning.payload = "reports are dropped: the driver does not take them as fast as they come";
     Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), warning));
     return;
@@ -216,7 +215,7 @@ void HeadService::OnWorkerPart(const std::string& from, const WorkerPart& part) 
     (void)transport_->Send(from, wire::Encode(kFramePartTaken, PartTaken{part.upload, *have}));
     return;
   }
-  End(*job, "failed",
+  End(*job, JobState::kFailed,
       "cannot keep what " + worker->member().ToString() + " has to say (" +
           std::to_string(part.total) + " bytes): " + have.error().message);
 }
@@ -237,7 +236,7 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
                            wire::Encode(kFrameReleaseWorker, ReleaseWorker{"it has left"}));
     return;
   }
-  if (worker->status() == WorkerState::kFinished && job->results.contains(result.member))
+  if (worker->state == WorkerState::kFinished && job->results.contains(result.member))
     return;              // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     (void)transport_->Send(result.process,
@@ -260,12 +259,12 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
   if (!result.ok) {
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");
     const bool whole = file && file->size() <= kErrorBytesMax;
-    End(*job, "failed", worker->member().ToString() + " raised an exception",
+    End(*job, JobState::kFailed, worker->member().ToString() + " raised an exception",
         StatusOf(*job, *worker), whole ? file->Read(0, file->size()) : result.payload);
     return;
   }
   if (result.payload.empty() && !file) {
-    worker->state = static_cast<uint8_t>(WorkerState::kDrained);
+    worker->state = WorkerState::kDrained;
     EmitWorker(*job, *worker, StatusOf(*job, *worker), "drained", "");
     if (!job->results.empty()) job->restarts.clear();  // The group has no use for another life.
     (void)transport_->Send(result.process,
@@ -276,8 +275,8 @@ void HeadService::OnWorkerResult(const WorkerResult& result) {
     return;
   }
   // One that had finished says it anew to a head that has not got its result.
-  const bool told = worker->status() == WorkerState::kFinished;
-  worker->state = static_cast<uint8_t>(WorkerState::kFinished);
+  const bool told = worker->state == WorkerState::kFinished;
+  worker->state = WorkerState::kFinished;
   const std::string member = worker->member().ToString();
   job->results[member] = {result.payload, std::move(file)};
   SaveResult(*job, member);

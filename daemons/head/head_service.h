@@ -151,8 +151,8 @@ class HeadService {
   void Shrink(Job& job);
   void FinishIfDone(Job& job);
   void TellResults(Job& job, const std::vector<const JobWorker*>& finished);
-  void End(Job& job, const std::string& state, const std::string& reason,
-           const WorkerStatus& worker = {}, const std::string& payload = "");
+  void End(Job& job, JobState state, const std::string& reason, const WorkerStatus& worker = {},
+           const std::string& payload = "");
   void EndProcesses(const std::string& run);
   void EmitEpoch(Job& job, Duration pause);
   void EmitSettledEpoch(Job& job);

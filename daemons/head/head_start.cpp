@@ -190,7 +190,7 @@ void HeadService::RestoreJobs(const std::map<std::string, std::string>& records)
     if (!record || !need.ok()) continue;
     job.record = *record;
     job.need = *need;
-    job.state = "running";
+    job.state = JobState::kRunning;
     job.submitted = job.driver_heard = Now();
     job.confirming = true;
     const std::string name = spec->job;
@@ -200,7 +200,7 @@ void HeadService::RestoreJobs(const std::map<std::string, std::string>& records)
       job.results[it->first.substr(results.size())] = {it->second, nullptr};
     for (JobWorker& worker : job.record.workers) {  // That may have been noted no more.
       if (worker.alive() && job.results.contains(worker.member().ToString()))
-        worker.state = static_cast<uint8_t>(WorkerState::kFinished);
+        worker.state = WorkerState::kFinished;
     }
     Job& stored = jobs_[name] = std::move(job);
     metrics::Add(metrics::Id::kJobsRecovered);

@@ -1,4 +1,4 @@
-// Job: one training run on the head, as data. JobService moves it.
+// Job: one training run on the head, as data. HeadService moves it.
 // Thread: the head's loop.
 #pragma once
 
@@ -41,8 +41,8 @@ inline constexpr Duration kLeaveTime = seconds(3);  // For processes of runs tha
 struct Job {
   JobSpec spec;
   JobRecord record;
-  ResourceSet need;               // Per worker.
-  std::string state = "pending";  // pending running parked succeeded failed cancelled
+  ResourceSet need;  // Per worker.
+  JobState state = JobState::kPending;
   std::string reason;
   Time submitted{};
   Time driver_heard{};
@@ -105,7 +105,8 @@ struct Job {
   bool report_dropped = false;  // Since there was room the last time; it was told.
 
   [[nodiscard]] bool done() const {
-    return state == "succeeded" || state == "failed" || state == "cancelled";
+    return state == JobState::kSucceeded || state == JobState::kFailed ||
+           state == JobState::kCancelled;
   }
 };
 

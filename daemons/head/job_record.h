@@ -18,14 +18,20 @@ inline constexpr const char* kResult = "/result/";
 inline constexpr const char* kEnded = "/ended";
 
 enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kDrained, kDead };
+constexpr WorkerState LastValue(WorkerState) { return WorkerState::kDead; }
 [[nodiscard]] const char* WorkerStateName(WorkerState state);
+
+enum class JobState : uint8_t { kPending, kRunning, kParked, kSucceeded, kFailed, kCancelled };
+inline constexpr size_t kJobStates = 6;
+[[nodiscard]] const char* JobStateName(JobState state);
+[[nodiscard]] JobState ParseJobState(const std::string& name);  // kFailed: it is none.
 
 struct JobWorker {
   uint32_t index = 0;
   uint64_t incarnation = 1;
   std::string process;
   std::string node;
-  uint8_t state = 0;  // WorkerState.
+  WorkerState state = WorkerState::kStarting;
   int rank = -1;
   uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
   Time drain_by = Time::Never();  // Its end on this head's clock.
@@ -37,9 +43,8 @@ struct JobWorker {
   int64_t pid = 0;                // Where it was heard, for a head that has not heard it yet.
   std::string host;
 
-  [[nodiscard]] WorkerState status() const { return static_cast<WorkerState>(state); }
   [[nodiscard]] bool alive() const {
-    return status() != WorkerState::kDead && status() != WorkerState::kDrained;
+    return state != WorkerState::kDead && state != WorkerState::kDrained;
   }
   [[nodiscard]] groups::MemberId member() const {
     return {"w" + std::to_string(index), incarnation};

@@ -129,7 +129,7 @@ JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines) {
 }
 
 std::optional<Recovered> ReadRecovered(const WorkerNote& note) {
-  if (note.kind != "recovered") return std::nullopt;
+  if (note.kind != NoteKind::kRecovered) return std::nullopt;
   const Json json = Json::parse(note.payload, nullptr, false);
   if (!json.is_object()) return std::nullopt;
   const auto count = [&](const char* name) -> uint64_t {
@@ -155,13 +155,17 @@ JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
     json["message"] = recovered->message;
     return {"recovered", Dump(json), ""};
   }
-  const bool told = note.kind == "warning" || note.kind == "resumed";
-  Json json = Base(told || note.kind == "state" ? note.kind.c_str() : "report", job, at);
+  const bool told = note.kind == NoteKind::kWarning || note.kind == NoteKind::kResumed;
+  const char* const kind = note.kind == NoteKind::kWarning   ? "warning"
+                           : note.kind == NoteKind::kResumed ? "resumed"
+                           : note.kind == NoteKind::kState   ? "state"
+                                                             : "report";
+  Json json = Base(kind, job, at);
   AddWorker(json, worker);
   json["epoch"] = note.epoch;
-  if (note.kind == "state") json["bytes"] = note.bytes;
+  if (note.kind == NoteKind::kState) json["bytes"] = note.bytes;
   if (told) json["message"] = note.payload;
-  if (told) return {note.kind, Dump(json), ""};
+  if (told) return {kind, Dump(json), ""};
   return {json["kind"], Dump(json), note.payload};
 }
 

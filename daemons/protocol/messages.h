@@ -249,10 +249,13 @@ struct WorkerHello {
   }
 };
 
+enum class AssignmentKind : uint8_t { kRun, kActor };
+constexpr AssignmentKind LastValue(AssignmentKind) { return AssignmentKind::kActor; }
+
 struct Assignment {
   std::string job;
   std::string name;
-  std::string kind;  // Of the job.
+  AssignmentKind kind = AssignmentKind::kRun;
   std::string member;
   uint32_t index = 0;
   uint32_t min_workers = 1;
@@ -304,11 +307,20 @@ struct PartTaken {
   }
 };
 
-struct WorkerNote {  // What user code reports, and state transfers. At most once.
+enum class NoteKind : uint8_t {
+  kReport,     // Of user code.
+  kState,      // `bytes` of state were sent.
+  kWarning,    // A sentence for people, like
+  kResumed,    // this one.
+  kRecovered,  // JSON.
+};
+constexpr NoteKind LastValue(NoteKind) { return NoteKind::kRecovered; }
+
+struct WorkerNote {  // At most once.
   std::string process;
   std::string job;
   std::string member;
-  std::string kind;  // "report" or "state".
+  NoteKind kind = NoteKind::kReport;
   uint64_t epoch = 0;
   uint64_t bytes = 0;
   std::string payload;
@@ -332,8 +344,7 @@ struct ReleaseWorker {  // The process may exit now.
 struct JobSpec {
   std::string job;  // Chosen by the driver.
   std::string name;
-  std::string kind =
-      "group";  // "group": elastic workers of one group. "actor": one process, no group.
+  std::string kind = "group";  // There is no other.
   uint32_t min_workers = 1;
   uint32_t max_workers = 1;
   uint32_t workers = 1;

@@ -31,7 +31,7 @@ Result<std::string> Train(daemons::WorkerClient& worker, const cpp_digits::Plan&
     for (int64_t told = 0; !over; std::this_thread::sleep_for(milliseconds(1))) {
       if (progress.rank != 0 || progress.epochs <= told) continue;
       told = progress.epochs;
-      (void)worker.Note("report", 0, "epoch=" + std::to_string(told - 1));
+      (void)worker.Note(NoteKind::kReport, 0, "epoch=" + std::to_string(told - 1));
     }
   });
   Result<std::string> summary = cpp_digits::Train(*worker.group(), plan, progress);

@@ -75,7 +75,7 @@ Result<std::string> Train(daemons::WorkerClient& worker, const std::string& go_o
     ::usleep(50'000);  // The joiner is in the group long before the samples end.
     return Status::Ok();
   };
-  (void)worker.Note("report", 0, "ready");
+  (void)worker.Note(NoteKind::kReport, 0, "ready");
   const Result<elastic::Ending> ending = training.Run();
   if (!ending.ok()) return ending.error();
   if (*ending == elastic::Ending::kDrained) return std::string();  // It came too late to train.

@@ -30,7 +30,7 @@ class HeadEvents : public ::testing::Test {
   void NoteState(groups::Epoch epoch) {
     WorkerNote note;
     note.process = rig_.process(0);
-    note.kind = "state";
+    note.kind = NoteKind::kState;
     note.epoch = epoch;
     note.bytes = 8;
     rig_.Say(kFrameWorkerNote, note.process, note);

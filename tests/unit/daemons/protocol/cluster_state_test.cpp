@@ -76,7 +76,7 @@ TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
 
 TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
   WorkerNote note;
-  note.kind = "recovered";
+  note.kind = NoteKind::kRecovered;
   note.payload = R"({"steps_replayed": 2, "samples_returned": 64, "message": "step 7 \u2713"})";
   const std::optional<Recovered> recovered = ReadRecovered(note);
   ASSERT_TRUE(recovered.has_value());
@@ -91,7 +91,7 @@ TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
 
 TEST(JobEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
   WorkerNote note;
-  note.kind = "recovered";
+  note.kind = NoteKind::kRecovered;
   for (const char* payload : {"", "{", "[1]", "7"}) {
     note.payload = payload;
     EXPECT_FALSE(ReadRecovered(note).has_value()) << payload;
@@ -99,7 +99,7 @@ TEST(JobEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
   note.payload = R"({"steps_replayed": -1, "samples_returned": "many"})";
   ASSERT_TRUE(ReadRecovered(note).has_value());
   EXPECT_EQ(ReadRecovered(note)->steps_replayed, 0U);
-  note.kind = "warning";
+  note.kind = NoteKind::kWarning;
   EXPECT_FALSE(ReadRecovered(note).has_value());
 }
 
