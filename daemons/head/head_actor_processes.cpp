@@ -7,6 +7,7 @@
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -222,7 +223,7 @@ void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
   const HeadProcess& process =
       processes_.Adopt(Now(), listed.process, hello.node, {id, incarnation, listed.room});
   if (Lives(listed.process, process)) {
-    Claim(*actor, process);
+    if (!TROUPE_MUTATED("no room claimed after a restart")) Claim(*actor, process);
   } else if (!IsRunActor(id)) {  // Of a run's workers it is known better how long they may stay.
     processes_.EndBy(listed.process, Now());
   }
@@ -247,7 +248,7 @@ void HeadActors::OnNode(const NodeHello& hello, uint64_t heard) {
 // lost with the head that gave it: a node that lived on tells who has ended there, and has what
 // that head sent, or never will, when it has an answer of ours.
 void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
-  if (confirm_by_ == Time::Never()) return;
+  if (confirm_by_ == Time::Never() || TROUPE_MUTATED("nobody is missed after a restart")) return;
   // While nobody at all is heard it may be the head that is cut off.
   const bool over = Now() >= confirm_by_ + (node_heard_ ? Duration::zero() : options_.spared);
   if (hello != nullptr && heard == 0 && !hello->heard.head.empty()) survivors_.insert(hello->node);

@@ -7,6 +7,7 @@
 
 #include "daemons/head/head_service.h"
 #include "runtime/log.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -118,7 +119,8 @@ void HeadService::EmitLast(Job& job) {
 
 // A head that is killed now must not make its driver believe that the run was lost.
 void HeadService::KeepEnd(Job& job) {
-  const bool awaited = job.spec.detached || !DriverLost(job);
+  const bool awaited =
+      (job.spec.detached || !DriverLost(job)) && !TROUPE_MUTATED("an end is not kept");
   if (!awaited) return Forget(job);
   job.end_kept = true;
   SaveEnd(job);

@@ -9,6 +9,7 @@
 
 #include "daemons/head/head_service.h"
 #include "runtime/log.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -108,6 +109,7 @@ void HeadService::Reconcile(const NodeHello& hello, uint64_t heard) {
 void HeadService::EndIfOver(const std::string& name) {
   const HeadProcess* process = processes_.Find(name);
   if (process == nullptr || !IsRunActor(process->owner.actor)) return;
+  if (TROUPE_MUTATED("who was evicted stays")) return;
   const Job* job = JobOf(process->owner.actor);
   if (job == nullptr) {
     if (Now() > process->since + kLeaveTime) processes_.EndBy(name, Now());

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/mutation.h"
+
 namespace troupe::daemons {
 
 HeadProcess& ProcessTable::Add(Time now, const std::string& name, const std::string& node,
@@ -49,7 +51,7 @@ ProcessTable::Heard ProcessTable::OnHello(Time now, const NodeHello& hello, uint
     if (worker.pid > 0) process->pid = worker.pid;
     if (worker.ended) {
       heard.ended.push_back(worker.process);
-    } else if (now >= process->gone_by) {
+    } else if (now >= process->gone_by && !TROUPE_MUTATED("PT-2 not killed again")) {
       process->gone_by = now + kKillAgain;
       heard.overdue.push_back(worker.process);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "daemons/protocol/actor_lease.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons::sim {
@@ -91,10 +92,20 @@ void SimNode::OnFrame(const std::string& frame) {
 
 void SimNode::OnStart(const StartWorker& start) {
   if (workers_.contains(start.process)) return;
+  CheckStart(start);
   Entry& entry = workers_[start.process];
   entry.worker = std::make_unique<SimWorker>(world_, this, start);
   entry.order = start;
   entry.incarnation = incarnation_;
+}
+
+// An actor has one process.
+void SimNode::CheckStart(const StartWorker& start) {
+  const std::string actor = ParseLeaseId(start.job).first;
+  for (const auto& [process, entry] : workers_) {
+    if (entry.worker->alive() && ParseLeaseId(entry.order.job).first == actor)
+      world_->Fail("a second process is started for " + actor);
+  }
 }
 
 void SimNode::OnKill(const KillWorker& kill) {

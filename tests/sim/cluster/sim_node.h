@@ -41,6 +41,7 @@ class SimNode {
   void SayHello();
   void OnFrame(const std::string& frame);
   void OnStart(const StartWorker& start);
+  void CheckStart(const StartWorker& start);
   void OnKill(const KillWorker& kill);
   void OnFenced(const NodeFenced& fenced);
   void Reap(const std::string& process, const std::string& how, int code);
