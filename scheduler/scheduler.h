@@ -18,10 +18,14 @@
 // took. Requests draw from the reservation of a bundle, and wait while it is not placed.
 // A grant that is not confirmed within `confirm_within` is revoked; the request waits again, and
 // its node gets nothing new for a while, longer each time until a confirmation comes from there.
+// A lease whose process only waits lends its CPU: it can be given to others, in its bundle if it is
+// in one. It takes it back at once. Then more CPU may be in use than there is, and nothing that
+// needs CPU is granted there until enough of it is released or lent.
 // After its drain deadline a node is still there until NodeGone says otherwise.
 // Thread: one. Never reads a clock; the caller calls Step with a Wake at next_wake().
 // Invariants:
-//   SC-1 no node and no device is given more than it has, nor a bundle.
+//   SC-1 no node and no device is given more than it has, nor a bundle; but of CPU what was taken
+//        back or claimed.
 //   SC-2 a lease has one node at most, a granted one exactly one, and only one that its labels
 //        accept; nothing new goes to a node that is suspect, draining or quarantined.
 //   SC-3 bundles that were asked for together are placed together or not at all, as the strategy
@@ -36,6 +40,8 @@
 //        `starvation_after` is promised room.
 //   SC-10 a grant that is not confirmed in time is revoked, and nothing else that runs is, but with
 //        its node, bundle or group.
+//   SC-11 a lease lends its CPU and nothing else, while it is granted or confirmed; where more CPU
+//        is in use than there is, nothing that needs CPU is granted.
 // Limits: below; each is refused with a sentence.
 #pragma once
 

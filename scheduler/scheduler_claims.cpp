@@ -31,7 +31,7 @@ Status Scheduler::Impl::TakeClaim(const Claim& claim, uint32_t slot) {
                        " left on the devices that were named"};
   uint32_t number = kNone;
   if (shape.group == kNone) {
-    if (!cluster_.nodes[node].capacity.TakeOn(shape.need, devices)) return full;
+    if (!cluster_.nodes[node].capacity.ClaimOn(shape.need, devices)) return full;
   } else {
     Group& group = groups_[shape.group];
     const int wanted = shape.bundle == kAnyBundle ? claim.bundle : shape.bundle;
@@ -42,7 +42,7 @@ Status Scheduler::Impl::TakeClaim(const Claim& claim, uint32_t slot) {
                                              " of placement group \"" + group.id +
                                              "\" is not on node \"" + claim.node + "\""};
     }
-    if (!bundle->second.capacity.TakeOn(shape.need, devices)) return full;
+    if (!bundle->second.capacity.ClaimOn(shape.need, devices)) return full;
   }
   Settle(slot, node, number, devices);
   leases_[slot].state = LeaseState::kConfirmed;

@@ -65,13 +65,23 @@ struct Confirm {  // Its process runs there.
   std::string lease;
   std::string node;
 };
+// All that runs in its process waits: its CPU, and nothing else of it, is for others meanwhile.
+struct Lend {
+  std::string lease;
+};
+// Something in it runs again, whether or not there is room: the node or the bundle may have given
+// more CPU than it has, until others end.
+struct TakeBack {
+  std::string lease;
+};
 struct Release {  // Its process has ended, or it is not wanted any more.
   std::string lease;
 };
 struct Cancel {  // Not wanted any more, unless its process runs.
   std::string lease;
 };
-// After a restart: this lease runs there.
+// After a restart: this lease runs there. It may be that others ran on CPU that it had lent, so CPU
+// is claimed whether or not there is room. A claim of one that is not held yet is not lent.
 struct Claim {
   LeaseRequest lease;
   std::string node;
@@ -126,8 +136,8 @@ struct Wake {};  // Nothing but time has passed.
 
 using SchedulerEvent =
     std::variant<sched::NodeUp, sched::NodeHealth, sched::NodeGone, sched::Request,
-                 sched::RequestGang, sched::Confirm, sched::Release, sched::Cancel, sched::Claim,
-                 sched::CreateGroup, sched::ResizeGroup, sched::RemoveGroup, sched::ClaimGroup,
-                 sched::Recover, sched::Wake>;
+                 sched::RequestGang, sched::Confirm, sched::Lend, sched::TakeBack, sched::Release,
+                 sched::Cancel, sched::Claim, sched::CreateGroup, sched::ResizeGroup,
+                 sched::RemoveGroup, sched::ClaimGroup, sched::Recover, sched::Wake>;
 
 }  // namespace troupe

@@ -36,7 +36,7 @@ std::string Scheduler::Impl::Obstacle(const Capacity& capacity, const Need& need
   const Need& total = capacity.total();
   const Need& used = capacity.used();
   std::string text;
-  AddMiss(text, "CPU", need.cpu, total.cpu - used.cpu, total.cpu);
+  AddMiss(text, "CPU", need.cpu, capacity.free_cpu(), total.cpu);
   AddMiss(text, "memory", need.memory, total.memory - used.memory, total.memory);
   AddMiss(text, "GPU", need.devices() * kOne, capacity.free_devices() * kOne, total.gpu);
   if (need.fraction() > capacity.best_fraction()) {

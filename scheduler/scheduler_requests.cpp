@@ -268,6 +268,34 @@ void Scheduler::Impl::Unlist(uint32_t slot) {
   lease.older = lease.newer = kNone;
 }
 
+// What is booked for it now: of what it was granted, all but what it lends.
+Need Scheduler::Impl::HeldBy(const Lease& lease) const {
+  Need held = shapes_[lease.shape].need;
+  if (lease.lent) held.cpu = 0;
+  return held;
+}
+
+// An id that is over, or that waits, has nothing to lend: the event was late.
+void Scheduler::Impl::SetLent(const std::string& id, bool lent) {
+  const uint32_t slot = leases_.Find(id);
+  if (slot == kNone) return;
+  Lease& lease = leases_[slot];
+  if (lease.state == LeaseState::kPending || lease.lent == lent) return;
+  const Shape& shape = shapes_[lease.shape];
+  if (shape.need.cpu == 0) return;
+  lease.lent = lent;
+  const int64_t taken = lent ? -shape.need.cpu : shape.need.cpu;
+  if (lease.bundle == kNone) {
+    cluster_.nodes[lease.node].capacity.BookCpu(taken);
+    return NodeChanged(lease.node);
+  }
+  Group& group = groups_[shape.group];
+  group.bundles.at(lease.bundle).capacity.BookCpu(taken);
+  if (!lent) return;
+  group.open = std::min(group.open, lease.bundle);
+  BundlesChanged(shape.group);
+}
+
 // Gives back what it holds.
 void Scheduler::Impl::Unsettle(uint32_t slot) {
   Unlist(slot);
@@ -277,19 +305,19 @@ void Scheduler::Impl::Unsettle(uint32_t slot) {
   const Shape& shape = shapes_[lease.shape];
   if (lease.bundle == kNone) {
     Node& node = cluster_.nodes[lease.node];
-    node.capacity.Give(shape.need, lease.devices);
+    node.capacity.Give(HeldBy(lease), lease.devices);
     --node.lease_count;
     NodeChanged(lease.node);
   } else {
     Bundle& bundle = groups_[shape.group].bundles.at(lease.bundle);
-    bundle.capacity.Give(shape.need, lease.devices);
+    bundle.capacity.Give(HeldBy(lease), lease.devices);
     --bundle.lease_count;
     groups_[shape.group].open = std::min(groups_[shape.group].open, lease.bundle);
     BundlesChanged(shape.group);
   }
   lease.node = lease.bundle = lease.previous = lease.next = kNone;
   lease.devices = 0;
-  lease.told = lease.to_tell = false;
+  lease.told = lease.to_tell = lease.lent = false;
 }
 
 void Scheduler::Impl::End(uint32_t slot) {

@@ -69,7 +69,7 @@ void Capacity::Recount() {
 }
 
 bool Capacity::Fits(const Need& need) const {
-  if (need.cpu > total_.cpu - used_.cpu || need.memory > total_.memory - used_.memory) return false;
+  if (need.cpu > free_cpu() || need.memory > total_.memory - used_.memory) return false;
   if (need.devices() > free_devices_ || need.fraction() > best_fraction_) return false;
   return std::all_of(need.custom.begin(), need.custom.end(), [&](const Amount& amount) {
     return amount.units <= total_.Custom(amount.name) - used_.Custom(amount.name);
@@ -78,7 +78,7 @@ bool Capacity::Fits(const Need& need) const {
 
 bool Capacity::FitsBeside(const Need& need, const Need& held) const {
   if (!Fits(need)) return false;
-  if (need.cpu > Less(total_.cpu - used_.cpu, held.cpu)) return false;
+  if (need.cpu > Less(free_cpu(), held.cpu)) return false;
   if (need.memory > Less(total_.memory - used_.memory, held.memory)) return false;
   if (need.gpu > 0 && held.gpu > 0) {
     // A share of a device may be all that keeps the device from being whole again.
@@ -153,6 +153,19 @@ bool Capacity::TakeOn(const Need& need, uint64_t devices) {
   return true;
 }
 
+bool Capacity::ClaimOn(const Need& need, uint64_t devices) {
+  Need rest = need;
+  rest.cpu = 0;
+  if (!TakeOn(rest, devices)) return false;
+  used_.cpu += need.cpu;
+  return true;
+}
+
+void Capacity::BookCpu(int64_t units) {
+  used_.cpu += units;
+  TROUPE_ASSERT(used_.cpu >= 0, "more CPU is lent than was taken");
+}
+
 void Capacity::Give(const Need& need, uint64_t devices) {
   Book(need, -1);
   TROUPE_ASSERT(used_.cpu >= 0 && used_.memory >= 0 && used_.gpu >= 0,
@@ -182,7 +195,7 @@ void Capacity::WriteRoom(const std::vector<uint32_t>& custom, const Need* held, 
                          int64_t* half) const {
   static const Need kNothing;
   const Need& kept = held == nullptr ? kNothing : *held;
-  room[0] = Less(total_.cpu - used_.cpu, kept.cpu);
+  room[0] = Less(free_cpu(), kept.cpu);
   room[1] = Less(total_.memory - used_.memory, kept.memory);
   room[2] = free_devices_;
   room[3] = best_fraction_;
@@ -208,7 +221,7 @@ double Capacity::Distance(const Need& need) const {
     return total == 0 && wanted > 0 ? 1.0 : std::min(Part(wanted - free, total), 100.0);
   };
   double sum = FitsWhenIdle(need) ? 0 : 1000;
-  sum += missing(need.cpu, total_.cpu - used_.cpu, total_.cpu);
+  sum += missing(need.cpu, free_cpu(), total_.cpu);
   sum += missing(need.memory, total_.memory - used_.memory, total_.memory);
   sum += missing(need.devices() * kOne, free_devices_ * kOne, total_.gpu);
   sum += missing(need.fraction(), best_fraction_, total_.gpu);

@@ -1,7 +1,8 @@
 // What a node has and what of it is used, GPU devices one by one; a bundle's reservation likewise.
 //
 // Thread: one.
-// Invariants: used never exceeds total, in no resource and on no device.
+// Invariants: used never exceeds total, in no resource and on no device, but for CPU that was
+// claimed or taken back. Then none is free.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,10 @@ class Capacity {
   uint64_t Take(const Need& need);
   // The same with devices that are given; false, and nothing is taken, if it does not fit.
   bool TakeOn(const Need& need, uint64_t devices);
+  // The same of what runs there already: its CPU is taken whether or not there is room.
+  bool ClaimOn(const Need& need, uint64_t devices);
+  // So many units of CPU more are in use, or less; whether or not there is room.
+  void BookCpu(int64_t units);
   void Give(const Need& need, uint64_t devices);
   // The greatest share that is used of anything: 0 to 1.
   [[nodiscard]] double Share() const;
@@ -75,6 +80,9 @@ class Capacity {
   [[nodiscard]] bool IsFull() const { return !total_.empty() && used_ == total_; }
   // How far it is from fitting: the sum of the missing shares; above 1000 if it never will.
   [[nodiscard]] double Distance(const Need& need) const;
+  [[nodiscard]] int64_t free_cpu() const {
+    return total_.cpu > used_.cpu ? total_.cpu - used_.cpu : 0;
+  }
   [[nodiscard]] int64_t free_devices() const { return free_devices_; }
   [[nodiscard]] int64_t best_fraction() const { return best_fraction_; }
 

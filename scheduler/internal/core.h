@@ -73,6 +73,8 @@ class Scheduler::Impl {
   uint32_t& ListOf(const Lease& lease);
   void Settle(uint32_t lease, uint32_t node, uint32_t bundle, uint64_t devices);
   void Grant(uint32_t lease, uint32_t node, uint32_t bundle, uint64_t devices);
+  [[nodiscard]] Need HeldBy(const Lease& lease) const;
+  void SetLent(const std::string& lease, bool lent);
   void TellGranted(uint32_t lease);
   void WriteGrants();
   void Unlist(uint32_t lease);
@@ -85,6 +87,8 @@ class Scheduler::Impl {
   void On(const Request& event);
   void On(const RequestGang& event);
   void On(const Confirm& event);
+  void On(const Lend& event) { SetLent(event.lease, true); }
+  void On(const TakeBack& event) { SetLent(event.lease, false); }
   void On(const Release& event);
   void On(const Cancel& event);
   void On(const Claim& event);

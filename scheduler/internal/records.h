@@ -65,6 +65,7 @@ struct Lease {
   uint32_t older = kNone;  // In the list of the unconfirmed.
   uint32_t newer = kNone;
   LeaseState state = LeaseState::kPending;
+  bool lent = false;     // Its CPU is for others.
   bool told = false;     // Of its present grant the caller has heard,
   bool to_tell = false;  // or will at the end of this Step.
   int priority = 0;

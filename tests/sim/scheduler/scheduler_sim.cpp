@@ -105,7 +105,7 @@ class World {
   }
 
   void Happen() {
-    const int dice = Up(100);
+    const int dice = Up(112);
     if (dice < 5) {
       AddNode();
     } else if (dice < 9) {
@@ -130,6 +130,8 @@ class World {
       RemoveOne();
     } else if (dice < 98) {
       Restart();
+    } else if (dice < 110) {
+      LendOrTakeBack();
     } else {
       Nonsense();
     }
@@ -292,6 +294,29 @@ class World {
     }
   }
 
+  void LendOrTakeBack() {
+    Tell(Wake{}, {});  // What time alone grants comes before, so that it is told apart.
+    const std::string* picked = Pick(model_.leases);
+    if (picked == nullptr || !model_.violation.empty()) return;
+    const std::string id = *picked;
+    ModelLease& lease = model_.leases.at(id);
+    const bool lends = !lease.lent;
+    if (!lease.node.empty()) {
+      lease.lent = lends;
+      lease.uninvited = true;
+      ++result_.lent;
+      const int64_t free = model_.FreeOf(lease.node).units.at("CPU");
+      if (!lends && lease.group.empty() && free < 0) ++result_.overcommitted;
+    }
+    if (!lends) return Do(sched::TakeBack{id});
+    if (Sabotaged(Sabotage::kLendOther)) {
+      for (const auto& [other, its] : model_.leases) {
+        if (other != id && its.node == lease.node) return Do(sched::Lend{other});
+      }
+    }
+    Do(sched::Lend{id});
+  }
+
   void Release() {
     const std::string* picked = Pick(model_.leases);
     if (picked == nullptr) return;
@@ -434,6 +459,7 @@ class World {
       lease.node.clear();
       lease.devices.clear();
       lease.given = kAnyBundle;
+      lease.lent = lease.uninvited = false;
       lease.since = now_;
       lease.number = ++last_number_;
       model_.leases[id] = lease;
@@ -470,6 +496,7 @@ class World {
     lease.gang = 0;
     lease.node.clear();
     lease.devices.clear();
+    lease.lent = false;
     lease.number = ++last_number_;
     model_.leases[id] = lease;
     Do(claim);
@@ -488,6 +515,8 @@ class World {
   void Nonsense() {
     Do(sched::Release{"nobody"});
     Do(sched::Cancel{"nobody"});
+    Do(sched::Lend{"nobody"});
+    Do(sched::TakeBack{"nobody"});
     Do(sched::Confirm{"nobody", "n0"});
     Do(NodeGone{"nowhere", ""});
     Do(NodeHealth{"nowhere", true, false, Time::Never()});

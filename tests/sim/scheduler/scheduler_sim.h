@@ -1,8 +1,8 @@
 // A simulated cluster around the scheduler: random nodes, requests, gangs, groups, resizes, deaths,
-// drains, lost confirmations, restarts with claims, and a repeat of every kind of event. One seed,
+// drains, lost confirmations, CPU that is lent and taken back, restarts with claims, and a repeat of every kind of event. One seed,
 // one run.
 //
-// After every event SC-1..SC-9 are checked against a model that knows only what was asked and what
+// After every event SC-1..SC-11 are checked against a model that knows only what was asked and what
 // was answered. A Sabotage breaks one thing between the two on purpose; the tests require that the
 // checkers notice (a checker that never fires proves nothing).
 #pragma once
@@ -30,6 +30,7 @@ enum class Sabotage {
   kLeak,           // SC-7: one release is never told.
   kNoPromises,     // SC-9: nobody is ever found to starve.
   kLateConfirm,    // SC-10: grants have longer to be confirmed than they should.
+  kLendOther,      // SC-11: another lease is told to lend than the one that does.
 };
 
 struct SimOptions {
@@ -49,6 +50,8 @@ struct SimResult {
   int promises = 0;
   int restarts = 0;
   int gangs_granted = 0;
+  int lent = 0;
+  int overcommitted = 0;  // Takings back that left too little.
 };
 
 [[nodiscard]] SimResult RunSchedulerSimulation(const SimOptions& options);

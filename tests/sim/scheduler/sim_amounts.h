@@ -37,7 +37,7 @@ struct Room {
   [[nodiscard]] bool FitsBeside(const Ask& ask, const Ask& held) const;
   [[nodiscard]] int64_t WholeDevices() const;
   [[nodiscard]] size_t Copies(const Ask& ask, size_t most) const;
-  // False if that is more than there is.
+  // False if that is more than there is; it is taken all the same.
   bool Take(const Ask& ask, const std::vector<uint32_t>& on);
 };
 

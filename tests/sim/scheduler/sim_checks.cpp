@@ -1,4 +1,4 @@
-// SC-1..SC-10, looked at the slow way.
+// SC-1..SC-11, looked at the slow way.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +7,7 @@
 namespace troupe::sched::sim {
 
 void Model::CheckAll(Time now, const Scheduler& scheduler) {
+  CheckLending();
   CheckCapacity();
   CheckBatches();
   CheckStrategies();
@@ -19,6 +20,33 @@ void Model::CheckAll(Time now, const Scheduler& scheduler) {
   lost_now_.clear();
 }
 
+// Nothing that needs CPU comes to where too much is in use; what was lent explains no such thing.
+void Model::CheckLending() {
+  if (claiming) return;
+  const auto lends = [&](const std::string& node) {
+    return std::any_of(leases.begin(), leases.end(), [&](const auto& entry) {
+      return entry.second.node == node && (entry.second.lent || entry.second.uninvited);
+    });
+  };
+  const auto check = [&](const std::string& node, const Ask& ask, const Room& free) {
+    const auto wanted = ask.units.find("CPU");
+    if (wanted == ask.units.end() || wanted->second == 0 || !lends(node)) return;
+    if (free.units.at("CPU") < 0) Fail("SC-11: " + node + " gives CPU that is not lent");
+  };
+  for (const std::string& id : granted_now_) {
+    const ModelLease& lease = leases.at(id);
+    const bool inside = !lease.group.empty();
+    check(lease.node, lease.ask,
+          inside ? FreeIn(groups.at(lease.group), lease.group, static_cast<uint32_t>(lease.given))
+                 : FreeOf(lease.node));
+  }
+  for (const auto& [id, number] : placed_now_) {
+    const ModelBundle& bundle = groups.at(id).bundles.at(number);
+    check(bundle.node, bundle.ask, FreeOf(bundle.node));
+  }
+}
+
+// CPU that was taken back or claimed may be too much; without it there is enough.
 void Model::CheckCapacity() {
   std::map<std::string, Room> rooms;
   for (const auto& [id, node] : nodes) rooms[id] = node.Whole();
@@ -34,9 +62,11 @@ void Model::CheckCapacity() {
   std::map<std::pair<std::string, int>, Room> inside;
   for (const auto& [id, lease] : leases) {
     if (lease.node.empty()) continue;
+    Ask held = lease.Held();
+    if (lease.uninvited) held.units.erase("CPU");
     if (!rooms.contains(lease.node)) return Fail("SC-2: " + id + " is on a node that is gone");
     if (lease.group.empty()) {
-      if (rooms[lease.node].Take(lease.ask, lease.devices)) continue;
+      if (rooms[lease.node].Take(held, lease.devices)) continue;
       return Fail("SC-1: node " + lease.node + " is given more than it has");
     }
     const auto& bundles = groups.at(lease.group).bundles;
@@ -49,7 +79,7 @@ void Model::CheckCapacity() {
         room->second.devices[device] = std::min(at->second.ask.gpu, kUnit);
       }
     }
-    if (room->second.Take(lease.ask, lease.devices)) continue;
+    if (room->second.Take(held, lease.devices)) continue;
     Fail("SC-1: a bundle of " + lease.group + " is given more than it has");
   }
 }

@@ -24,7 +24,7 @@ LabelSelector Ask::ToSelector() const {
 bool Room::Fits(const Ask& ask) const {
   for (const auto& [name, amount] : ask.units) {
     const auto found = units.find(name);
-    if (amount > (found == units.end() ? 0 : found->second)) return false;
+    if (amount > 0 && amount > (found == units.end() ? 0 : found->second)) return false;
   }
   if (ask.gpu == 0) return true;
   if (ask.gpu >= kUnit) return WholeDevices() >= ask.devices();
@@ -53,7 +53,8 @@ size_t Room::Copies(const Ask& ask, size_t most) const {
   auto count = static_cast<int64_t>(most);
   for (const auto& [name, amount] : ask.units) {
     const auto found = units.find(name);
-    if (amount > 0) count = std::min(count, (found == units.end() ? 0 : found->second) / amount);
+    const int64_t free = found == units.end() ? 0 : std::max<int64_t>(0, found->second);
+    if (amount > 0) count = std::min(count, free / amount);
   }
   if (ask.gpu >= kUnit) count = std::min(count, WholeDevices() / ask.devices());
   if (ask.gpu > 0 && ask.gpu < kUnit) {
@@ -65,8 +66,9 @@ size_t Room::Copies(const Ask& ask, size_t most) const {
 }
 
 bool Room::Take(const Ask& ask, const std::vector<uint32_t>& on) {
+  bool enough = true;
   for (const auto& [name, amount] : ask.units) {
-    if (amount > 0 && (units[name] -= amount) < 0) return false;
+    if (amount > 0 && (units[name] -= amount) < 0) enough = false;
   }
   const size_t wanted = ask.gpu == 0 ? 0 : static_cast<size_t>(std::max<int64_t>(1, ask.devices()));
   if (on.size() != wanted) return false;
@@ -74,13 +76,19 @@ bool Room::Take(const Ask& ask, const std::vector<uint32_t>& on) {
     const auto device = devices.find(index);
     if (device == devices.end() || (device->second -= std::min(ask.gpu, kUnit)) < 0) return false;
   }
-  return true;
+  return enough;
 }
 
 Room ModelNode::Whole() const {
   Room room{units, {}};
   for (int64_t i = 0; i < devices; ++i) room.devices[static_cast<uint32_t>(i)] = kUnit;
   return room;
+}
+
+Ask ModelLease::Held() const {
+  Ask held = ask;
+  if (lent) held.units.erase("CPU");
+  return held;
 }
 
 LeaseRequest ModelLease::ToRequest(const std::string& id) const {
@@ -98,7 +106,7 @@ LeaseRequest ModelLease::ToRequest(const std::string& id) const {
 Room Model::FreeOf(const std::string& id) const {
   Room room = nodes.at(id).Whole();
   for (const auto& [name, lease] : leases) {
-    if (lease.node == id && lease.group.empty()) room.Take(lease.ask, lease.devices);
+    if (lease.node == id && lease.group.empty()) room.Take(lease.Held(), lease.devices);
   }
   for (const auto& [name, group] : groups) {
     for (const auto& [number, bundle] : group.bundles) {
@@ -116,7 +124,7 @@ Room Model::FreeIn(const ModelGroup& group, const std::string& id, uint32_t numb
   }
   for (const auto& [name, lease] : leases) {
     const bool inside = lease.group == id && lease.given == static_cast<int>(number);
-    if (inside && !lease.node.empty()) room.Take(lease.ask, lease.devices);
+    if (inside && !lease.node.empty()) room.Take(lease.Held(), lease.devices);
   }
   return room;
 }
@@ -198,6 +206,7 @@ void Model::Apply(Time now, const SchedulerDecision& decision, const std::set<st
     lease.node.clear();
     lease.devices.clear();
     lease.given = kAnyBundle;
+    lease.lent = lease.uninvited = false;
     lease.since = now;
   }
   for (const std::string& id : put_aside) {
@@ -242,6 +251,7 @@ void Model::ApplyGrant(Time now, const Granted& granted) {
   lease.given = granted.bundle;
   lease.since = now;
   lease.confirmed = claiming;
+  lease.uninvited = claiming;
   if (lease.gang != 0) {
     if (!gangs.at(lease.gang).met) ++result->gangs_granted;
     met_now_.insert(lease.gang);

@@ -27,7 +27,11 @@ struct ModelLease {
   std::vector<uint32_t> devices;
   int given = kAnyBundle;  // The bundle it was given.
   bool confirmed = false;
+  bool lent = false;       // Its CPU is for others.
+  bool uninvited = false;  // Its CPU was claimed or taken back, so that there may be too little.
 
+  // What it holds now.
+  [[nodiscard]] Ask Held() const;
   [[nodiscard]] auto order() const { return std::pair(-priority, number); }
   [[nodiscard]] auto shape() const { return std::tuple(ask, strategy, group, bundle); }
   [[nodiscard]] LeaseRequest ToRequest(const std::string& id) const;
@@ -90,6 +94,7 @@ class Model {
   };
   void ApplyGrant(Time now, const Granted& granted);
   void ApplyGroup(Time now, const GroupChange& change);
+  void CheckLending();
   void CheckCapacity();
   void CheckBatches();
   void CheckStrategies();

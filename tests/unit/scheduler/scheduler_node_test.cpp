@@ -92,18 +92,18 @@ TEST_F(SchedulerNodeTest, NodesWithBadNamesOrLabelsAreRefused) {
 TEST_F(SchedulerNodeTest, WhatRunsIsClaimedBeforeAnythingNewIsPlaced) {
   Do(sched::Recover{now_ + seconds(5)});
   AddNode("a", {{"CPU", 2}, {"GPU", 2}});
-  EXPECT_EQ(Ask("new", {{"CPU", 2}}), "waits");
+  EXPECT_EQ(Ask("new", {{"CPU", 2}, {"GPU", 1}}), "waits");
   EXPECT_EQ(Reason("new"),
             "recovering: nothing new is placed until what runs is claimed, for 5 s at most");
   Do(sched::Claim{Lease("x", {{"CPU", 1}, {"GPU", 1}}), "a", sched::kAnyBundle, {1}});
   EXPECT_THAT(Granted(), ElementsAre("x"));
   EXPECT_EQ(Visible("x"), "1");
   EXPECT_EQ(scheduler_.FindLease("x")->state, sched::LeaseState::kConfirmed);
-  Do(sched::Claim{Lease("new", {{"CPU", 2}}), "a", sched::kAnyBundle, {}});
-  EXPECT_THAT(Refusal(), HasSubstr("has not got CPU 2 left on the devices that were named; its "
-                                   "process must end"));
+  Do(sched::Claim{Lease("new", {{"CPU", 2}, {"GPU", 1}}), "a", sched::kAnyBundle, {1}});
+  EXPECT_THAT(Refusal(), HasSubstr("has not got CPU 2, GPU 1 left on the devices that were "
+                                   "named; its process must end"));
   EXPECT_EQ(scheduler_.next_wake(), now_ + seconds(5));
-  AddNode("b", {{"CPU", 2}});
+  AddNode("b", {{"CPU", 2}, {"GPU", 1}});
   EXPECT_EQ(NodeOf("new"), "");
   Pass(seconds(5));
   EXPECT_EQ(NodeOf("new"), "b");
