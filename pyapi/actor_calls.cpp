@@ -250,6 +250,11 @@ void BindCalls(py::module_& m) {
       .def("take", &TakeItems, py::arg("timeout_s"))
       .def("close", &Completions::Close)
       .def_property_readonly("closed", &Completions::closed);
+  py::class_<actors::CpuLoan, std::shared_ptr<actors::CpuLoan>>(m, "CpuLoan")
+      .def("call_began", &actors::CpuLoan::CallBegan)
+      .def("call_ended", &actors::CpuLoan::CallEnded)
+      .def("wait_began", &actors::CpuLoan::WaitBegan)
+      .def("wait_ended", &actors::CpuLoan::WaitEnded);
   py::class_<PyCall>(m, "Call")
       .def("ready", [](const PyCall& call) { return call.state()->Ready(); })
       .def(

@@ -92,6 +92,8 @@ class PyInstance final : public actors::Instance {
 
   Result<std::string> Invoke(CallContext& context, const std::string& method,
                              std::string arguments) override;
+  // Calls wait in the queue while others run.
+  [[nodiscard]] bool runs_in_invoke() const override { return false; }
   [[nodiscard]] bool saves() const override { return saves_; }
   Result<std::string> Save() override;
   Status Restore(const std::string& state) override { return restore_(state); }

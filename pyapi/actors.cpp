@@ -109,6 +109,8 @@ class ObjectsActor final : public actors::Instance {
     return result;
   }
 
+  [[nodiscard]] bool runs_in_invoke() const override { return false; }
+
  private:
   const std::shared_ptr<PublishedObjects> objects_;
 };
@@ -344,6 +346,10 @@ class PyActors {
   [[nodiscard]] std::string Endpoint() const { return system_->self().endpoint; }
   [[nodiscard]] std::string Node() const { return system_->options().node; }
   [[nodiscard]] const std::shared_ptr<Completions>& completions() const { return completions_; }
+  // Where calls and waits are counted; null: there is no CPU to lend.
+  [[nodiscard]] std::shared_ptr<actors::CpuLoan> Loan() const {
+    return system_.here() ? system_->options().loan : nullptr;
+  }
 
  private:
   static constexpr Duration kAskLimit = seconds(35);  // The link gives up before.
@@ -466,6 +472,7 @@ Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker,
   if (!actor.ok()) return actor.error();
   daemons::ActorProcessOptions options;
   options.program = ProgramOfWorker(python);
+  options.has_cpu = actor->has_cpu;
   Result<std::shared_ptr<ActorSystem>> system =
       daemons::JoinCluster(*worker, "actor/" + actor->actor, std::move(options));
   if (!system.ok()) return system.error();
@@ -534,6 +541,7 @@ void BindActors(py::module_& m) {
       .def_property_readonly("endpoint", &PyActors::Endpoint)
       .def_property_readonly("node", &PyActors::Node)
       .def_property_readonly("completions", &PyActors::completions)
+      .def_property_readonly("loan", &PyActors::Loan)
       .def("stop", &PyActors::Stop, py::call_guard<WithoutGil>());
 }
 

@@ -27,6 +27,9 @@ std::vector<NodeStatus> Scheduler::Nodes() const { return impl_->Nodes(); }
 std::vector<LeaseStatus> Scheduler::Leases() const { return impl_->Leases(); }
 std::vector<GroupStatus> Scheduler::Groups() const { return impl_->Groups(); }
 std::vector<PromiseStatus> Scheduler::Promises() const { return impl_->Promises(); }
+std::vector<std::string> Scheduler::WaitingForRoom(size_t limit) const {
+  return impl_->WaitingForRoom(limit);
+}
 std::optional<LeaseStatus> Scheduler::FindLease(const std::string& id) const {
   return impl_->FindLease(id);
 }

@@ -89,6 +89,9 @@ class Scheduler {
   [[nodiscard]] std::vector<sched::LeaseStatus> Leases() const;
   [[nodiscard]] std::vector<sched::GroupStatus> Groups() const;
   [[nodiscard]] std::vector<sched::PromiseStatus> Promises() const;
+  // Of the first `limit` that wait those that would fit if less were in use: one of each kind of
+  // request, of each gang, of each group.
+  [[nodiscard]] std::vector<std::string> WaitingForRoom(size_t limit) const;
   [[nodiscard]] std::optional<sched::LeaseStatus> FindLease(const std::string& id) const;
   [[nodiscard]] std::optional<sched::GroupStatus> FindGroup(const std::string& id) const;
 

@@ -177,4 +177,16 @@ std::vector<PromiseStatus> Scheduler::Impl::Promises() const {
   return list;
 }
 
+std::vector<std::string> Scheduler::Impl::WaitingForRoom(size_t limit) const {
+  std::vector<std::string> list;
+  if (now_ < recover_until_) return list;
+  size_t looked = 0;  // A reason costs a look at every node.
+  for (auto it = waiters_.begin(); it != waiters_.end() && looked < limit; ++it, ++looked) {
+    const bool group = it->kind == WaiterKind::kGroup;
+    const Why why = group ? WhyGroup(groups_[it->id]) : WhyLease(leases_[FirstOf(*it)]);
+    if (!why.impossible) list.push_back(group ? groups_[it->id].id : leases_[FirstOf(*it)].id);
+  }
+  return list;
+}
+
 }  // namespace troupe

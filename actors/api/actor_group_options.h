@@ -19,7 +19,7 @@ struct ActorGroupOptions {
   uint32_t max_size = 0;              // and no more ever (0: size).
   bool detached = false;              // It outlives this process.
   Duration below_min = seconds(600);  // It ends after so long with fewer than min_size alive.
-  std::map<std::string, double> resources = {{"CPU", 0.01}};
+  std::map<std::string, double> resources = {};
   std::string strategy = "hybrid";
   std::vector<std::string> labels = {};
   std::vector<std::string> prefer = {};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/api/future.h"
+#include "actors/host/cpu_loan.h"
 
 namespace troupe {
 namespace actors {
@@ -55,7 +56,10 @@ Status RunningCall::Await(FiberEvent& event, Duration limit, Time deadline) {
 
 Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call) {
   CallContext* const context = CallContext::Current();
-  if (context != nullptr) return context->call()->Await(event, limit, context->deadline());
+  if (context != nullptr) {
+    const LoanWait counted(event.IsSet() ? nullptr : context->loan());
+    return context->call()->Await(event, limit, context->deadline());
+  }
   if (call != nullptr && limit > Duration::zero()) {
     call->Await(event, SteadyClock().Now() + limit);
     if (event.IsSet()) return Status::Ok();

@@ -22,6 +22,7 @@
 namespace troupe {
 namespace actors {
 class ActorSystem;
+class CpuLoan;
 
 // One call that runs. Shared with whoever may cancel it.
 class RunningCall {
@@ -70,6 +71,10 @@ class CallContext {
   void Exit(std::string reason = "it has ended itself") { exit_reason_ = std::move(reason); }
   [[nodiscard]] const std::string& exit_reason() const { return exit_reason_; }
 
+  // Where its waits are counted; null: nowhere.
+  void set_loan(actors::CpuLoan* loan) { loan_ = loan; }
+  [[nodiscard]] actors::CpuLoan* loan() const { return loan_; }
+
   // Of an instance whose methods run on threads of its own: sends the result off at once, from
   // there, while Invoke waits on its fiber; what Invoke returns then is dropped. False if the
   // result has to take the usual way.
@@ -85,6 +90,7 @@ class CallContext {
   const std::shared_ptr<actors::RunningCall> call_;
   std::string exit_reason_;
   AnswerNow answer_now_;
+  actors::CpuLoan* loan_ = nullptr;
 };
 
 }  // namespace troupe

@@ -24,9 +24,9 @@ struct ActorOptions {
   std::string name = {};       // Unique among living actors of the cluster; empty: none.
   bool get_if_exists = false;  // A living one of this name and type is as good.
   bool detached = false;       // It outlives this process.
-  // CPU, GPU (below 1: a share of one), memory in bytes, or what nodes offer by other names. The
-  // default is nothing in a placement group.
-  std::map<std::string, double> resources = {{"CPU", 0.01}};
+  // CPU, GPU (below 1: a share of one), memory in bytes, or what nodes offer by other names; for as
+  // long as it lives, but its CPU is lent to others while all calls that run in it wait.
+  std::map<std::string, double> resources = {};
   std::string strategy = "hybrid";       // Or "spread".
   std::vector<std::string> labels = {};  // Terms that must hold: "zone=a", "gpu in (a100, h100)".
   std::vector<std::string> prefer = {};  // Terms that are nice to have.

@@ -30,12 +30,14 @@ inline constexpr uint8_t kActorAssignment = 98;
 inline constexpr uint8_t kFrameActorOutput = 99;
 inline constexpr uint8_t kFrameOfferState = 107;
 inline constexpr uint8_t kFrameSendState = 108;
+inline constexpr uint8_t kFrameRoomWanted = 109;
 
 inline constexpr size_t kActorNameBytesMax = 256;
 inline constexpr size_t kActorLabelsMax = 64;
 inline constexpr size_t kActorStateBytesMax = size_t{15} << 20;   // Saved, mailbox included.
 inline constexpr size_t kDirectStateBytesMax = size_t{64} << 10;  // A larger one is offered first.
 inline constexpr size_t kFollowedPerFrame = 5'000;
+inline constexpr size_t kRoomWantedMax = 16;  // Of those who wait, told at once.
 
 // Where an actor may run. All of it must hold but what is said to be soft.
 struct PlacementWish {
@@ -227,9 +229,20 @@ struct ActorAssignment {
   uint64_t incarnation = 0;
   std::string blueprint;
   std::string saved;
+  bool has_cpu = false;  // So that it can lend it.
   template <class A>
   void Fields(A& a) {
-    a(actor, incarnation, blueprint, saved);
+    a(actor, incarnation, blueprint, saved, has_cpu);
+  }
+};
+
+// To who has processes for tasks: something waits for room that idle ones may be in. Again several
+// times a second while that is so, and once with nobody. At most once.
+struct RoomWanted {
+  std::vector<std::string> waiting;  // Actors, groups, runs; the first kRoomWantedMax.
+  template <class A>
+  void Fields(A& a) {
+    a(waiting);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/host/actor_ref.h"
+#include "actors/host/cpu_loan.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -208,9 +209,12 @@ void ActorCell::Run(Mailbox::Work work) {
   context.set_answer_now(
       [&](const Result<std::string>& early) { return answered = AnswerNow(work, early); });
   SetFiberLocal(&context);
-  Result<std::string> result =
-      work.method == kPing ? Result<std::string>(std::string())
-                           : instance_->Invoke(context, work.method, std::move(work.arguments));
+  Result<std::string> result = std::string();
+  if (work.method != kPing) {
+    if (instance_->runs_in_invoke()) context.set_loan(host_->loan());
+    const LoanCall counted(context.loan());
+    result = instance_->Invoke(context, work.method, std::move(work.arguments));
+  }
   SetFiberLocal(nullptr);
   if (trace::On()) trace::AsyncEnd(work.method, id);
   const CallKey key{work.caller, work.number};

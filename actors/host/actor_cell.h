@@ -25,6 +25,7 @@
 namespace troupe::actors {
 
 class ActorCell;
+class CpuLoan;
 
 // What a cell asks of its process. From any thread, with no lock of the cell's held.
 class CellHost {
@@ -43,6 +44,8 @@ class CellHost {
   virtual void Failed(const ActorAddress& actor, const Error& reason) = 0;
   virtual Status Spawn(size_t thread, std::function<void()> fn) = 0;
   [[nodiscard]] virtual const std::string& node() const = 0;
+  // Where calls are counted; null: nowhere.
+  [[nodiscard]] virtual CpuLoan* loan() const { return nullptr; }
 };
 
 class ActorCell : public std::enable_shared_from_this<ActorCell> {

@@ -395,6 +395,15 @@ void ActorSystem::Clean() {
   });
 }
 
+void ActorSystem::SetRoomWanted(const std::vector<std::string>& waiting) {
+  TaskPool* tasks = nullptr;
+  {
+    std::lock_guard lock(mu_);
+    tasks = tasks_.get();
+  }
+  if (tasks != nullptr && !stopped_.load()) tasks->GiveWay(SteadyClock().Now(), waiting);
+}
+
 void ActorSystem::SetWhereabouts(const ActorLocation& whereabouts) {
   const std::string& actor = whereabouts.actor;
   if (actor.starts_with(kProcessPrefix)) {

@@ -22,6 +22,7 @@
 #include "actors/core/directory_client.h"
 #include "actors/host/actor_cell.h"
 #include "actors/host/actor_ref.h"
+#include "actors/host/cpu_loan.h"
 #include "actors/host/type_table.h"
 #include "runtime/executor.h"
 #include "runtime/transport.h"
@@ -48,6 +49,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
     // and, before its path, one that loads a plugin.
     std::vector<std::string> plugin_host = {kPluginHost, kPluginFlag};
     std::shared_ptr<ActorDirectoryClient> directory_client;  // Null: no placed actors.
+    std::shared_ptr<CpuLoan> loan = nullptr;  // Null: this process has no CPU to lend.
   };
 
   static std::shared_ptr<ActorSystem> Create(std::unique_ptr<Transport> transport, Options options);
@@ -76,6 +78,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   // The host actor of a process: methods "spawn"(ActorBlueprint) and "end"(id, reason).
   [[nodiscard]] static ActorAddress HostOf(const PeerAddress& process);
 
+  // The ActorDirectoryClient's word: whom it knows of waits for room, or nobody.
+  void SetRoomWanted(const std::vector<std::string>& waiting);
   // The ActorDirectoryClient's word.
   void SetWhereabouts(const ActorLocation& whereabouts);
   // Waits on a plain thread, which runs the transport's loop meanwhile if it may.
@@ -120,6 +124,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   void Failed(const ActorAddress& actor, const Error& reason) override;
   Status Spawn(size_t thread, std::function<void()> fn) override;
   [[nodiscard]] const std::string& node() const override { return options_.node; }
+  [[nodiscard]] CpuLoan* loan() const override { return options_.loan.get(); }
 
   void OnFrame(const std::string& from, const std::string& frame);
   template <class T, class F>

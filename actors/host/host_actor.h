@@ -47,6 +47,8 @@ class HostActor final : public Instance {
     return Error{ErrorCode::kNotFound, "a host actor has no method " + method};
   }
 
+  [[nodiscard]] bool runs_in_invoke() const override { return false; }
+
  private:
   ActorSystem* const system_;
   const std::shared_ptr<ProcessLinks> links_ = std::make_shared<ProcessLinks>(system_);

@@ -23,6 +23,9 @@ class Instance {
   // what the method ended with. May wait on the fiber.
   virtual Result<std::string> Invoke(CallContext& context, const std::string& method,
                                      std::string arguments) = 0;
+  // Whether a call runs as long as Invoke does. Else the instance tells the process's CpuLoan of
+  // its calls itself, if they need a CPU at all.
+  [[nodiscard]] virtual bool runs_in_invoke() const { return true; }
   [[nodiscard]] virtual bool saves() const { return false; }
   virtual Result<std::string> Save() { return std::string(); }
   virtual Status Restore(const std::string&) { return Status::Ok(); }

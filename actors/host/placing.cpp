@@ -30,9 +30,6 @@ ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
   spec.wish = {options.resources,       options.strategy, options.labels,
                options.prefer,          options.node,     options.node_soft,
                options.placement_group, options.bundle,   options.priority};
-  // A bundle need not have what an actor takes that was not told to take anything.
-  if (!options.placement_group.empty() && options.resources == ActorOptions().resources)
-    spec.wish.resources.clear();
   spec.program = system.options().program;
   if (!options.plugin.empty()) {
     spec.program.argv = system.options().plugin_host;

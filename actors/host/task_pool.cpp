@@ -136,6 +136,47 @@ void TaskPool::Free(const Kind& kind, const std::shared_ptr<Runner>& runner) {
     runner->idle_since = SteadyClock().Now();
   }
   Serve(kind);
+  GiveWayNow(SteadyClock().Now());
+}
+
+void TaskPool::GiveWay(Time now, const std::vector<std::string>& waiting) {
+  {
+    std::lock_guard lock(mu_);
+    room_wanted_ = {waiting.begin(), waiting.end()};
+    room_wanted_until_ = now + kRoomWanted;
+  }
+  GiveWayNow(now);
+}
+
+// Whether somebody waits for room who is no runner of this lane: those would only take the place
+// of their like.
+bool TaskPool::OthersWait(Time now, const Lane& lane) const {
+  if (now > room_wanted_until_) return false;
+  const auto own = static_cast<size_t>(std::ranges::count_if(lane.runners, [&](const auto& runner) {
+    return runner->ref && !runner->alive && room_wanted_.contains(runner->ref->address().actor);
+  }));
+  return room_wanted_.size() > own;
+}
+
+// Those that wait for room themselves go first; then those that are idle, if others wait too.
+void TaskPool::GiveWayNow(Time now) {
+  std::vector<std::shared_ptr<ActorRef>> unneeded;
+  {
+    std::lock_guard lock(mu_);
+    if (room_wanted_.empty() || now > room_wanted_until_) return;
+    for (auto& [kind, lane] : lanes_) {
+      if (!lane.waiting.empty()) continue;
+      const bool others = OthersWait(now, lane);
+      std::erase_if(lane.runners, [&](const auto& runner) {
+        const bool goes = runner->ref && !runner->busy && (!runner->alive || others);
+        if (goes) unneeded.push_back(runner->ref);
+        return goes;
+      });
+    }
+    for (const auto& ref : unneeded) room_wanted_.erase(ref->address().actor);
+  }
+  for (const auto& ref : unneeded)
+    ref->Kill(false, "it was idle and others wait for room", [](const Result<std::string>&) {});
 }
 
 // Its word says that there is room for it, and that it lives.

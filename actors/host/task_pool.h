@@ -5,7 +5,7 @@
 // the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
 // asked for, kRunnersComing at once; in place of one that could not start none is, while others may
 // yet come. If none does, the tasks fail with the reason. A runner that has been idle is ended, one
-// that still waits for room withdrawn.
+// that still waits for room withdrawn. Both at once while somebody else waits for room.
 // Thread: any.
 // Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
 #pragma once
@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,6 +31,7 @@ inline constexpr size_t kRunnersMax = 256;
 inline constexpr size_t kRunnersComing = 4;
 inline constexpr Duration kRunnerIdle = seconds(10);
 inline constexpr Duration kRunnerRetry = seconds(5);
+inline constexpr Duration kRoomWanted = seconds(2);
 
 class TaskPool {
  public:
@@ -39,6 +41,9 @@ class TaskPool {
   // that runs.
   std::shared_ptr<PendingCall> Submit(const TaskOptions& options, const std::string& task,
                                       std::string arguments, const CallDone& done);
+  // These wait for room, by their ids; a runner of this pool may be among them. Holds until the
+  // next word, and no longer than kRoomWanted.
+  void GiveWay(Time now, const std::vector<std::string>& waiting);
   // Ends runners that nobody has needed for long.
   void Clean(Time now);
   // What waits fails with `why`, and no runner is kept.
@@ -71,11 +76,15 @@ class TaskPool {
                 const std::shared_ptr<ActorRef>& ref);
   void OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, const Error& why);
   [[nodiscard]] std::string WhyLate(const Kind& kind);
+  [[nodiscard]] bool OthersWait(Time now, const Lane& lane) const;  // With mu_ held.
+  void GiveWayNow(Time now);
 
   ActorSystem* const system_;
   std::mutex mu_;
   bool stopped_ = false;
   std::map<Kind, Lane> lanes_;
+  std::set<std::string> room_wanted_;  // By whom.
+  Time room_wanted_until_{};
 };
 
 }  // namespace troupe::actors

@@ -78,6 +78,10 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
   system_options.types = std::move(options.types);
   system_options.program = std::move(options.program);
   system_options.directory_client = link;
+  if (options.has_cpu) {
+    system_options.loan = std::make_shared<actors::CpuLoan>(
+        &worker.loop(), [&worker](uint64_t number, bool lent) { worker.SetLoan(number, lent); });
+  }
   std::shared_ptr<actors::ActorSystem> system =
       actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
   const std::string endpoint =
@@ -100,6 +104,7 @@ int RunActorProcess(WorkerClient& worker, const Assignment& assignment,
   Result<actors::ActorBlueprint> blueprint =
       wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, actor->blueprint);
   if (!blueprint.ok()) return fail(blueprint.error());
+  options.has_cpu = actor->has_cpu;
   Result<std::shared_ptr<actors::ActorSystem>> system =
       JoinCluster(worker, "actor/" + actor->actor, std::move(options));
   if (!system.ok()) return fail(system.error());

@@ -15,6 +15,7 @@ namespace troupe::daemons {
 struct ActorProcessOptions {
   actors::TypeTable types;
   actors::Program program;  // How more processes like this one are started.
+  bool has_cpu = false;     // The actor was given some, and lends it while all its calls wait.
 };
 
 // In a process that a node has started for an actor: whether this is one.

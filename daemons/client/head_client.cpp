@@ -48,6 +48,9 @@ void HeadClient::SetSystem(const std::weak_ptr<actors::ActorSystem>& system) {
   leave_ = [system](const actors::LeaveActor& leave) {
     if (const auto alive = system.lock()) alive->Leave(leave);
   };
+  room_wanted_ = [system](const actors::RoomWanted& room) {
+    if (const auto alive = system.lock()) alive->SetRoomWanted(room.waiting);
+  };
 }
 
 void HeadClient::SetTold(std::function<void(const actors::ActorLocation&)> told) {
@@ -74,6 +77,7 @@ void HeadClient::Stop() {
     saving.swap(saving_);
     told_ = nullptr;
     leave_ = nullptr;
+    room_wanted_ = nullptr;
     output_ = nullptr;
   }
   if (!owner_.empty()) {
@@ -358,22 +362,22 @@ bool HeadClient::OnFrame(const std::string& frame) {
   if (*type == actors::kFrameActorStates) return on(&HeadClient::OnStates);
   if (*type == actors::kFrameSendState) return on(&HeadClient::OnSendState);
   if (*type == actors::kFrameActorSaved) return on(&HeadClient::OnSaved);
-  if (*type == actors::kFrameLeaveActor) {
-    const Result<actors::LeaveActor> leave = wire::Decode<actors::LeaveActor>(*type, frame);
-    std::unique_lock lock(mu_);
-    const auto told = leave_;
-    lock.unlock();
-    if (leave.ok() && told) told(*leave);
-    return true;
-  }
-  if (*type != actors::kFrameActorOutput) return false;
-  Result<actors::ActorOutput> lines = wire::Decode<actors::ActorOutput>(*type, frame);
-  OnOutput output;
+  if (*type == actors::kFrameLeaveActor) return Hand(&HeadClient::leave_, *type, frame);
+  if (*type == actors::kFrameRoomWanted) return Hand(&HeadClient::room_wanted_, *type, frame);
+  if (*type == actors::kFrameActorOutput) return Hand(&HeadClient::output_, *type, frame);
+  return false;
+}
+
+template <class T>
+bool HeadClient::Hand(std::function<void(const T&)> HeadClient::*taker, uint8_t type,
+                      const std::string& frame) {
+  std::function<void(const T&)> take;
   {
     std::lock_guard lock(mu_);
-    output = output_;
+    take = this->*taker;
   }
-  if (lines.ok() && output) output(*lines);
+  const Result<T> message = wire::Decode<T>(type, frame);
+  if (message.ok() && take) take(*message);
   return true;
 }
 

@@ -86,6 +86,10 @@ class HeadClient final : public actors::ActorDirectoryClient {
   void OnStates(const actors::ActorStates& states);
   void OnSendState(const actors::SendState& wanted);
   void OnSaved(const actors::ActorSaved& saved);
+  // Hands a frame to who takes it, if anybody does.
+  template <class T>
+  bool Hand(std::function<void(const T&)> HeadClient::*taker, uint8_t type,
+            const std::string& frame);
   void SendFollow(std::vector<std::string> add, std::vector<std::string> drop);  // With mu_ held.
   void SendAll();                                                                // With mu_ held.
   void Beat();
@@ -97,6 +101,7 @@ class HeadClient final : public actors::ActorDirectoryClient {
   std::mutex mu_;
   std::function<void(const actors::ActorLocation&)> told_;
   std::function<void(const actors::LeaveActor&)> leave_;
+  std::function<void(const actors::RoomWanted&)> room_wanted_;
   OnOutput output_;
   bool stopped_ = false;
   uint64_t next_request_ = 1;

@@ -97,6 +97,15 @@ void WorkerClient::Announce(const PeerAddress& address) {
   transport_->loop().Post([this] { Hello(false); });
 }
 
+void WorkerClient::SetLoan(uint64_t number, bool lent) {
+  {
+    std::lock_guard lock(mu_);
+    if (number <= loan_.number) return;
+    loan_ = {number, lent};
+  }
+  transport_->loop().Post([this] { Hello(false); });
+}
+
 void WorkerClient::Hello(bool again) {
   WorkerHello hello;
   hello.process = process_;
@@ -112,6 +121,7 @@ void WorkerClient::Hello(bool again) {
     hello.job = assignment_.job;
     hello.member = assignment_.member;
     hello.address = announced_;
+    hello.loan = loan_;
   }
   hello_dropped_ = false;
   (void)transport_->Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));

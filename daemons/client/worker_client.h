@@ -43,6 +43,8 @@ class WorkerClient {
   // Where others can call this process (an actor's listening address); told to the head with the
   // next hello.
   void Announce(const PeerAddress& address);
+  // Tells the head whether the CPU of this process is for others; later numbers hold.
+  void SetLoan(uint64_t number, bool lent);
   // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
   void SetOther(std::function<void(const std::string& frame)> handler);
   // Commands to collective groups of actors go to `handler`, on the loop; null: to nobody.
@@ -92,6 +94,7 @@ class WorkerClient {
   std::function<void(const std::string& frame)> other_;
   std::function<void(const GroupFrame& frame)> groups_;
   PeerAddress announced_;
+  WorkerLoan loan_;
   Assignment assignment_;  // The one with work; constant once set.
   std::unique_ptr<groups::GroupAgent> agent_;
 };

@@ -70,6 +70,7 @@ void HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   }
   if (hello.job.empty()) return Assign(hello.process);
   loads_.Done(hello.process);
+  OnLoan(*process, hello.loan);
   const ProcessOwner owner = process->owner;
   // Nobody calls a worker of a run.
   if (hello.address.endpoint.empty() && !IsRunActor(owner.actor)) return;
@@ -77,6 +78,15 @@ void HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   callbacks_.schedule(sched::Confirm{MakeLeaseId(owner.actor, owner.incarnation), process->node});
   directory_.Ready(Now(), owner.actor, owner.incarnation, hello.address, actions);
   Do(actions);
+}
+
+void HeadActors::OnLoan(HeadProcess& process, const WorkerLoan& loan) {
+  if (loan.number < process.loan.number) return;
+  const bool was_lent = std::exchange(process.loan, loan).lent;
+  const std::string lease = MakeLeaseId(process.owner.actor, process.owner.incarnation);
+  // Again if it was told before: the scheduler may not have had the lease then.
+  if (loan.lent) return callbacks_.schedule(sched::Lend{lease});
+  if (was_lent) callbacks_.schedule(sched::TakeBack{lease});
 }
 
 // A process gives a result only if its actor could not be made.

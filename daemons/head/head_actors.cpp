@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/core/actor_group_protocol.h"
+#include "actors/host/type_table.h"
 #include "daemons/head/saved_state.h"
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/log.h"
@@ -20,6 +21,11 @@ namespace {
 
 constexpr const char* kRecords = "actor/";
 constexpr const char* kStates = "actor_state/";
+
+bool HasCpu(const actors::ActorSpec& spec) {
+  const Result<ResourceSet> resources = ResourceSet::FromMap(spec.wish.resources);
+  return resources.ok() && resources->Get("CPU") > 0;
+}
 
 }  // namespace
 
@@ -169,9 +175,9 @@ void HeadActors::Give(const std::string& name, std::string saved) {
   assignment.job = MakeLeaseId(id, incarnation);
   assignment.name = actor->spec.type;
   assignment.kind = AssignmentKind::kActor;
-  assignment.payload = wire::Encode(
-      actors::kActorAssignment,
-      actors::ActorAssignment{id, incarnation, actor->spec.blueprint, std::move(saved)});
+  assignment.payload = wire::Encode(actors::kActorAssignment,
+                                    actors::ActorAssignment{id, incarnation, actor->spec.blueprint,
+                                                            std::move(saved), HasCpu(actor->spec)});
   (void)callbacks_.transport->Send(name, wire::Encode(kFrameAssignment, assignment));
 }
 
@@ -341,6 +347,24 @@ void HeadActors::OnTick() {
   std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });
 }
 
+void HeadActors::TellRoomWanted(std::vector<std::string> waiting) {
+  for (std::string& id : waiting) {
+    if (id.starts_with(kActorLease)) id = ParseLeaseId(id).first;
+  }
+  std::set<std::string> peers = std::exchange(told_room_, {});
+  if (!waiting.empty()) {
+    for (const auto& [id, actor] : directory_.actors()) {
+      if (actor.dead() || actor.spec.type != actors::kTaskRunner) continue;
+      const auto owner = owner_peers_.find(actor.spec.owner);
+      if (owner != owner_peers_.end()) told_room_.insert(owner->second);
+    }
+    peers.insert(told_room_.begin(), told_room_.end());
+  }
+  if (peers.empty()) return;
+  const std::string frame = wire::Encode(actors::kFrameRoomWanted, actors::RoomWanted{waiting});
+  for (const std::string& peer : peers) (void)callbacks_.transport->Send(peer, frame);
+}
+
 void HeadActors::OnStopped(Duration stopped) {
   for (auto& [owner, heard] : owners_) heard = std::min(Now(), heard + stopped);
   if (confirm_by_ != Time::Never()) confirm_by_ = confirm_by_ + stopped;
@@ -390,7 +414,7 @@ bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
 
 void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& follow) {
   if (ended_.contains(from)) return;  // Its last words came by another way than its end.
-  if (!follow.owner.empty() && owners_.contains(follow.owner)) owners_[follow.owner] = Now();
+  if (!follow.owner.empty() && owners_.contains(follow.owner)) OwnFrom(follow.owner, from);
   if (const auto it = outputs_.find(follow.owner); it != outputs_.end()) it->second.bytes = 0;
   watch_.OnFollow(Now(), from, follow);
 }

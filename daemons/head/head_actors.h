@@ -106,6 +106,9 @@ class HeadActors {
     return confirm_by_ != Time::Never() && !process.empty() && processes_.Find(process) == nullptr;
   }
   void OnTick();
+  // Tells the owners of processes for tasks that these leases and groups wait for room; nobody:
+  // that none does.
+  void TellRoomWanted(std::vector<std::string> waiting);
   void OnStopped(Duration stopped);  // The head was stopped for so long.
   // It has something that goes with it; from now on its silence matters.
   void Own(const std::string& owner) { owners_[owner] = Now(); }
@@ -141,6 +144,7 @@ class HeadActors {
   // Whether the process hosts the life that its actor has now.
   [[nodiscard]] bool Lives(const std::string& name, const HeadProcess& process) const;
   static void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
+  void OnLoan(HeadProcess& process, const WorkerLoan& loan);
   void TellEnded(const WorkerExited& exited);
   [[nodiscard]] bool AwaitsCause(HeadProcess& process);
   void TellUnexplained();
@@ -168,6 +172,7 @@ class HeadActors {
   std::set<std::string> survivors_;                 // Nodes that knew the head before.
   std::map<std::string, Time> ended_;               // Processes, for kDeadKept.
   std::set<std::string> waiting_;                   // Leases.
+  std::set<std::string> told_room_;                 // Peers that are to hear when nobody waits.
   std::string last_waiting_;                        // Up to which TakeWaiting has come.
   std::map<std::string, Time> owners_;              // When they were heard last.
   std::map<std::string, std::string> owner_peers_;  // Where they are told what their actors print.

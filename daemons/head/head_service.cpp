@@ -340,6 +340,7 @@ void HeadService::OnTick() {
                        !IsRunActor(ParseLeaseId(lease).first);  // Its run decides.
     if (status) actors_.SetReason(lease, status->reason, never);
   }
+  actors_.TellRoomWanted(scheduler_.WaitingForRoom(actors::kRoomWantedMax));
   for (const std::string& name : Outdated()) {
     Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
     jobs_.erase(name);

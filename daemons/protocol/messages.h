@@ -234,6 +234,17 @@ struct WorkerCounts {  // Since the process began; kept only where metrics are o
   }
 };
 
+// Whether all that runs in the process waits, so that its CPU is for others. Told at once and with
+// each hello, so that neither a lost frame nor a head that was restarted does harm.
+struct WorkerLoan {
+  uint64_t number = 0;  // Counts up; 0: it has never lent.
+  bool lent = false;
+  template <class A>
+  void Fields(A& a) {
+    a(number, lent);
+  }
+};
+
 struct WorkerHello {
   std::string process;
   std::string node;
@@ -243,9 +254,10 @@ struct WorkerHello {
   std::string member;   // MemberId::ToString of the assignment.
   PeerAddress address;  // Where other workers can call it.
   WorkerCounts counts;
+  WorkerLoan loan;
   template <class A>
   void Fields(A& a) {
-    a(process, node, pid, host, job, member, address, counts);
+    a(process, node, pid, host, job, member, address, counts, loan);
   }
 };
 

@@ -26,6 +26,7 @@ class Scheduler::Impl {
   [[nodiscard]] std::vector<LeaseStatus> Leases() const;
   [[nodiscard]] std::vector<GroupStatus> Groups() const;
   [[nodiscard]] std::vector<PromiseStatus> Promises() const;
+  [[nodiscard]] std::vector<std::string> WaitingForRoom(size_t limit) const;
   [[nodiscard]] std::optional<LeaseStatus> FindLease(const std::string& id) const;
   [[nodiscard]] std::optional<GroupStatus> FindGroup(const std::string& id) const;
 

@@ -51,7 +51,8 @@ struct HeadProcess {
   uint64_t order = std::numeric_limits<uint64_t>::max();
   Time gone_by = Time::Never();  // It must have ended by then.
   ProcessOwner owner;
-  WorkerCounts counts = {};       // The last it told.
+  WorkerCounts counts = {};       // The last it told,
+  WorkerLoan loan = {};           // and of its CPU.
   Time cause_by = Time::Never();  // It has ended. Until then its node may say how: kCauseGrace.
   std::string last_error = {};    // What it printed last.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -20,10 +22,40 @@ class Running:
     actor_type: str
     node: str
     incarnation: int
+    loan: Any = None  # Where its waits are counted; None: it has no CPU to lend.
 
 
 _running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
     "troupe_running", default=None)
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """The call that runs here waits for what others do: its CPU may be lent meanwhile."""
+    running = _running.get()
+    loan = running.loan if running is not None else None
+    if loan is None:
+        yield
+        return
+    loan.wait_began()
+    try:
+        yield
+    finally:
+        loan.wait_ended()
+
+
+@contextlib.contextmanager
+def counted(running: Running) -> Iterator[None]:
+    """This call runs here, so that its process's CPU is not lent unless it waits."""
+    token = _running.set(running)
+    if running.loan is not None:
+        running.loan.call_began()
+    try:
+        yield
+    finally:
+        if running.loan is not None:
+            running.loan.call_ended()
+        _running.reset(token)
 
 
 class ExitActor(BaseException):
@@ -103,13 +135,3 @@ def exit_actor(reason: str = "it has ended itself") -> None:
     if _running.get() is None or not _session.in_worker():
         raise NotInWorkerError("exit_actor() is for methods of actors")
     raise ExitActor(reason or "it has ended itself")
-
-
-def enter(running: Running) -> contextvars.Token:
-    """Makes a call the current one of this thread or asyncio task."""
-    return _running.set(running)
-
-
-def leave(token: contextvars.Token) -> None:
-    """Undoes ``enter``."""
-    _running.reset(token)

@@ -53,20 +53,19 @@ def serve(worker: Any) -> int:
     actors = worker.actors()
     session = _session.enter_worker(actors)
     info = actors.assigned()
-    where = _context.Running(None, info["actor"], info["type"], actors.node, info["incarnation"])
-    token = _context.enter(where)
+    where = _context.Running(
+        None, info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
     try:
-        instance = _make(info, session)
-        host = ActorHost(actors, session, instance, where, info["max_concurrency"])
-        host.start()
+        with _context.counted(where):
+            instance = _make(info, session)
+            host = ActorHost(actors, session, instance, where, info["max_concurrency"])
+            host.start()
     except BaseException as error:
         problem = getattr(error, "__cause__", None) or error
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         actors.fail(f"{info['type']}() raised {type(problem).__name__}: {problem}",
                     type(problem).__name__, text)
         return 1
-    finally:
-        _context.leave(token)
     host.run()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -138,7 +137,10 @@ class ActorHost:
         if request.cancelled or (left is not None and left <= 0):
             self._drop(request)  # It has waited behind others; nobody wants it any more.
             return
-        token = _context.enter(self._running(request))
+        with _context.counted(self._running(request)):
+            self._answer(request)
+
+    def _answer(self, request: Any) -> None:
         try:
             name, args, kwargs, owner = self._read(request)
             value = self._find(name)(*args, **kwargs)
@@ -150,8 +152,6 @@ class ActorHost:
         except BaseException as error:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
-        finally:
-            _context.leave(token)
 
     # ---- the event loop ----
 
@@ -195,7 +195,10 @@ class ActorHost:
         task.add_done_callback(over)
 
     async def _answer_async(self, request: Any) -> None:
-        _context.enter(self._running(request))  # A task has a context of its own.
+        with _context.counted(self._running(request)):  # A task has a context of its own.
+            await self._answer_in_loop(request)
+
+    async def _answer_in_loop(self, request: Any) -> None:
         try:
             name, args, kwargs, owner = self._read(request)
             value = self._find(name)(*args, **kwargs)
@@ -218,7 +221,7 @@ class ActorHost:
     def _running(self, request: Any) -> _context.Running:
         where = self._where
         return _context.Running(
-            request, where.actor_id, where.actor_type, where.node, where.incarnation)
+            request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan)
 
     def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str]]:
         """Name, arguments, and to whom the files of the result belong."""

@@ -11,7 +11,7 @@ from troupe._config import check_amount, check_count
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
 ASYNC_CONCURRENCY = 1000
-_ACTOR_CPUS = 0.01  # Actors mostly wait; who computes says so. In a placement group none.
+_ACTOR_CPUS = 0.0  # An actor that nobody calls keeps nothing from others; who computes says so.
 
 _COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "runtime_env")
 ACTOR_OPTIONS = (*_COMMON, "name", "get_if_exists", "lifetime", "max_restarts", "max_task_retries",
@@ -74,7 +74,7 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         "name": name,
         "get_if_exists": bool(options.get("get_if_exists")),
         "detached": lifetime == "detached",
-        "resources": resources_of(options, 0.0 if group else _ACTOR_CPUS),
+        "resources": resources_of(options, _ACTOR_CPUS),
         "strategy": "spread" if strategy == "SPREAD" else "hybrid",
         "labels": labels_of(options),
         "node": options.get("node") or "",

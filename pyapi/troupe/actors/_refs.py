@@ -11,7 +11,7 @@ from concurrent.futures import Future as ConcurrentFuture
 from typing import Any, Optional, Union
 
 from troupe import _native
-from troupe.actors import _codec, _session
+from troupe.actors import _codec, _context, _session
 from troupe.errors import (
     ActorDiedError,
     ActorError,
@@ -110,7 +110,8 @@ class ObjectRef:
                     loop.call_soon_threadsafe(event.set)
 
             self.on_done(wake)
-            await event.wait()
+            with _context.waiting():
+                await event.wait()
 
     def _native(self) -> Any:
         """The native call; for a ref of another process it is made at first use."""
@@ -124,7 +125,10 @@ class ObjectRef:
     def wait_ready(self, timeout_s: float) -> bool:
         """Whether it is ready within this time."""
         self._session.check()
-        ready: bool = self._native().wait(timeout_s)
+        if self.ready():
+            return True
+        with _context.waiting():
+            ready: bool = self._native().wait(timeout_s)
         return ready
 
     def payload(self) -> bytes:
@@ -282,7 +286,8 @@ def wait(
     if not 0 < num_returns <= len(refs):
         raise ValueError(f"num_returns must lie between 1 and {len(refs)}, not {num_returns}")
     limit = FOREVER_S if timeout is None else max(0.0, timeout)
-    _native.core().wait_for_some([ref._native() for ref in refs], num_returns, limit)
+    with _context.waiting():
+        _native.core().wait_for_some([ref._native() for ref in refs], num_returns, limit)
     ready = [ref for ref in refs if ref.ready()][:num_returns]
     chosen = set(map(id, ready))
     return ready, [ref for ref in refs if id(ref) not in chosen]

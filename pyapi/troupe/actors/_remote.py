@@ -31,13 +31,13 @@ def remote(*args: Any, **options: Any) -> Any:
         @troupe.remote(num_cpus=2, max_restarts=3)
         class Model: ...
 
-    Options of actors: ``name``, ``get_if_exists``, ``lifetime="detached"``, ``num_cpus`` (0.01; 0
-    in a placement group), ``num_gpus``, ``memory`` (bytes), ``resources``, ``label_selector``,
-    ``scheduling_strategy``, ``node``, ``node_soft``, ``placement_group`` (see
-    :func:`troupe.placement_group`), ``placement_group_bundle_index``, ``priority``,
-    ``max_restarts`` (0; -1: always), ``max_task_retries`` (0; calls that are sent again to the next
-    incarnation), ``max_concurrency`` (1; 1000 with async methods), ``max_pending_calls``,
-    ``start_timeout`` (60 s), ``runtime_env={"env_vars": {...}}``.
+    Options of actors: ``name``, ``get_if_exists``, ``lifetime="detached"``, ``num_cpus`` (0;
+    CPUs are lent to others while all calls of the actor wait), ``num_gpus``, ``memory`` (bytes),
+    ``resources``, ``label_selector``, ``scheduling_strategy``, ``node``, ``node_soft``,
+    ``placement_group`` (see :func:`troupe.placement_group`), ``placement_group_bundle_index``,
+    ``priority``, ``max_restarts`` (0; -1: always), ``max_task_retries`` (0; calls that are sent
+    again to the next incarnation), ``max_concurrency`` (1; 1000 with async methods),
+    ``max_pending_calls``, ``start_timeout`` (60 s), ``runtime_env={"env_vars": {...}}``.
     Options of tasks: ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
     ``label_selector``, ``max_retries`` (3), ``timeout``.
 

@@ -91,6 +91,18 @@ TEST_F(SchedulerLendingTest, WhoIsOverOrWaitsAgainLendsNothing) {
   EXPECT_EQ(UsedCpu(), 0);
 }
 
+TEST_F(SchedulerLendingTest, WhoWaitsForRoomIsNamedUnlessItIsImpossible) {
+  AddNode("a", {{"CPU", 1}});
+  ASSERT_EQ(Ask("x", {{"CPU", 1}}), "a");
+  EXPECT_THAT(scheduler_.WaitingForRoom(9), IsEmpty());
+  (void)Ask("huge", {{"CPU", 100}});
+  (void)Ask("one", {{"CPU", 1}});
+  (void)Ask("like-one", {{"CPU", 1}});
+  Do(Group("g", 1, {{"CPU", 1}}, PlacementStrategy::kPack));
+  EXPECT_THAT(scheduler_.WaitingForRoom(9), ElementsAre("one", "g"));
+  EXPECT_THAT(scheduler_.WaitingForRoom(2), ElementsAre("one"));
+}
+
 // The parent waited and the child ran when the head ended: both go on.
 TEST_F(SchedulerLendingTest, AfterARestartAllThatRunsIsClaimed) {
   Do(sched::Recover{now_ + seconds(5)});

@@ -316,6 +316,64 @@ TEST_F(TaskPoolTest, WhoIsIdleOrNotNeededIsEnded) {
   EXPECT_THAT(Created(), SizeIs(3)) << "the one that comes serves it";
 }
 
+TEST_F(TaskPoolTest, WhoIsIdleGivesWayAtOnceToOthersWhoWait) {
+  const auto runs = Submit("runs", "wait");
+  const auto done = Submit("done");
+  Place(0);
+  ASSERT_TRUE(Until([&] { return Ran().size() == 1; }));
+  Place(1);
+  ASSERT_TRUE(Until([&] { return done->result.has_value(); }));
+  const Time now = SteadyClock().Now();
+  pool().GiveWay(now, {});
+  EXPECT_THAT(Killed(), IsEmpty());
+  pool().GiveWay(now, {"stranger"});
+  EXPECT_THAT(Killed(), ElementsAre(Created()[1].actor)) << "the other one is busy";
+  world_.gate.Set();
+  ASSERT_TRUE(Until([&] { return Killed().size() == 2; })) << "and goes when it is not";
+  EXPECT_EQ(runs->text(), "runs");
+}
+
+TEST_F(TaskPoolTest, NobodyGivesWayAnyMoreWhenNobodyWaits) {
+  const auto done = Submit("done");
+  pool().GiveWay(SteadyClock().Now(), {"stranger"});
+  EXPECT_THAT(Killed(), IsEmpty()) << "it has a task to run";
+  pool().GiveWay(SteadyClock().Now(), {});
+  Place(0);
+  ASSERT_TRUE(Until([&] { return done->result.has_value(); }));
+  Settle();
+  EXPECT_THAT(Killed(), IsEmpty());
+}
+
+TEST_F(TaskPoolTest, TheLastWordThatNobodyWaitsMayBeLost) {
+  const auto runs = Submit("runs", "wait");
+  Place(0);
+  ASSERT_TRUE(Until([&] { return Ran().size() == 1; }));
+  pool().GiveWay(SteadyClock().Now() - 2 * kRoomWanted, {"stranger"});
+  world_.gate.Set();
+  ASSERT_TRUE(Until([&] { return runs->result.has_value(); }));
+  Settle();
+  EXPECT_THAT(Killed(), IsEmpty());
+}
+
+// Four come for four tasks, two have room; when the tasks are done, those two are kept.
+TEST_F(TaskPoolTest, WhoIsIdleDoesNotGiveWayToItsLike) {
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 4; ++i) answers.push_back(Submit(std::to_string(i)));
+  Place(0);
+  ASSERT_TRUE(Until([&] { return answers.back()->result.has_value(); }));
+  const std::vector<ActorSpec> created = Created();
+  std::vector<std::string> waiting;
+  for (size_t i = 1; i < created.size(); ++i) waiting.push_back(created[i].actor);
+  pool().GiveWay(SteadyClock().Now(), {waiting[0]});
+  const std::vector<std::string> killed = Killed();
+  EXPECT_THAT(killed, ::testing::UnorderedElementsAreArray(waiting)) << "none waits in vain";
+  TaskOptions wide;
+  wide.resources = {{"CPU", 4}};
+  (void)Submit("wide", "say", wide);
+  pool().GiveWay(SteadyClock().Now(), {Created().back().actor});
+  EXPECT_THAT(Killed().back(), created[0].actor) << "another kind is no like";
+}
+
 TEST_F(TaskPoolTest, AfterItsEndEveryTaskIsAnswered) {
   const auto waits = Submit("waits");
   pool().Stop(Error{ErrorCode::kCancelled, "it is over"});
