@@ -147,6 +147,17 @@ void Scheduler::Impl::RevokeWaiting(uint32_t slot, const std::string& reason) {
   }
 }
 
+// Those that no bundle holds any more.
+void Scheduler::Impl::RevokeUnfit(uint32_t slot) {
+  const std::vector<uint32_t> shapes = groups_[slot].shapes;
+  for (const uint32_t shape : shapes) {
+    if (shapes_[shape].waiting.empty()) continue;
+    const Status fits = CheckBundles(groups_[slot], cluster_.names.ToResources(shapes_[shape].need),
+                                     shapes_[shape].bundle);
+    if (!fits.ok()) RevokeWaiting(shape, fits.error().message);
+  }
+}
+
 // ---- placing ----
 
 void Scheduler::Impl::ServeGroup(uint32_t slot, bool try_all) {
@@ -230,6 +241,7 @@ void Scheduler::Impl::On(const ResizeGroup& event) {
   // What nothing has been placed of is still one whole.
   const uint64_t batch = group.was_placed ? kFirstBatch + event.number : kFirstBatch;
   for (const BundleSpec& spec : event.add) AddBundle(slot, group.next_bundle++, spec, batch);
+  RevokeUnfit(slot);
   RenewPromise(group.order());
   GroupWaits(slot);
   changed_groups_.insert_or_assign(slot, "resized");

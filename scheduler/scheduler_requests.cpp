@@ -73,7 +73,29 @@ Status Scheduler::Impl::Check(const LeaseRequest& request) const {
     return Error{ErrorCode::kNotFound, "placement group " + Quoted(request.group) +
                                            " has no bundle " + std::to_string(request.bundle)};
   }
-  return Status::Ok();
+  return CheckBundles(groups_[group], request.resources, request.bundle);
+}
+
+// Whether a bundle holds it when nothing else is in it, placed or not.
+Status Scheduler::Impl::CheckBundles(const Group& group, const ResourceSet& resources,
+                                     int bundle) const {
+  std::string held;
+  uint32_t last = kNone;  // Most groups have bundles of one shape.
+  for (const auto& [number, each] : group.bundles) {
+    if (bundle != kAnyBundle && static_cast<int>(number) != bundle) continue;
+    if (each.shape == last) continue;
+    last = each.shape;
+    const ResourceSet all = cluster_.names.ToResources(shapes_[each.shape].need);
+    if (all.Covers(resources)) return Status::Ok();
+    if (held.empty()) {
+      held = "bundle " + std::to_string(number) + " has " + all.ToString() + " in all";
+    }
+  }
+  return Error{ErrorCode::kResourceExhausted,
+               "never fits placement group " + Quoted(group.id) + ": needs " +
+                   resources.ToString() + "; " +
+                   (held.empty() ? "the group has no bundles" : held) +
+                   "; ask for less or resize the group first"};
 }
 
 // All of a request but id and priority, as text.

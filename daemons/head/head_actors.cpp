@@ -297,7 +297,10 @@ void HeadActors::OnRefused(const sched::Refused& refused) {
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor != nullptr && actor->life.incarnation == incarnation && !actor->life.process.empty())
     End(actor->life.process, refused.error.message);
-  directory_.Unplaced(Now(), id, incarnation, refused.error, true, actions);
+  // What it was to be in is not there: that is no fault of its callers.
+  Error why = refused.error;
+  if (why.code == ErrorCode::kNotFound) why.code = ErrorCode::kResourceExhausted;
+  directory_.Unplaced(Now(), id, incarnation, why, true, actions);
   Do(actions);
 }
 

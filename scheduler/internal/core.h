@@ -63,6 +63,7 @@ class Scheduler::Impl {
   // scheduler_requests.cpp, scheduler_claims.cpp: leases and gangs.
   Status CheckResources(const ResourceSet& resources) const;
   Status Check(const LeaseRequest& request) const;
+  Status CheckBundles(const Group& group, const ResourceSet& resources, int bundle) const;
   Status CheckGang(const RequestGang& event) const;
   static std::string ShapeKey(const LeaseRequest& request);
   uint32_t UseShape(const LeaseRequest& request);
@@ -126,6 +127,7 @@ class Scheduler::Impl {
   void UnplaceBundle(uint32_t group, uint32_t number, const std::string& reason, bool for_good);
   void RemoveBundle(uint32_t group, uint32_t number, const std::string& reason);
   void RevokeWaiting(uint32_t shape, const std::string& reason);
+  void RevokeUnfit(uint32_t group);
   void ServeGroup(uint32_t group, bool try_all);
   void On(const CreateGroup& event);
   void On(const ResizeGroup& event);

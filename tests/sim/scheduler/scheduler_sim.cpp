@@ -34,14 +34,6 @@ class World {
   }
 
  private:
-  static SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
-    SchedulerOptions scheduler;
-    scheduler.confirm_within =
-        options.sabotage == Sabotage::kLateConfirm ? 3 * kConfirmWithin : kConfirmWithin;
-    scheduler.starvation_after =
-        options.sabotage == Sabotage::kNoPromises ? seconds(100'000) : kStarvationAfter;
-    return scheduler;
-  }
   [[nodiscard]] bool Sabotaged(Sabotage how) const { return options_.sabotage == how; }
   int Up(int count) { return static_cast<int>(random_() % static_cast<uint64_t>(count)); }
   std::string NewId(const char* kind) { return kind + std::to_string(++last_id_); }
@@ -60,7 +52,7 @@ class World {
   SchedulerDecision Tell(const SchedulerEvent& event, const std::set<std::string>& ends) {
     SchedulerDecision decision = scheduler_.Step(now_, event);
     Distort(decision);
-    Hash(decision);
+    model_.Hash(decision);
     model_.Apply(now_, decision, ends);
     if (model_.violation.empty()) model_.CheckAll(now_, scheduler_);
     return decision;
@@ -75,23 +67,6 @@ class World {
         for (const auto& [id, node] : model_.nodes) granted.node = id;
       }
     }
-  }
-
-  void Hash(const SchedulerDecision& decision) {
-    const auto mix = [&](const std::string& text) {
-      for (const char c : text + ";") {
-        result_.hash = (result_.hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
-      }
-    };
-    for (const auto& granted : decision.granted) {
-      mix(granted.lease + granted.node + VisibleDevices(IndicesOf(granted.devices)));
-    }
-    for (const auto& revoked : decision.revoked) mix(revoked.lease + revoked.reason);
-    for (const auto& change : decision.groups) {
-      for (const auto& bundle : change.bundles) mix(change.group + bundle.node);
-    }
-    for (const auto& refused : decision.refused) mix(refused.error.message);
-    for (const auto& drain : decision.drains) mix(drain.lease);
   }
 
   void Pass() {
@@ -256,6 +231,11 @@ class World {
     }
     lease.number = ++last_number_;
     const std::string id = NewId("l");
+    if (!lease.group.empty() && !model_.FitsItsGroup(lease)) {
+      const bool refused = !Tell(Request{Told(lease, id)}, {}).refused.empty();
+      if (!refused) model_.Fail("SC-4: " + id + " waits though it can never fit its group");
+      return;
+    }
     model_.leases[id] = lease;
     Do(Request{Told(lease, id)});
   }
@@ -398,9 +378,12 @@ class World {
       event.remove.push_back(number);
       removed.insert(static_cast<int>(number));
     }
-    const std::set<std::string> ends = Inside(*id, removed, false);
+    std::set<std::string> ends = Inside(*id, removed, false);
     for (const uint32_t number : event.remove) group.bundles.erase(number);
     for (int i = Up(3); i > 0; --i) AddBundle(group, ask, event.add);
+    for (const auto& [name, lease] : model_.leases) {
+      if (lease.group == *id && !model_.FitsItsGroup(lease)) ends.insert(name);
+    }
     Do(event, ends);
   }
 
@@ -413,7 +396,7 @@ class World {
     SchedulerDecision rest = decision;
     std::erase_if(rest.groups, [&](const GroupChange& change) { return change.group == id; });
     if (rest.groups.size() == decision.groups.size()) model_.Fail("SC-3: a removal was not told");
-    Hash(decision);
+    model_.Hash(decision);
     // What ran inside is told to end before the group is forgotten.
     for (const std::string& lease : ends) {
       const bool told = std::any_of(rest.revoked.begin(), rest.revoked.end(),

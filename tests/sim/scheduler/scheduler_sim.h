@@ -1,6 +1,6 @@
 // A simulated cluster around the scheduler: random nodes, requests, gangs, groups, resizes, deaths,
-// drains, lost confirmations, CPU that is lent and taken back, restarts with claims, and a repeat of every kind of event. One seed,
-// one run.
+// drains, lost confirmations, CPU that is lent and taken back, restarts with claims, and a repeat
+// of every kind of event. One seed, one run.
 //
 // After every event SC-1..SC-11 are checked against a model that knows only what was asked and what
 // was answered. A Sabotage breaks one thing between the two on purpose; the tests require that the
@@ -16,7 +16,7 @@ enum class Sabotage {
   kNone,
   kMoreCpu,        // SC-1: nodes are reported with more CPU than they have.
   kMoreDevices,    // SC-1: and with a GPU too many.
-  kSmallBundles,   // SC-1: bundles are reported larger than they are.
+  kSmallBundles,   // view: bundles are reported larger than they are.
   kSwapDevices,    // SC-1: a process is told of other devices than it was given.
   kForgetLabels,   // SC-2: requests are told without their labels.
   kForgetDrain,    // SC-2: drains are not told.

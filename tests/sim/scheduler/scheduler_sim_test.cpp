@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, SchedulerMutants,
     testing::Values(
         std::pair(Sabotage::kMoreCpu, "SC-1"), std::pair(Sabotage::kMoreDevices, "SC-1"),
-        std::pair(Sabotage::kSmallBundles, "SC-1"), std::pair(Sabotage::kSwapDevices, "SC-1"),
+        std::pair(Sabotage::kSmallBundles, "view"), std::pair(Sabotage::kSwapDevices, "SC-1"),
         std::pair(Sabotage::kForgetLabels, "SC-2"), std::pair(Sabotage::kForgetDrain, "SC-2"),
         std::pair(Sabotage::kGrantTwice, "SC-2"), std::pair(Sabotage::kHalfGroups, "SC-3"),
         std::pair(Sabotage::kPackAll, "SC-3"), std::pair(Sabotage::kForgetRelease, "SC-4"),

@@ -129,6 +129,45 @@ Room Model::FreeIn(const ModelGroup& group, const std::string& id, uint32_t numb
   return room;
 }
 
+SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
+  SchedulerOptions scheduler;
+  scheduler.confirm_within =
+      options.sabotage == Sabotage::kLateConfirm ? 3 * kConfirmWithin : kConfirmWithin;
+  scheduler.starvation_after =
+      options.sabotage == Sabotage::kNoPromises ? seconds(100'000) : kStarvationAfter;
+  return scheduler;
+}
+
+void Model::Hash(const SchedulerDecision& decision) {
+  const auto mix = [&](const std::string& text) {
+    for (const char c : text + ";") {
+      result->hash = (result->hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
+    }
+  };
+  for (const auto& granted : decision.granted) {
+    mix(granted.lease + granted.node + VisibleDevices(IndicesOf(granted.devices)));
+  }
+  for (const auto& revoked : decision.revoked) mix(revoked.lease + revoked.reason);
+  for (const auto& change : decision.groups) {
+    for (const auto& bundle : change.bundles) mix(change.group + bundle.node);
+  }
+  for (const auto& refused : decision.refused) mix(refused.error.message);
+  for (const auto& drain : decision.drains) mix(drain.lease);
+}
+
+bool Model::FitsItsGroup(const ModelLease& lease) const {
+  const auto& bundles = groups.at(lease.group).bundles;
+  return std::any_of(bundles.begin(), bundles.end(), [&](const auto& entry) {
+    const Ask& all = entry.second.ask;
+    if (lease.bundle != kAnyBundle && lease.bundle != static_cast<int>(entry.first)) return false;
+    return lease.ask.gpu <= all.gpu &&
+           std::all_of(lease.ask.units.begin(), lease.ask.units.end(), [&](const auto& need) {
+             const auto has = all.units.find(need.first);
+             return need.second <= (has == all.units.end() ? 0 : has->second);
+           });
+  });
+}
+
 void Model::LoseNode(const std::string& id) {
   nodes.erase(id);
   lost_now_.insert(id);

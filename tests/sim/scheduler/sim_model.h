@@ -14,6 +14,8 @@
 
 namespace troupe::sched::sim {
 
+[[nodiscard]] SchedulerOptions SchedulerOptionsFor(const SimOptions& options);
+
 struct ModelLease {
   Ask ask;
   int priority = 0;
@@ -68,6 +70,9 @@ class Model {
   // What is left of a node, of a bundle.
   [[nodiscard]] Room FreeOf(const std::string& node) const;
   [[nodiscard]] Room FreeIn(const ModelGroup& group, const std::string& id, uint32_t bundle) const;
+  void Hash(const SchedulerDecision& decision);
+  // Whether a bundle of its group holds it when nothing else is in it.
+  [[nodiscard]] bool FitsItsGroup(const ModelLease& lease) const;
   void CheckAll(Time now, const Scheduler& scheduler);
   void CheckEnd(const Scheduler& scheduler);
   void Fail(const std::string& what) {

@@ -98,8 +98,6 @@ TEST_F(SchedulerGroupTest, RequestsDrawFromBundlesOnly) {
   Release("any1");
   EXPECT_THAT(Granted(), ElementsAre("any2"));
   EXPECT_EQ(NodeOf("any2"), "b");
-  EXPECT_EQ(Ask(InGroup("big", {{"CPU", 2}}, "g")), "waits");
-  EXPECT_THAT(Reason("big"), HasSubstr("impossible in the present bundles"));
   auto labelled = InGroup("x", {}, "g");
   labelled.labels = Select("a=b");
   EXPECT_THAT(Ask(labelled), HasSubstr("runs where its bundle is"));
@@ -237,6 +235,33 @@ TEST_F(SchedulerGroupTest, UnequalBundlesAndLabels) {
       {Of({{"CPU", 1}}), {}}, {Of({{"CPU", 3}}), Select("zone=x")}, {Of({{"CPU", 6}}), {}}};
   Do(group);
   EXPECT_EQ(Places("g"), "a a b");
+}
+
+TEST_F(SchedulerGroupTest, WhatNeverFitsItsGroupIsRefusedAtOnce) {
+  AddNode("a", {{"CPU", 8}, {"GPU", 1}});
+  Do(Group("g", 2, {{"CPU", 2}}, PlacementStrategy::kPack));
+  EXPECT_THAT(
+      Ask(InGroup("wide", {{"CPU", 3}}, "g")),
+      HasSubstr("never fits placement group \"g\": needs CPU 3; bundle 0 has CPU 2 in all"));
+  EXPECT_THAT(Ask(InGroup("gpu", {{"GPU", 1}}, "g", 1)), HasSubstr("needs GPU 1; bundle 1 has"));
+  EXPECT_EQ(Ask(InGroup("fits", {{"CPU", 2}}, "g", 1)), "a");
+  EXPECT_EQ(Ask(InGroup("waits", {{"CPU", 1}}, "g", 1)), "waits");
+  Do(Group("later", 1, {{"CPU", 100}}, PlacementStrategy::kPack));
+  EXPECT_EQ(Ask(InGroup("in-later", {{"CPU", 3}}, "later")), "waits");  // It is not placed yet.
+}
+
+TEST_F(SchedulerGroupTest, AResizeTellsWhoNeverFitsAnyMore) {
+  AddNode("a", {{"CPU", 8}});
+  Do(Group("g", 1, {{"CPU", 4}}, PlacementStrategy::kPack));
+  ASSERT_EQ(Ask(InGroup("x", {{"CPU", 1}}, "g")), "a");
+  Run("x");
+  ASSERT_EQ(Ask(InGroup("wide", {{"CPU", 4}}, "g")), "waits");
+  Do(sched::ResizeGroup{"g", 1, {{Of({{"CPU", 1}}), {}}}, {}});
+  EXPECT_THAT(Revoked(), IsEmpty());
+  Do(sched::ResizeGroup{"g", 2, {}, {0}});
+  ASSERT_THAT(Revoked(), ElementsAre("x", "wide"));
+  EXPECT_THAT(last_.revoked[1].reason, HasSubstr("never fits placement group \"g\""));
+  EXPECT_FALSE(last_.revoked[1].waits_again);
 }
 
 }  // namespace
