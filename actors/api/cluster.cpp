@@ -2,6 +2,7 @@
 
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
+#include "scheduler/resources.h"
 
 namespace troupe {
 namespace actors {
@@ -35,6 +36,9 @@ void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& 
                 const ActorBlueprint& blueprint, OnRef done) {
   if (system->directory_client() == nullptr) return done(NoCluster());
   if (const Status s = CheckProgram(options); !s.ok()) return done(s.error());
+  // Here, since a request with too many of them would not even reach the head.
+  if (const auto needs = ResourceSet::FromMap(options.resources); !needs.ok())
+    return done(needs.error());
   system->directory_client()->Create(
       SpecOf(*system, options, blueprint),
       [system, done = std::move(done)](const Result<ActorAddress>& address) {

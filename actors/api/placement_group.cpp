@@ -2,6 +2,7 @@
 
 #include "actors/api/future.h"
 #include "runtime/process.h"
+#include "scheduler/resources.h"
 
 namespace troupe {
 namespace {
@@ -24,6 +25,14 @@ Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& s
   if (system->directory_client() == nullptr) {
     return Future<PlacementGroupStatus>::Failed(Error{
         ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
+  }
+  // Here, since a request with too many of them would not even reach the head.
+  for (size_t i = 0; i < request.add.size(); ++i) {
+    const auto needs = ResourceSet::FromMap(request.add[i].resources);
+    if (!needs.ok()) {
+      return Future<PlacementGroupStatus>::Failed(
+          needs.error().WithContext("bundle " + std::to_string(i)));
+    }
   }
   if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
   Future<PlacementGroupStatus> answer;

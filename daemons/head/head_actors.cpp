@@ -280,7 +280,8 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   actors::DirectoryActions actions;
   if (!process.empty()) End(process, revoked.reason);
   if (waiting_.erase(revoked.lease) > 0) {  // What it was to be in is no more.
-    directory_.Unplaced(Now(), id, incarnation, why, true, actions);
+    const Error nowhere{ErrorCode::kResourceExhausted, revoked.reason};
+    directory_.Unplaced(Now(), id, incarnation, nowhere, true, actions);
   } else {
     directory_.Died(Now(), id, incarnation, why, false, actions);
   }

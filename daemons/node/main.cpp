@@ -16,6 +16,7 @@
 #include "runtime/signals.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
+#include "scheduler/resources.h"
 
 namespace {
 // However few CPUs the host has, and however many.
@@ -110,6 +111,8 @@ int main(int argc, char** argv) {
     if (value.empty() || *end != '\0')
       return fail("--resource wants NAME=AMOUNT, got '" + text + "'");
   }
+  if (const auto offered = ResourceSet::FromMap(options.resources); !offered.ok())
+    return fail(offered.error().message);
   for (const std::string& text : labels) options.labels.insert(split(text));
   std::error_code ignored;
   options.bin_dir = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();

@@ -15,6 +15,7 @@ from troupe._host_records import home
 
 STRATEGIES = ("spread", "pack")
 PROGRESS = ("auto", "rich", "plain", "notebook", "off")
+RESOURCE_NAMES_MAX = 64  # Of a node, and of a request: kResourceNamesMax of scheduler/resources.h.
 
 ConfigSource = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
@@ -205,10 +206,17 @@ def _check_amounts(name: str, amounts: Optional[Mapping[str, Any]]) -> None:
         return
     if not isinstance(amounts, Mapping):
         raise TypeError(f'{name} must be a dict such as {{"CPU": 1}}, not {_kind(amounts)}')
+    check_resource_count(name, len(amounts))
     for key, value in amounts.items():
         if not isinstance(key, str) or not key:
             raise TypeError(f"{name}: resource names are strings, not {_kind(key)}")
         check_amount(f"{name}[{key!r}]", value)
+
+
+def check_resource_count(name: str, count: int) -> None:
+    """Raises ValueError if more resources are named than a node or a request may have."""
+    if count > RESOURCE_NAMES_MAX:
+        raise ValueError(f"{name} may name at most {RESOURCE_NAMES_MAX} resources, not {count}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:

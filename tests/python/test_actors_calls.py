@@ -142,6 +142,7 @@ def test_bad_options() -> None:
         ({"lifetime": "long"}, "detached"), ({"get_if_exists": True}, "needs a name"),
         ({"resources": {"CPU": 1}}, "num_cpus"), ({"max_concurrency": 0}, "max_concurrency"),
         ({"scheduling_strategy": "PACKED"}, "SPREAD"), ({"name": 5}, "name"),
+        ({"resources": {f"r{i}": 1 for i in range(10_000)}}, "at most 64 resources, not 10000"),
         ({"runtime_env": {"pip": []}}, "env_vars"), ({"label_selector": "zone=a"}, "label"),
     ]:
         with pytest.raises((TypeError, ValueError), match=why):

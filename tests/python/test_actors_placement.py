@@ -26,6 +26,7 @@ class TestArguments:
         ([{}], "bundle 0"),
         ([{"CPU": 1}, {"CPU": -1}], "bundle 1: CPU"),
         ([{"CPU": "many"}], "bundle 0: CPU"),
+        ([{f"r{i}": 1 for i in range(10_000)}], "bundle 0 may name at most 64 resources"),
     ])
     def test_bundles_that_cannot_be_are_refused(self, bundles: object, message: str) -> None:
         with pytest.raises((TypeError, ValueError), match=message):
@@ -87,6 +88,29 @@ class TestCluster:
             troupe.get_placement_group("row")
         with pytest.raises(troupe.ActorNotFoundError, match="removed"):
             group.wait(1)
+
+    def test_who_never_fits_it_has_no_place(self) -> None:
+        group = troupe.placement_group([{"seat": 1}, {"seat": 2}])
+        assert group.wait(SOON_S)
+        seat = Counter.options(placement_group=group)
+        for options, why in [
+            ({"resources": {"seat": 3}}, "never fits placement group .*seat 3"),
+            ({"num_cpus": 1}, "needs CPU 1; bundle 0 has seat 1 in all"),
+            ({"resources": {"seat": 2}, "placement_group_bundle_index": 0}, "bundle 0 has seat 1"),
+            ({"placement_group_bundle_index": 7}, "has no bundle 7"),
+        ]:
+            with pytest.raises(troupe.PlacementError, match=why):
+                troupe.get(seat.options(**options).remote(0).add.remote(1), timeout=SOON_S)
+        holds = seat.options(resources={"seat": 2}).remote(0)
+        assert troupe.get(holds.add.remote(1), timeout=SOON_S) == 1
+        waits = seat.options(resources={"seat": 2}).remote(0).add.remote(1)
+        assert troupe.wait([waits], timeout=0.3)[0] == []
+        group.resize(remove=[1])
+        with pytest.raises(troupe.PlacementError, match="never fits placement group"):
+            troupe.get(waits, timeout=SOON_S)
+        group.remove()
+        with pytest.raises(troupe.PlacementError, match="there is no placement group"):
+            troupe.get(seat.remote(0).add.remote(1), timeout=SOON_S)
 
     def test_one_that_must_wait_says_why_and_gets_its_room(self) -> None:
         first = troupe.placement_group([{"seat": 3}])

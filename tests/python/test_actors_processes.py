@@ -78,7 +78,8 @@ def test_init_and_shutdown_again_and_again(tmp_path: Path, mark: str) -> None:
             troupe.get(actor.add.remote(), timeout=60)
         troupe.shutdown()
         assert not troupe.is_initialized()
-    for wrong in ({"num_cpus": -1}, {"address": "nowhere"}, {"nonsense": 1}):
+    many = {"resources": {f"r{i}": 1 for i in range(10_000)}}
+    for wrong in ({"num_cpus": -1}, {"address": "nowhere"}, {"nonsense": 1}, many):
         with pytest.raises((TypeError, ValueError)):
             troupe.init(**wrong)
     assert_clean(mark, tmp_path)

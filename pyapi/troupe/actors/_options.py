@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from troupe._config import check_amount, check_count
+from troupe._config import check_amount, check_count, check_resource_count
 
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
@@ -35,6 +35,7 @@ def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> No
 def resources_of(options: Mapping[str, Any], cpus: float) -> dict[str, float]:
     """What an actor or a task needs, by resource."""
     needs = {"CPU": cpus}
+    check_resource_count("resources", len(options.get("resources") or {}))
     for name, amount in (options.get("resources") or {}).items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"resources: names are strings, not {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
+from troupe._config import check_resource_count
 from troupe.actors import _options, _refs, _session
 from troupe.errors import ActorNameTakenError, ActorNotFoundError
 
@@ -139,6 +140,7 @@ def _bundles(bundles: Sequence[Bundle], selectors: Optional[Sequence[Any]]) -> l
     for index, bundle in enumerate(bundles):
         if not isinstance(bundle, Mapping) or not bundle:
             raise ValueError(f"bundle {index} must be amounts by resource, not {bundle!r}")
+        check_resource_count(f"bundle {index}", len(bundle))
         resources = {str(name): _options.check_amount(f"bundle {index}: {name}", amount)
                      for name, amount in bundle.items()}
         labels = _options.labels_of({"label_selector": selectors[index] if selectors else None})
