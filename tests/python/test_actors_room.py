@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import troupe
+
+from processes import MARK, marked, until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
 SOON_S = 90.0
@@ -50,6 +54,19 @@ def pid() -> int:
 def nap(seconds: float) -> int:
     time.sleep(seconds)
     return os.getpid()
+
+
+@troupe.remote
+def begin_then_nest(folder: str) -> int:
+    (Path(folder) / "begun").touch()
+    while not (Path(folder) / "go").exists():
+        time.sleep(0.01)
+    return troupe.get(nested.remote(1), timeout=SOON_S)
+
+
+@troupe.remote
+def above(folder: str) -> int:
+    return 1 + troupe.get(begin_then_nest.remote(folder), timeout=SOON_S)
 
 
 @troupe.remote
@@ -128,3 +145,28 @@ def test_idle_processes_are_kept_for_tasks_of_their_kind(one_cpu: None) -> None:
     second = troupe.get([nap.remote(0.3) for _ in range(4)], timeout=SOON_S)
     assert set(first) == set(second)
     assert len(set(first)) == 1
+
+
+def test_what_is_lent_outlives_a_restart_of_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both that share the CPU are claimed by the next head, and lend it again."""
+    mark = f"{os.getpid()}-lent"
+    monkeypatch.setenv(MARK, mark)
+
+    def heads() -> list[int]:
+        return [pid for pid in marked(mark)
+                if "troupe-head" in Path(f"/proc/{pid}/comm").read_text()]
+
+    troupe.init(num_cpus=1)
+    try:
+        result = above.remote(str(tmp_path))
+        until((tmp_path / "begun").exists, True)
+        (head,) = heads()
+        os.kill(head, signal.SIGKILL)
+        assert not wait_gone([head], 10)
+        until(lambda: len(heads()), 1)
+        (tmp_path / "go").touch()
+        assert troupe.get(result, timeout=SOON_S) == 2
+    finally:
+        troupe.shutdown()
