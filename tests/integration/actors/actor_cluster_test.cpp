@@ -292,6 +292,13 @@ TEST_F(ActorCluster, TasksRunElsewhereAndTheirErrorsComeBack) {
   EXPECT_GT(distinct.size(), 1u) << "tasks that take long run beside each other";
 }
 
+// One at a time has room, so each has to lend its CPUs to the next.
+TEST_F(ActorCluster, TasksThatWaitLendTheirCpus) {
+  TaskOptions most;
+  most.resources = {{"CPU", 9}};
+  EXPECT_EQ(In(runtime().RunWith<&NestedTask>(most, 4, 9.0)), 4);
+}
+
 // There is room for one process of this kind: a second runner is asked for, and never comes.
 TEST_F(ActorCluster, NoTaskWaitsForARunnerThatGetsNoRoom) {
   TaskOptions narrow;

@@ -67,6 +67,12 @@ std::string Boss::WaitFor(const ActorHandle<Counter>& counter) {
 }
 
 int Square(int x) { return x * x; }
+int NestedTask(int depth, double cpus) {
+  if (depth == 0) return 0;
+  TaskOptions options;
+  options.resources = {{"CPU", cpus}};
+  return 1 + Cluster::Current().RunWith<&NestedTask>(options, depth - 1, cpus).GetValue();
+}
 int FailTask(const std::string& why) { throw std::out_of_range(why); }
 int LingeringTask(CallContext& call) {
   (void)call.Sleep(seconds(60));

@@ -62,6 +62,8 @@ class Boss {
 };
 
 int Square(int x);
+// Waits for one like it, `depth` times; each takes `cpus`.
+int NestedTask(int depth, double cpus);
 int FailTask(const std::string& why);
 int64_t TaskPid(CallContext& call, int milliseconds);
 // Until it is cancelled.
@@ -74,6 +76,7 @@ TROUPE_ACTOR(troupe::testing::Counter, (int), Add, Value, Pid, Fail, Refuse, Ech
 TROUPE_ACTOR(troupe::testing::Ledger, (), Add, Sum, AddAndDie, Pid);
 TROUPE_ACTOR(troupe::testing::Boss, (), AddTo, MakeFail, Hire, HireHere, WaitFor);
 TROUPE_TASK(troupe::testing::Square);
+TROUPE_TASK(troupe::testing::NestedTask);
 TROUPE_TASK(troupe::testing::FailTask);
 TROUPE_TASK(troupe::testing::TaskPid);
 TROUPE_TASK(troupe::testing::LingeringTask);
