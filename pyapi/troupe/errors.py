@@ -205,7 +205,11 @@ class ActorTaskError(ActorError):
                 (ActorTaskError, self.message, _fields_of(self), _pickled(self.cause)))
 
 
-class ActorDiedError(ActorError):
+class ActorUnreachableError(ActorError):
+    """No answer comes from the actor: it has ended, or cannot be reached at the moment."""
+
+
+class ActorDiedError(ActorUnreachableError):
     """The actor has ended: it was killed, its process died, or it could not be made."""
 
 
@@ -213,7 +217,7 @@ class WorkerCrashedError(ActorError):
     """The process that ran a task died more often than the task's ``max_retries`` allows."""
 
 
-class ActorUnavailableError(ActorError):
+class ActorUnavailableError(ActorUnreachableError):
     """The actor cannot be reached at the moment; the message says why. It may come back."""
 
 
