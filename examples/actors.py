@@ -34,7 +34,8 @@ def main() -> None:
         troupe.get(account.pay_in.remote(-5))
     except ValueError as error:  # What the method raised, with its traceback.
         print("refused:", error.__cause__)
-    for month, balance in account.history.remote(2):
+    for ref in account.history.remote(2):  # As they come.
+        month, balance = troupe.get(ref)
         print("month", month, "balance", balance)
     data = troupe.put(np.ones(1_000_000))  # Written once, read in place by both.
     print("totals:", troupe.get([total.remote(data), total.options(num_cpus=0.5).remote(data)]))

@@ -187,6 +187,10 @@ class PyActors {
         actors::AskGroupLater(system_.get(), GroupRequestOf(kind, options), Seconds(limit_s));
     return GroupDict(Await(answer, limit_s + 1));
   }
+  std::unique_ptr<PyCall> PlacementGroupLater(const std::string& kind, const py::dict& options,
+                                              const py::bytes& payload, double limit_s) {
+    return AskPlacementGroup(system_.get(), kind, options, payload, Seconds(limit_s));
+  }
   // Its result is for core.actor_group_status.
   std::unique_ptr<PyCall> Group(const std::string& verb, const py::dict& options, double limit_s) {
     actors::ActorGroupRequest request = ActorGroupRequestOf(verb, options);
@@ -313,13 +317,15 @@ class PyActors {
       if (problem.empty()) return Status::Ok();
       return Error{ErrorCode::kUserError, problem};
     };
-    Result<ActorAddress> hosted = [&] {
+    own_address_ = Unwrap([&] {
       const WithoutGil released;
       return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer), blueprint,
                                    assignment_.actor, assignment_.incarnation, assignment_.saved);
-    }();
-    Check(hosted.ok() ? Status::Ok() : Status(hosted.error()));
+    }());
     worker_->Announce(system_->self());
+  }
+  std::unique_ptr<PyActorRef> Own() {
+    return own_address_ ? Refer(*own_address_) : throw py::value_error("it is not made yet");
   }
   // The head is told that the actor cannot be made.
   void Fail(const std::string& message, const std::string& type, const std::string& traceback) {
@@ -376,6 +382,7 @@ class PyActors {
   const OwnedHere<Cleanup> cleanup_;
   const std::shared_ptr<PublishedObjects> objects_ = std::make_shared<PublishedObjects>();
   ActorAddress objects_address_;
+  std::optional<ActorAddress> own_address_;  // Of the actor that is hosted.
   std::atomic<bool> stopped_{false};
   daemons::WorkerClient* worker_ = nullptr;
   actors::ActorAssignment assignment_;
@@ -519,6 +526,8 @@ void BindActors(py::module_& m) {
       .def("lookup", &PyActors::Lookup, py::arg("name"), py::arg("timeout_s"))
       .def("placement_group", &PyActors::PlacementGroup, py::arg("kind"), py::arg("options"),
            py::arg("timeout_s"))
+      .def("placement_group_later", &PyActors::PlacementGroupLater, py::arg("kind"),
+           py::arg("options"), py::arg("payload"), py::arg("timeout_s"))
       .def("group", &PyActors::Group, py::arg("verb"), py::arg("options"), py::arg("timeout_s"))
       .def("collective", &PyActors::Collective, py::arg("kind"), py::arg("options"),
            py::arg("timeout_s"))
@@ -532,6 +541,7 @@ void BindActors(py::module_& m) {
       .def("publish", &PyActors::Publish, py::arg("call"))
       .def("assigned", &PyActors::Assigned)
       .def("host", &PyActors::Host, py::arg("saves"), py::arg("restore"), py::arg("tell_cancelled"))
+      .def("own", &PyActors::Own)
       .def("fail", &PyActors::Fail, py::arg("message"), py::arg("type"), py::arg("traceback"))
       .def("next", &PyActors::Next, py::arg("timeout_s"))
       .def("poll", &PyActors::Poll)

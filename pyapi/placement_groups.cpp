@@ -2,6 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <utility>
+
+#include "actors/api/future.h"
+#include "actors/api/placement_group.h"
+#include "pyapi/python_support.h"
+
 namespace troupe::pyapi {
 
 namespace py = pybind11;
@@ -61,6 +67,20 @@ py::dict GroupDict(const PlacementGroupStatus& status) {
   dict["reason"] = status.reason;
   dict["bundles"] = std::move(bundles);
   return dict;
+}
+
+std::unique_ptr<PyCall> AskPlacementGroup(const std::shared_ptr<actors::ActorSystem>& system,
+                                          const std::string& verb, const py::dict& options,
+                                          const std::string& payload, Duration limit) {
+  const auto state = std::make_shared<CallState>();
+  actors::GroupRequest request = GroupRequestOf(verb, options);
+  const WithoutGil released;
+  actors::AskGroupLater(system, std::move(request), limit)
+      .OnComplete([state, payload](const Result<PlacementGroupStatus>& status) {
+        state->Complete(status.ok() ? Result<std::string>(payload)
+                                    : Result<std::string>(status.error()));
+      });
+  return std::make_unique<PyCall>(state, nullptr);
 }
 
 }  // namespace troupe::pyapi

@@ -4,9 +4,13 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <string>
 
 #include "actors/core/group_protocol.h"
+#include "actors/host/actor_system.h"
+#include "pyapi/actor_calls.h"
+#include "runtime/clock.h"
 
 namespace troupe::pyapi {
 
@@ -17,5 +21,10 @@ namespace troupe::pyapi {
 // {"id", "name", "state", "reason", "bundles": [{"number", "node", "devices", "resources",
 // "labels"}]}.
 [[nodiscard]] pybind11::dict GroupDict(const PlacementGroupStatus& status);
+
+// A request as a call that completes with `payload` when it is answered.
+[[nodiscard]] std::unique_ptr<PyCall> AskPlacementGroup(
+    const std::shared_ptr<actors::ActorSystem>& system, const std::string& verb,
+    const pybind11::dict& options, const std::string& payload, Duration limit);
 
 }  // namespace troupe::pyapi

@@ -22,6 +22,7 @@ from troupe._version import __version__
 from troupe.actors._context import current, exit_actor
 from troupe.actors._context import current as get_runtime_context
 from troupe.actors._groups import ActorGroup, GroupEvent, GroupMember, get_group
+from troupe.actors._nodes import available_resources, cluster_resources, get_gpu_ids, nodes
 from troupe.actors._placement import (
     PlacementGroup,
     get_placement_group,
@@ -29,7 +30,7 @@ from troupe.actors._placement import (
     remove_placement_group,
 )
 from troupe.actors._refs import ObjectRef, cancel, get, put, wait
-from troupe.actors._remote import ActorHandle, cpp_actor, get_actor, kill, remote
+from troupe.actors._remote import ActorHandle, cpp_actor, get_actor, kill, method, remote
 from troupe.actors._session import init, is_initialized, shutdown
 from troupe.actors._streams import RemoteGenerator
 from troupe.errors import (
@@ -102,18 +103,23 @@ __all__ = [
     "WorkerError",
     "__version__",
     "attach",
+    "available_resources",
     "cancel",
+    "cluster_resources",
     "cpp_actor",
     "current",
     "exit_actor",
     "get",
     "get_actor",
+    "get_gpu_ids",
     "get_group",
     "get_placement_group",
     "get_runtime_context",
     "init",
     "is_initialized",
     "kill",
+    "method",
+    "nodes",
     "placement_group",
     "put",
     "remote",

@@ -229,7 +229,7 @@ class Async:
             self.ended.append("numbers")
 
     async def read(self, other: Any, count: int) -> list[int]:
-        return [value async for value in other.numbers.remote(count)]
+        return [await ref async for ref in other.numbers.remote(count)]
 
 
 @troupe.remote

@@ -253,7 +253,7 @@ def test_named_actors() -> None:
     again = Counter.options(name="till").remote(1)
     assert soon(again.add.remote(1)) == 2
     stream = Streams.options(name="stream").remote()
-    assert list(troupe.get_actor("stream").numbers.remote(3)) == [0, 1, 2]
+    assert soon(list(troupe.get_actor("stream").numbers.remote(3))) == [0, 1, 2]
     del stream
 
 

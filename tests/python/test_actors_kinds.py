@@ -108,7 +108,7 @@ def test_threads() -> None:
 def test_a_generator_is_read_as_it_runs_and_only_so_far_ahead() -> None:
     actor = Streams.remote()
     values = actor.numbers.options(look_ahead=3).remote(1000)
-    assert [next(values) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert soon([next(values) for _ in range(5)]) == [0, 1, 2, 3, 4]
     made, closed = soon(actor.state.remote())
     assert 5 <= made <= 8 and closed == 0
     values.close()
@@ -136,11 +136,11 @@ def test_readers_that_drop_generators_do_not_block_the_actor(options: dict[str, 
 def test_a_generator_whose_calls_come_too_late_does_not_block_the_actor(tmp_path: Path) -> None:
     actor = Streams.remote()
     values = actor.numbers.options(timeout=0.5, look_ahead=2).remote(1000)
-    assert next(values) == 0
+    assert soon(next(values)) == 0
     waits = actor.wait_for_file.remote(str(tmp_path / "go"))
     with pytest.raises(troupe.GetTimeoutError):
-        while True:
-            next(values)
+        for value in values:
+            soon(value)
     (tmp_path / "go").touch()
     soon(waits)
     assert soon(actor.state.remote())[1] == 1
@@ -149,36 +149,38 @@ def test_a_generator_whose_calls_come_too_late_does_not_block_the_actor(tmp_path
 def test_a_generator_that_its_restarted_actor_does_not_know_is_an_error() -> None:
     actor = Streams.options(max_restarts=1, max_task_retries=1).remote()
     values = actor.numbers.remote(1000)
-    assert next(values) == 0
+    assert soon(next(values)) == 0
     soon(actor.state.remote())  # All calls ahead are answered.
     troupe.kill(actor, no_restart=False)
     until(lambda: soon(actor.state.remote()), (0, 0))
     other = actor.numbers.remote(5)
-    assert next(other) == 0
+    assert soon(next(other)) == 0
     with pytest.raises(troupe.ActorTaskError, match="not held here any more"):
         for i in range(1, 1000):
-            assert next(values) == i
-    assert list(other) == [1, 2, 3, 4]
+            assert soon(next(values)) == i
+    assert soon(list(other)) == [1, 2, 3, 4]
 
 
 def test_all_values_of_many_generators_at_once() -> None:
     for actor in (Streams.remote(), Streams.options(max_concurrency=3).remote(), Async.remote()):
         both = zip(actor.numbers.remote(200), actor.numbers.remote(200))
-        assert list(both) == [(i, i) for i in range(200)]
+        assert [tuple(soon(pair)) for pair in both] == [(i, i) for i in range(200)]
 
 
 def test_an_error_in_mid_stream_comes_at_its_place() -> None:
     actor = Streams.remote()
     values = actor.fails_at.remote(3)
-    assert [next(values) for _ in range(3)] == [0, 1, 2]
+    assert soon([next(values) for _ in range(3)]) == [0, 1, 2]
+    failed = next(values)
     with pytest.raises(KeyError, match="at 3") as info:
-        next(values)
+        soon(failed)
     assert isinstance(info.value, troupe.ActorTaskError)
     assert list(values) == []
     values = actor.dies_at.options(look_ahead=1).remote(2)
-    assert [next(values), next(values)] == [0, 1]
+    assert soon([next(values), next(values)]) == [0, 1]
     with pytest.raises(troupe.ActorDiedError):
-        next(values)
+        soon(next(values))
+    assert list(values) == []
 
 
 def test_async_generators() -> None:
@@ -193,7 +195,7 @@ def test_async_generators() -> None:
 
 def test_a_generator_of_arrays() -> None:
     before = files()
-    totals = [array.sum() for array in Streams.remote().arrays.remote(4, LARGE)]
+    totals = [soon(ref).sum() for ref in Streams.remote().arrays.remote(4, LARGE)]
     assert totals == [i * LARGE for i in range(4)]
     until(files, before)
 
@@ -231,9 +233,9 @@ def test_a_task_whose_process_dies_runs_again(tmp_path: Path) -> None:
 
 
 def test_a_generator_as_a_task() -> None:
-    assert list(count_to.remote(10)) == list(range(10))
+    assert soon(list(count_to.remote(10))) == list(range(10))
     values = count_to.remote(1000)
-    assert next(values) == 0
+    assert soon(next(values)) == 0
     values.close()
 
 

@@ -95,7 +95,7 @@ class Waits:
         return len(ready) - len(rest)
 
     def by_generator(self, source: troupe.ActorHandle) -> list[int]:
-        return list(source.count.remote(3))
+        return [troupe.get(ref) for ref in source.count.remote(3)]
 
 
 @troupe.remote(num_cpus=1)

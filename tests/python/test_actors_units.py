@@ -193,8 +193,8 @@ def test_options_become_those_of_the_core() -> None:
     assert _options.actor_options({}, True)["max_concurrency"] == 1000
     assert _options.actor_options({}, False)["max_concurrency"] == 1
     assert _options.task_options({})["resources"] == {"CPU": 1.0}
-    with pytest.raises(ValueError, match="runtime_env"):
-        _options.task_options({"runtime_env": {"env_vars": {"A": "1"}}})
+    with pytest.raises(TypeError, match="env_vars"):
+        _options.task_options({"runtime_env": {"conda": "x"}})
 
 
 # ---- generators in an actor ----

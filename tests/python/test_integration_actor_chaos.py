@@ -151,8 +151,8 @@ class Load:
         """One whose process dies is an error, behind the values that came before it."""
         read = []
         try:
-            for value in count_to.options(num_cpus=0.1).remote(300):
-                read.append(value)
+            for ref in count_to.options(num_cpus=0.1).remote(300):
+                read.append(troupe.get(ref))
             assert len(read) == 300
             self.count["streams"] += 1
         except (troupe.WorkerCrashedError, troupe.ActorDiedError):

@@ -70,7 +70,7 @@ class Packed:
 
     def __init__(
         self, session: _session.Session, what: str, args: tuple[Any, ...], kwargs: dict[str, Any],
-        *before: Any,
+        *before: Any, returns: Any = 1,
     ) -> None:
         refs: list[ObjectRef] = []
         if refs_in(args, kwargs):
@@ -80,13 +80,16 @@ class Packed:
                 raise DependencyError(f"an argument of {what}") from error
         owner = session.store.owner if session.store is not None else None
         try:
-            encoded = _codec.encode((*before, args, kwargs, owner), store=session.store)
+            values = (*before, args, kwargs, owner)
+            if returns != 1:
+                values = (*values, returns)
+            encoded = _codec.encode(values, store=session.store)
         except TroupeError:
             raise
         except Exception as error:
-            values = {f"argument {i}": value for i, value in enumerate(args)}
-            values.update((f"argument {k!r}", v) for k, v in kwargs.items())
-            raise _codec.explain(error, f"the arguments of {what}", values) from error
+            named = {f"argument {i}": value for i, value in enumerate(args)}
+            named.update((f"argument {k!r}", v) for k, v in kwargs.items())
+            raise _codec.explain(error, f"the arguments of {what}", named) from error
         self.payload = encoded.payload
         self._session = session
         self._files = encoded.files
@@ -113,17 +116,18 @@ class Packed:
 
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
-    kwargs: dict[str, Any], timeout_s: float, retry: bool,
+    kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _refs.PYTHON,
+    returns: Any = 1,
 ) -> ObjectRef:
     """Calls a method of a Python actor."""
 
     def send() -> Any:
-        packed = Packed(session, what, args, kwargs)
+        packed = Packed(session, what, args, kwargs, returns=returns)
         call = native.call(method, packed.payload, timeout_s, retry)
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, native.id, what, _refs.PYTHON, refs_in(args, kwargs), send)
+    return _now_or_later(session, native.id, what, language, refs_in(args, kwargs), send)
 
 
 def call_cpp(
@@ -143,7 +147,7 @@ def call_cpp(
 
 
 def call_task(
-    session: _session.Session, what: str, function: tuple[str, bytes], args: tuple[Any, ...],
+    session: _session.Session, what: str, function: tuple[Any, ...], args: tuple[Any, ...],
     kwargs: dict[str, Any], options: dict[str, Any],
 ) -> ObjectRef:
     """Runs a function in a process of the pool."""

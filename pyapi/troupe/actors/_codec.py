@@ -26,7 +26,7 @@ from troupe.actors._objects import THRESHOLD_BYTES, ObjectStore
 from troupe.errors import ActorTaskError, SerializationError, task_error
 
 MAGIC = b"TPy1"
-VALUE, ERROR, STREAM = 0, 1, 2
+VALUE, ERROR, STREAM, SEVERAL, END = 0, 1, 2, 3, 4
 _RECEIVER_OWNS = 1
 _HEADER = struct.Struct("<4sBBHI")
 _FILE = struct.Struct("<QH")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from troupe.actors import _session
@@ -23,6 +23,8 @@ class Running:
     node: str
     incarnation: int
     loan: Any = None  # Where its waits are counted; None: it has no CPU to lend.
+    is_task: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)  # As started_with makes it.
 
 
 _running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
@@ -102,6 +104,109 @@ class RuntimeContext:
         """Whether the actor has died before."""
         return self.incarnation > 1
 
+    @property
+    def job_id(self) -> str:
+        """Id of the driver that this was started for."""
+        return str(self._about("job", "") or _session.current().job_id)
+
+    @property
+    def namespace(self) -> str:
+        """In which names of actors are looked for, and given, here; "": that of all."""
+        if self._running is not None:
+            return str(self._about("namespace", ""))
+        return _session.current().namespace
+
+    @property
+    def task_id(self) -> Optional[str]:
+        """Id of the call that runs, unique within its process; None outside of one."""
+        request = self._running.request if self._running else None
+        return None if request is None else f"{os.getpid():x}-{request.key:x}"
+
+    @property
+    def worker_id(self) -> str:
+        """Id of this process in the cluster."""
+        return str(_session.current().actors.process)
+
+    @property
+    def placement_group_id(self) -> str:
+        """Of the group that this actor or task was started in; "" if in none."""
+        return str(self._about("placement_group", ""))
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """As :attr:`was_restarted`."""
+        return self.was_restarted
+
+    @property
+    def current_actor(self) -> Any:
+        """A handle of this actor, for itself to hand out.
+
+        Raises:
+            NotInWorkerError: this is no method of an actor.
+            ValueError: its constructor still runs.
+        """
+        from troupe.actors import _remote
+
+        return _remote.own_handle(self._actor("current_actor").actor_type)
+
+    def get_job_id(self) -> str:
+        """As :attr:`job_id`."""
+        return self.job_id
+
+    def get_node_id(self) -> str:
+        """As :attr:`node`."""
+        return self.node
+
+    def get_worker_id(self) -> str:
+        """As :attr:`worker_id`."""
+        return self.worker_id
+
+    def get_task_id(self) -> Optional[str]:
+        """As :attr:`task_id`."""
+        return self.task_id
+
+    def get_task_name(self) -> Optional[str]:
+        """The option ``name`` of the task, else its function's; of a method the method's name."""
+        request = self._running.request if self._running else None
+        if request is None:
+            return None
+        return str(self._about("task", "") or request.method)
+
+    def get_task_function_name(self) -> Optional[str]:
+        """Name of the function or the method that runs; None outside of a call."""
+        request = self._running.request if self._running else None
+        return None if request is None else str(self._about("function", "") or request.method)
+
+    def get_actor_id(self) -> Optional[str]:
+        """Id of the actor; None in a driver or a task."""
+        return None if self._running is None or self._running.is_task else self.actor_id
+
+    def get_actor_name(self) -> Optional[str]:
+        """The option ``name`` of the actor, "" without one; None in a driver or a task."""
+        if self._running is None or self._running.is_task:
+            return None
+        return str(self._about("name", ""))
+
+    def get_placement_group_id(self) -> Optional[str]:
+        """Of the group that this actor or task was started in; None if in none."""
+        return self.placement_group_id or None
+
+    def get_assigned_resources(self) -> dict[str, float]:
+        """What this actor or task was given, by resource; empty in a driver."""
+        return dict(self._about("resources", {}))
+
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """Ids of what this process was given, by kind: ``{"GPU": ["0", "1"]}``."""
+        return {"GPU": gpu_ids() if self._about("resources", {}).get("GPU") else []}
+
+    def _about(self, key: str, default: Any) -> Any:
+        return self._running.about.get(key, default) if self._running else default
+
+    def _actor(self, what: str) -> Running:
+        if self._running is None or self._running.is_task:
+            raise NotInWorkerError(f"{what} is for methods of actors")
+        return self._running
+
     def cancelled(self) -> bool:
         """Whether nobody waits for the result of this call any more: cancelled, or too late."""
         request = self._running.request if self._running else None
@@ -126,6 +231,26 @@ def current() -> RuntimeContext:
     return RuntimeContext(_running.get())
 
 
+def gpu_ids() -> list[str]:
+    """Ids of the GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` has them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [id.strip() for id in visible.split(",") if id.strip()]
+
+
+def started_with(native: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What an actor or task that is started here can ask about itself.
+
+    Args:
+        native: its native options.
+        more: ``name`` of an actor; ``task`` and ``function`` of a task; ``retries``; what is false
+            is left out.
+    """
+    here = current()
+    about = {"job": here.job_id, "namespace": here.namespace, "resources": native["resources"],
+             "placement_group": native.get("placement_group"), **more}
+    return {key: value for key, value in about.items() if value}
+
+
 def exit_actor(reason: str = "it has ended itself") -> None:
     """Ends the actor whose method calls this; it is not restarted. The call returns None.
 
@@ -135,3 +260,16 @@ def exit_actor(reason: str = "it has ended itself") -> None:
     if _running.get() is None or not _session.in_worker():
         raise NotInWorkerError("exit_actor() is for methods of actors")
     raise ExitActor(reason or "it has ended itself")
+
+
+def about() -> Mapping[str, Any]:
+    """What the actor or task that runs here was started with."""
+    running = _running.get()
+    return running.about if running is not None else {}
+
+
+def tell(about: Mapping[str, Any]) -> None:
+    """What the task that runs here was started with."""
+    running = _running.get()
+    if running is not None:
+        running.about = about

@@ -13,7 +13,7 @@ from troupe import _native
 from troupe._config import check_amount, check_count
 from troupe.actors import _calls, _codec, _options, _refs, _session
 from troupe.actors._refs import ObjectRef
-from troupe.actors._remote import ActorClass, ActorHandle
+from troupe.actors._remote import ActorClass, ActorHandle, MethodKind
 from troupe.errors import (
     ActorDiedError,
     ActorNameTakenError,
@@ -128,7 +128,7 @@ class ActorGroup:
 
     def __init__(
         self, session: _session.Session, id: str, name: str, type: str,
-        methods: Optional[Mapping[str, bool]],
+        methods: Optional[Mapping[str, MethodKind]],
     ) -> None:
         self._session = session
         self._methods = methods
@@ -243,7 +243,7 @@ class ActorGroup:
 
 
 def _load_group(
-    id: str, name: str, type: str, methods: Optional[Mapping[str, bool]]
+    id: str, name: str, type: str, methods: Optional[Mapping[str, MethodKind]]
 ) -> ActorGroup:
     return ActorGroup(_session.current(), id, name, type, methods)
 

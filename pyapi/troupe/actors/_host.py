@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from troupe import _forks, _native
 from troupe.actors import _calls, _codec, _context, _session
 from troupe.actors._held_streams import HeldStreams
-from troupe.actors._remote import has_async, methods_of
+from troupe.actors._remote import MethodKind, has_async, methods_of
+from troupe.actors._tasks import SoloTask
 from troupe.errors import SerializationError
 
 _log = logging.getLogger("troupe.actors")
@@ -39,8 +41,12 @@ class TaskRunner:
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
-    def run(self, digest: str, dumped: bytes, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def run(
+        self, digest: str, dumped: bytes, about: dict[str, Any], args: tuple,
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Calls the function, unpickled once."""
+        _context.tell(about)
         if digest not in self._known:
             if len(self._known) >= _FUNCTIONS_KEPT:
                 self._known.clear()
@@ -57,7 +63,7 @@ def serve(worker: Any) -> int:
         None, info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
     try:
         with _context.counted(where):
-            instance = _make(info, session)
+            instance = _make(info, session, where)
             host = ActorHost(actors, session, instance, where, info["max_concurrency"])
             host.start()
     except BaseException as error:
@@ -73,10 +79,13 @@ def serve(worker: Any) -> int:
     return 0
 
 
-def _make(info: dict[str, Any], session: _session.Session) -> Any:
+def _make(info: dict[str, Any], session: _session.Session, where: _context.Running) -> Any:
     if info["type"] == _native.core().TASK_RUNNER:
+        where.is_task = True
         return TaskRunner()
-    dumped, args, kwargs, _ = _codec.take_apart(info["arguments"]).load(session.store)
+    dumped, about, args, kwargs, _ = _codec.take_apart(info["arguments"]).load(session.store)
+    where.about = about
+    where.is_task = "task" in about
     return _calls.load_code(dumped)(*args, **kwargs)
 
 
@@ -97,6 +106,8 @@ class ActorHost:
         self._streams = HeldStreams()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False  # By exit_actor: no call begins any more.
+        # A process that was started for one task ends with it, and says so.
+        self._leaves = "its task is over" if isinstance(instance, SoloTask) else ""
 
     def start(self) -> None:
         """Takes calls from now on, after restoring what was saved."""
@@ -142,16 +153,41 @@ class ActorHost:
 
     def _answer(self, request: Any) -> None:
         try:
-            name, args, kwargs, owner = self._read(request)
-            value = self._find(name)(*args, **kwargs)
-            _forks.end_child(self._pid)
-            self._reply(request, value, owner)
+            self._run(request)
         except _context.ExitActor as leaving:
             _forks.end_child(self._pid)
             self._reply(request, None, None, leaving.reason)
         except BaseException as error:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
+
+    def _run(self, request: Any) -> None:
+        again = 0
+        while True:
+            name, args, kwargs, owner, returns = self._read(request)  # Unspoilt by a first attempt.
+            method = self._find(name)
+            try:
+                value = method(*args, **kwargs)
+                break
+            except Exception as error:
+                _forks.end_child(self._pid, error)
+                again += 1
+                if not self._retries(method, error, again) or _context.current().cancelled():
+                    raise
+        _forks.end_child(self._pid)
+        self._reply(request, value, owner, returns=returns)
+
+    def _retries(self, method: Any, error: Exception, again: int) -> bool:
+        """Whether a call that has raised is to run for the ``again``-th time once more."""
+        about = _context.about()
+        if self._where.is_task:
+            kinds = about.get("retry_exceptions")
+        else:
+            kinds = getattr(method, "__troupe_method__", {}).get("retry_exceptions")
+        most = about.get("retries", 0)
+        if not kinds or (most != -1 and again > most):
+            return False
+        return kinds is True or isinstance(error, tuple(kinds))
 
     # ---- the event loop ----
 
@@ -200,12 +236,24 @@ class ActorHost:
 
     async def _answer_in_loop(self, request: Any) -> None:
         try:
-            name, args, kwargs, owner = self._read(request)
-            value = self._find(name)(*args, **kwargs)
-            if inspect.isawaitable(value):
-                value = await value
+            again = 0
+            while True:
+                name, args, kwargs, owner, returns = self._read(request)
+                method = self._find(name)
+                try:
+                    value = method(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        value = await value
+                    break
+                except Exception as error:
+                    _forks.end_child(self._pid, error)
+                    again += 1
+                    if not self._retries(method, error, again):
+                        raise
             _forks.end_child(self._pid)
-            self._reply(request, value, owner)
+            if returns != 1 and inspect.isasyncgen(value):
+                value = await _first(value, returns + 1)
+            self._reply(request, value, owner, returns=returns)
         except _context.ExitActor as leaving:
             _forks.end_child(self._pid)
             self._reply(request, None, None, leaving.reason)
@@ -221,19 +269,21 @@ class ActorHost:
     def _running(self, request: Any) -> _context.Running:
         where = self._where
         return _context.Running(
-            request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan)
+            request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan,
+            where.is_task, where.about)
 
-    def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str]]:
-        """Name, arguments, and to whom the files of the result belong."""
+    def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str], int]:
+        """Name, arguments, to whom the files of the result belong, how many results there are."""
         data = request.arguments
         if not _codec.is_payload(data):
-            return request.method, _native.core().unpack_arguments(data), {}, None
+            return request.method, _native.core().unpack_arguments(data), {}, None, 1
         values = _codec.take_apart(data).load(self._session.store)
         if isinstance(self._instance, TaskRunner):
-            digest, dumped, args, kwargs, owner = values
-            return request.method, (digest, dumped, args, kwargs), {}, owner
-        args, kwargs, owner = values
-        return request.method, args, kwargs, owner
+            *function, args, kwargs, owner = values
+            returns = function[2].get("returns", (1,))[0]
+            return request.method, (*function, args, kwargs), {}, owner, returns
+        args, kwargs, owner, *returns = values
+        return request.method, args, kwargs, owner, returns[0] if returns else 1
 
     def _find(self, name: str) -> Callable[..., Any]:
         special: dict[str, Callable[..., Any]] = {
@@ -248,8 +298,9 @@ class ActorHost:
         found: Callable[..., Any] = method
         return found
 
-    def _describe(self) -> dict[str, bool]:
-        return methods_of(type(self._instance))
+    def _describe(self) -> tuple[dict[str, MethodKind], bool]:
+        """Its methods, and whether calls are sent again to its next incarnation."""
+        return methods_of(type(self._instance)), bool(self._where.about.get("retries"))
 
     def _next(self, stream: int, index: int) -> Any:
         remaining = _context.current().remaining()
@@ -277,17 +328,29 @@ class ActorHost:
             self._streams.dropped(*asked)
         _fail_cancelled(request)
 
-    def _reply(self, request: Any, value: Any, owner: Optional[str], leave: str = "") -> None:
+    def _reply(
+        self, request: Any, value: Any, owner: Optional[str], leave: str = "", returns: int = 1
+    ) -> None:
         left = request.remaining
         if left is not None and left <= 0 and not leave:
             _fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
             return
         if not _codec.is_payload(request.arguments):
             payload = self._plain(request, value)
+        elif request.method == _calls.NEXT and not leave:
+            there, item = value
+            payload = (self._encode(item, owner) if there
+                       else _codec.encode(None, kind=_codec.END).payload)
+        elif returns != 1:
+            payload = self._several(value, owner, returns)
         elif inspect.isgenerator(value) or inspect.isasyncgen(value):
             payload = _codec.encode(self._streams.add(value), kind=_codec.STREAM).payload
         else:
             payload = self._encode(value, owner)
+        self._answer_with(request, payload, leave)
+
+    def _answer_with(self, request: Any, payload: bytes, leave: str) -> None:
+        leave = leave or self._leaves
         if leave:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -295,6 +358,22 @@ class ActorHost:
             request.exit(payload, leave)
         else:
             request.reply(payload)
+
+    def _several(self, value: Any, owner: Optional[str], returns: int) -> bytes:
+        """A payload of the payloads of so many values."""
+        if returns == 0 or value is None:
+            values: list[Any] = [] if returns == 0 else [value]
+        else:
+            try:
+                values = list(itertools.islice(value, returns + 1))  # It may never end.
+            except TypeError:
+                raise TypeError(f"num_returns={returns}, but a {type(value).__name__} was "
+                                f"returned, which is no sequence of {returns} values") from None
+        if len(values) != returns:
+            count = f"over {returns}" if len(values) > returns else len(values)
+            raise ValueError(f"num_returns={returns}, but {count} values were returned")
+        parts = [self._encode(item, owner) for item in values]
+        return _codec.encode(parts, kind=_codec.SEVERAL).payload
 
     def _plain(self, request: Any, value: Any) -> bytes:
         """A result for a caller of C++."""
@@ -318,7 +397,7 @@ class ActorHost:
 
     def _fail(self, request: Any, error: BaseException) -> None:
         if _codec.is_payload(request.arguments):
-            request.reply(_codec.encode_error(error, skip_frames=1))
+            self._answer_with(request, _codec.encode_error(error, skip_frames=2), "")
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         unknown = isinstance(error, UnknownMethodError)
@@ -344,6 +423,15 @@ class ActorHost:
         except BaseException as error:
             _log.exception("__troupe_restore__ raised")
             return f"__troupe_restore__ raised {type(error).__name__}: {error}"
+
+
+async def _first(values: AsyncIterator[Any], most: int) -> list[Any]:
+    taken: list[Any] = []
+    async for value in values:
+        taken.append(value)
+        if len(taken) >= most:
+            break
+    return taken
 
 
 def _fail_cancelled(request: Any) -> None:

@@ -7,19 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from troupe._config import check_amount, check_count, check_resource_count
+from troupe.actors import _session
 
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
 ASYNC_CONCURRENCY = 1000
+RETURNS_MAX = 10_000
 _ACTOR_CPUS = 0.0  # An actor that nobody calls keeps nothing from others; who computes says so.
 
 _COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "runtime_env")
-ACTOR_OPTIONS = (*_COMMON, "name", "get_if_exists", "lifetime", "max_restarts", "max_task_retries",
-                 "max_concurrency", "max_pending_calls", "scheduling_strategy", "node",
-                 "node_soft", "placement_group", "placement_group_bundle_index", "priority",
-                 "start_timeout")
-TASK_OPTIONS = (*_COMMON, "max_retries", "timeout")
-METHOD_OPTIONS = ("timeout", "retries", "look_ahead")
+ACTOR_OPTIONS = (*_COMMON, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
+                 "max_task_retries", "max_concurrency", "max_pending_calls", "scheduling_strategy",
+                 "node", "node_soft", "placement_group", "placement_group_bundle_index",
+                 "priority", "start_timeout")
+TASK_OPTIONS = (*_COMMON, "max_retries", "timeout", "num_returns", "retry_exceptions", "name",
+                "max_calls", "look_ahead", "scheduling_strategy", "node", "node_soft",
+                "placement_group", "placement_group_bundle_index")
+METHOD_OPTIONS = ("timeout", "retries", "look_ahead", "num_returns", "name")
 
 
 def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
@@ -30,6 +34,48 @@ def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> No
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
         raise TypeError(f"{what} have no option {name!r}{hint}")
+
+
+def check_name(what: str, name: Any) -> str:
+    """A name to look for.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a string, not {name!r}")
+    if not name:
+        raise ValueError(f"{what} must not be empty")
+    return name
+
+
+def with_strategy(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with what ``scheduling_strategy`` says, if it is an object, as options.
+
+    Raises:
+        TypeError, ValueError: there is no such strategy, or two options say different places.
+    """
+    merged = dict(options)
+    strategy = merged.get("scheduling_strategy")
+    if strategy is None:
+        return merged
+    if isinstance(strategy, str):
+        if strategy.upper() not in ("DEFAULT", "SPREAD"):
+            raise ValueError(
+                f'scheduling_strategy must be "DEFAULT", "SPREAD" or an object of '
+                f"troupe.util.scheduling_strategies, not {strategy!r}")
+        return merged
+    if not hasattr(strategy, "as_options"):
+        raise TypeError("scheduling_strategy must be a string or an object of "
+                        f"troupe.util.scheduling_strategies, not {strategy!r}")
+    del merged["scheduling_strategy"]
+    for name, value in strategy.as_options().items():
+        if name == "label_selector":
+            value = [*labels_of(merged), *value]
+        elif merged.get(name) not in (None, value, -1 if name.endswith("index") else ""):
+            raise ValueError(f"scheduling_strategy and {name} say different places")
+        merged[name] = value
+    return merged
 
 
 def resources_of(options: Mapping[str, Any], cpus: float) -> dict[str, float]:
@@ -55,17 +101,17 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         TypeError, ValueError: an option is unusable; its name is in the message.
     """
     check_names(options, ACTOR_OPTIONS, "actors")
+    options = with_strategy(options)
     lifetime = options.get("lifetime")
     if lifetime not in (None, "detached", "non_detached"):
         raise ValueError(f'lifetime must be None or "detached", not {lifetime!r}')
     name = options.get("name") or ""
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, not {name!r}")
+    _session.check_namespace(options.get("namespace"))
     if options.get("get_if_exists") and not name:
         raise ValueError("get_if_exists needs a name")
     strategy = str(options.get("scheduling_strategy") or "DEFAULT").upper()
-    if strategy not in ("DEFAULT", "SPREAD"):
-        raise ValueError(f'scheduling_strategy must be "DEFAULT" or "SPREAD", not {strategy!r}')
     concurrency = options.get("max_concurrency")
     if concurrency is None:
         concurrency = ASYNC_CONCURRENCY if is_async else 1
@@ -78,6 +124,7 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         "resources": resources_of(options, _ACTOR_CPUS),
         "strategy": "spread" if strategy == "SPREAD" else "hybrid",
         "labels": labels_of(options),
+        "prefer": list(options.get("prefer_labels") or ()),
         "node": options.get("node") or "",
         "node_soft": bool(options.get("node_soft")),
         "placement_group": group,
@@ -105,16 +152,48 @@ def _group_of(group: Any) -> str:
 
 
 def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The native core's options of a task."""
+    """The native core's options of a task.
+
+    Raises:
+        TypeError, ValueError: an option is unusable; its name is in the message.
+    """
     check_names(options, TASK_OPTIONS, "tasks")
-    if env_of(options):
-        raise ValueError("runtime_env is for actors: tasks share their processes")
+    with_strategy(options)
+    env_of(options)
+    _group_of(options.get("placement_group"))
+    check_returns(options.get("num_returns", 1))
+    check_retry_exceptions(options.get("retry_exceptions"))
+    if not isinstance(options.get("name") or "", str):
+        raise TypeError(f"name must be a string, not {options['name']!r}")
+    if options.get("max_calls") is not None:
+        check_count("max_calls", options["max_calls"], least=0)
     return {
         "resources": resources_of(options, 1.0),
         "labels": labels_of(options),
         "max_retries": check_count("max_retries", options.get("max_retries", 3), least=-1),
         "timeout_s": timeout_of(options),
     }
+
+
+def check_returns(count: Any) -> None:
+    """Raises for what ``num_returns`` cannot be."""
+    if count in ("dynamic", "streaming"):
+        return
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError('num_returns must be a whole number, "dynamic" or "streaming", '
+                        f"not {count!r}")
+    if not 0 <= count <= RETURNS_MAX:
+        raise ValueError(f"num_returns must lie between 0 and {RETURNS_MAX}, not {count}")
+
+
+def check_retry_exceptions(kinds: Any) -> None:
+    """Raises for what ``retry_exceptions`` cannot be: a bool, or a list of exception types."""
+    if kinds is None or isinstance(kinds, bool):
+        return
+    if not isinstance(kinds, (list, tuple)) or not all(
+            isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError(
+            f"retry_exceptions must be a bool or a list of exception types, not {kinds!r}")
 
 
 def timeout_of(options: Mapping[str, Any]) -> float:

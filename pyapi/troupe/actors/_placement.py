@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from troupe._config import check_resource_count
-from troupe.actors import _options, _refs, _session
+from troupe.actors import _codec, _options, _refs, _session
+from troupe.actors._refs import ObjectRef
 from troupe.errors import ActorNameTakenError, ActorNotFoundError
 
 _ASK_S = 30.0
@@ -35,15 +36,30 @@ class PlacementGroup:
     def __hash__(self) -> int:
         return hash(self.id)
 
-    def wait(self, timeout: float = _ASK_S) -> bool:
+    def ready(self) -> ObjectRef:
+        """A ref that is there when every bundle has a place; its value is this group.
+
+        Once the group was removed, or if it can never be placed, ``get`` of the ref raises.
+        """
+        session = _session.current()
+        session.check()
+        payload = _codec.encode(self).payload
+        call = session.actors.placement_group_later(
+            "await", {"group": self.id}, payload, _refs.FOREVER_S)
+        return ObjectRef(call, session, f"placement group {self.id}", _refs.PLACEMENT)
+
+    def wait(self, timeout: float = _ASK_S, *, timeout_seconds: Optional[float] = None) -> bool:
         """Whether every bundle has a place within ``timeout`` seconds; ``reason`` says why not.
+
+        ``timeout_seconds`` is another name of ``timeout``.
 
         Raises:
             ActorNotFoundError (a ValueError): it was removed.
             PlacementError: it can never be placed on this machine.
         """
+        limit = timeout if timeout_seconds is None else timeout_seconds
         try:
-            self._ask("await", {}, _options.check_amount("timeout", timeout))
+            self._ask("await", {}, _options.check_amount("timeout", limit))
         except TimeoutError:
             return self.state == "placed"
         return True
@@ -63,20 +79,34 @@ class PlacementGroup:
         """Gives its room back; actors in it end. Doing it again is no error."""
         self._ask("remove", {})
 
+    def status(self) -> dict[str, Any]:
+        """``name``, ``state``, ``reason`` and ``bundles``, all of one moment."""
+        return self._ask("status", {})
+
+    @property
+    def bundle_specs(self) -> list[dict[str, float]]:
+        """What each bundle reserves, by resource."""
+        return [dict(bundle["resources"]) for bundle in self.bundles]
+
+    @property
+    def bundle_count(self) -> int:
+        """How many bundles it has."""
+        return len(self.bundles)
+
     @property
     def state(self) -> str:
         """``"pending"``, ``"placed"``, ``"resizing"`` or ``"rescheduling"`` (a node was lost)."""
-        return str(self._ask("status", {})["state"])
+        return str(self.status()["state"])
 
     @property
     def reason(self) -> str:
         """Why bundles wait; empty if none does."""
-        return str(self._ask("status", {})["reason"])
+        return str(self.status()["reason"])
 
     @property
     def bundles(self) -> list[dict[str, Any]]:
         """Of each ``number``, ``resources``, ``labels``, ``node`` ("": it waits), ``devices``."""
-        return list(self._ask("status", {})["bundles"])
+        return list(self.status()["bundles"])
 
     def _ask(self, kind: str, options: dict[str, Any], limit: float = _ASK_S) -> dict[str, Any]:
         return _ask(kind, {"group": self.id, **options}, f"placement group {self.id}", limit)
@@ -120,13 +150,20 @@ def get_placement_group(name: str) -> PlacementGroup:
     """The placement group of this name.
 
     Raises:
-        ActorNotFoundError (a ValueError): there is none.
+        ActorNotFoundError (a ValueError): there is none. TypeError, ValueError: this is no name.
     """
+    _options.check_name("the name of a placement group", name)
     return PlacementGroup(_ask("find", {"name": name}, f"get_placement_group({name!r})")["id"])
 
 
 def remove_placement_group(group: PlacementGroup) -> None:
-    """As :meth:`PlacementGroup.remove`."""
+    """As :meth:`PlacementGroup.remove`.
+
+    Raises:
+        TypeError: this is no placement group.
+    """
+    if not isinstance(group, PlacementGroup):
+        raise TypeError(f"remove_placement_group() takes a PlacementGroup, not {group!r}")
     group.remove()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from troupe.errors import (
     ActorDiedError,
     ActorError,
     ActorNameTakenError,
+    ActorNotFoundError,
     ActorTaskError,
     ActorUnavailableError,
     GetTimeoutError,
@@ -29,18 +31,22 @@ from troupe.errors import (
 
 FOREVER_S = 365 * 86400.0  # A call's own deadline comes before.
 _INTERNAL = 17  # ErrorCode::kInternal
+_ID_BYTES = 28
 
-PYTHON, CPP, TASK = "python", "cpp", "task"
+PYTHON, CPP, TASK, PLACEMENT = "python", "cpp", "task", "placement"
+
+_id_lock = threading.Lock()
 
 
 class ObjectRef:
     """The result of a call, or a value that was put: for ``get``, ``wait``, ``await``, arguments.
 
     As an argument of its own it is replaced by its value before the call; inside another value it
-    stays a ref, which asks the process that it comes from.
+    stays a ref, which asks the process that it comes from. A ref that has travelled equals the one
+    that it was made from.
     """
 
-    __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files",
+    __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files", "_id",
                  "__weakref__")
 
     def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
@@ -51,6 +57,7 @@ class ObjectRef:
         self._home: Optional[tuple[bytes, str]] = None  # Who has it, by which id.
         self._real: Any = None  # The native call, for one that was sent later.
         self._files = False
+        self._id: Optional[bytes] = None  # Made when it is asked for: most refs never are.
 
     def __repr__(self) -> str:
         state = "ready" if self._call is not None and self._call.ready() else "pending"
@@ -61,7 +68,26 @@ class ObjectRef:
         if self._home is None:
             self._home = self._session.actors.publish(self._native())
             self._session.keep(self)
-        return _ref_from_home, (self._home, self._what, self._language)
+        return _ref_from_home, (self._home, self._what, self._language, self.binary())
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, ObjectRef) and self.binary() == other.binary())
+
+    def __hash__(self) -> int:
+        return hash(self.binary())
+
+    def binary(self) -> bytes:
+        """Its id, which it keeps when it travels; of 28 bytes."""
+        if self._id is None:
+            with _id_lock:
+                if self._id is None:
+                    self._id = os.urandom(_ID_BYTES)
+        return self._id
+
+    def hex(self) -> str:
+        """Its id as 56 hexadecimal digits."""
+        return self.binary().hex()
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait_in_loop().__await__()
@@ -78,6 +104,14 @@ class ObjectRef:
 
         self.on_done(settle)
         return result
+
+    def as_future(self) -> asyncio.Future[Any]:
+        """An ``asyncio.Future`` of the running event loop with the value or the exception.
+
+        Raises:
+            RuntimeError: no event loop runs here.
+        """
+        return asyncio.get_running_loop().create_task(self._wait_in_loop())
 
     def ready(self) -> bool:
         """Whether ``get`` returns or raises at once."""
@@ -170,9 +204,10 @@ class ObjectRef:
             weakref.finalize(self, self._session.release_files, list(names))
 
 
-def _ref_from_home(home: tuple[bytes, str], what: str, language: str) -> ObjectRef:
+def _ref_from_home(home: tuple[bytes, str], what: str, language: str, id: bytes) -> ObjectRef:
     ref = ObjectRef(None, _session.current(), what, language)
     ref._home = home
+    ref._id = id
     return ref
 
 
@@ -200,6 +235,34 @@ def failed(
     return ObjectRef(_native.core().completed_call(payload), session, what, language)
 
 
+def split(ref: ObjectRef, returns: Any) -> Any:
+    """What ``.remote`` returns of a call with so many returns: a ref, a list of refs, or None."""
+    if returns == 1:
+        return ref
+    if returns == 0:
+        return None
+    parts = [later(ref._session, f"{ref._what}[{i}]", ref._language) for i in range(returns)]
+    for part in parts:
+        part._real = ref._native()  # To cancel one is to cancel the call.
+
+    def hand_out() -> None:
+        try:
+            decoded = _codec.take_apart(ref.payload())
+            payloads = decoded.load(None) if decoded.kind == _codec.SEVERAL else None
+        except Exception:  # It is the error of each.
+            payloads = None
+        for i, part in enumerate(parts):
+            if payloads is None:
+                part._call.complete_from(ref._native())
+                continue
+            payload = bytes(payloads[i])
+            part.own_files(_codec.take_apart(payload))
+            part._call.complete_from(_native.core().completed_call(payload))
+
+    ref.on_done(hand_out)
+    return parts
+
+
 def translate(error: RuntimeError, what: str, language: str) -> BaseException:
     """An error of the native core as the exception that users know."""
     code = code_of(error)
@@ -220,7 +283,11 @@ def translate(error: RuntimeError, what: str, language: str) -> BaseException:
         wrong = ValueError if code == "invalid_argument" else TypeError
         return _usage_error(message, fields, wrong)
     if code == "not_found":
-        return _usage_error(message, fields, AttributeError)
+        if language == PLACEMENT:
+            return ActorNotFoundError(message, **fields)
+        if language == CPP:
+            return _usage_error(message, fields, AttributeError)
+        return PlacementError(message)  # The group or the bundle that it was to run in.
     if code == "resource_exhausted":
         return PlacementError(message)
     kinds: dict[str, type[ActorError]] = {
@@ -267,9 +334,14 @@ def get(refs: Refs, timeout: Optional[float] = None) -> Any:
 
 
 def wait(
-    refs: Sequence[ObjectRef], num_returns: int = 1, timeout: Optional[float] = None
+    refs: Sequence[ObjectRef], *, num_returns: int = 1, timeout: Optional[float] = None,
+    fetch_local: bool = True,
 ) -> tuple[list[ObjectRef], list[ObjectRef]]:
     """Waits until ``num_returns`` of the refs are ready, or the time is up.
+
+    Args:
+        timeout: seconds; ``None``: as long as the calls may take; 0: do not wait.
+        fetch_local: of no effect: a value is here when its ref is ready.
 
     Returns:
         (at most ``num_returns`` ready refs, the rest), both in the order given.
@@ -283,9 +355,12 @@ def wait(
         _check_ref(ref, f"refs[{index}]")
     if len(set(map(id, refs))) != len(refs):
         raise ValueError("wait() takes each ref once")
+    if isinstance(num_returns, bool) or not isinstance(num_returns, int):
+        raise TypeError(f"num_returns must be a whole number, not {num_returns!r}")
     if not 0 < num_returns <= len(refs):
         raise ValueError(f"num_returns must lie between 1 and {len(refs)}, not {num_returns}")
-    limit = FOREVER_S if timeout is None else max(0.0, timeout)
+    deadline = _deadline(timeout)
+    limit = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
     with _context.waiting():
         _native.core().wait_for_some([ref._native() for ref in refs], num_returns, limit)
     ready = [ref for ref in refs if ref.ready()][:num_returns]

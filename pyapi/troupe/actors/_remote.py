@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from troupe import _native
-from troupe.actors import _calls, _options, _refs, _session
+from troupe.actors import _calls, _context, _options, _refs, _session, _shapes
 from troupe.actors._refs import ObjectRef
 from troupe.actors._streams import RemoteGenerator
-from troupe.errors import ActorNotFoundError, PlacementError, TroupeError
+from troupe.errors import ActorNotFoundError
 
 if TYPE_CHECKING:
-    from troupe.actors import _groups
+    from troupe.actors import _groups, _tasks
 
 _ASK_S = 30.0
 _DESCRIBE_S = 90.0
@@ -31,15 +30,20 @@ def remote(*args: Any, **options: Any) -> Any:
         @troupe.remote(num_cpus=2, max_restarts=3)
         class Model: ...
 
-    Options of actors: ``name``, ``get_if_exists``, ``lifetime="detached"``, ``num_cpus`` (0;
-    CPUs are lent to others while all calls of the actor wait), ``num_gpus``, ``memory`` (bytes),
-    ``resources``, ``label_selector``, ``scheduling_strategy``, ``node``, ``node_soft``,
-    ``placement_group`` (see :func:`troupe.placement_group`), ``placement_group_bundle_index``,
-    ``priority``, ``max_restarts`` (0; -1: always), ``max_task_retries`` (0; calls that are sent
-    again to the next incarnation), ``max_concurrency`` (1; 1000 with async methods),
-    ``max_pending_calls``, ``start_timeout`` (60 s), ``runtime_env={"env_vars": {...}}``.
-    Options of tasks: ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
-    ``label_selector``, ``max_retries`` (3), ``timeout``.
+    Options of actors: ``name``, ``namespace``, ``get_if_exists``, ``lifetime="detached"``,
+    ``num_cpus`` (0; CPUs are lent to others while all calls of the actor wait), ``num_gpus``,
+    ``memory`` (bytes), ``resources``, ``label_selector``, ``scheduling_strategy`` (see
+    ``troupe.util.scheduling_strategies``), ``node``, ``node_soft``, ``placement_group`` (see
+    :func:`troupe.placement_group`),
+    ``placement_group_bundle_index``, ``priority``, ``max_restarts`` (0; -1: always),
+    ``max_task_retries`` (0; calls that are sent again to the next incarnation),
+    ``max_concurrency`` (1; 1000 with async methods), ``max_pending_calls``, ``start_timeout``
+    (60 s), ``runtime_env={"env_vars": {...}}``.
+    Options of tasks: ``name``, ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
+    ``label_selector``, ``max_retries`` (3; when its process dies), ``retry_exceptions`` (True, or
+    exception types that make it run again, too), ``num_returns`` (1), ``timeout``. A task with
+    ``scheduling_strategy``, ``node``, ``placement_group``, ``runtime_env`` or ``max_calls`` runs
+    in a process of its own, which ends with it.
 
     An actor class with ``__troupe_save__(self) -> bytes`` and ``__troupe_restore__(self, state)``
     keeps its state over restarts: a result leaves only when the state it is due to is safe.
@@ -54,11 +58,42 @@ def remote(*args: Any, **options: Any) -> Any:
     return functools.partial(_make, options=options)
 
 
-def _make(code: Any, options: dict[str, Any]) -> Union[ActorClass, RemoteFunction]:
+# Of a method: whether it is a generator, what arguments it takes, its own options.
+MethodKind = tuple[bool, Optional[_shapes.Shape], dict[str, Any]]
+
+
+def method(
+    *, num_returns: Any = 1, retry_exceptions: Union[None, bool, Sequence[type]] = None
+) -> Callable[[Any], Any]:
+    """Options of one method, given where it is defined: ``@troupe.method(num_returns=2)``.
+
+    Args:
+        num_returns: how many values it returns, each with a ref of its own; 0: no ref at all. A
+            generator gives its values one by one (``"streaming"``, ``"dynamic"``) unless this is
+            a number above 1.
+        retry_exceptions: what the method raises and that makes it run again, as often as the
+            actor's ``max_task_retries`` says: a list of exception types, or True for any.
+
+    Raises:
+        TypeError, ValueError: an option is unusable.
+    """
+    _options.check_returns(num_returns)
+    _options.check_retry_exceptions(retry_exceptions)
+
+    def mark(fn: Any) -> Any:
+        fn.__troupe_method__ = {"num_returns": num_returns, "retry_exceptions": retry_exceptions}
+        return fn
+
+    return mark
+
+
+def _make(code: Any, options: dict[str, Any]) -> Union[ActorClass, _tasks.RemoteFunction]:
     if inspect.isclass(code):
         return ActorClass(code, options)
     if callable(code):
-        return RemoteFunction(code, options)
+        from troupe.actors import _tasks
+
+        return _tasks.RemoteFunction(code, options)
     raise TypeError(f"@troupe.remote is for classes and functions, not {code!r}")
 
 
@@ -72,7 +107,8 @@ class ActorClass:
         self._cls = cls
         self._options = options
         self._dumped = dumped
-        self._seen: Optional[tuple[dict[str, bool], bool]] = None
+        self._seen: Optional[tuple[dict[str, MethodKind], bool]] = None
+        self._shape = _shapes.of(cls)
         _options.actor_options(options, False)
         self.__name__ = cls.__name__
         self.__doc__ = cls.__doc__
@@ -84,7 +120,7 @@ class ActorClass:
     def __reduce__(self) -> tuple:
         return ActorClass, (self._cls, self._options)
 
-    def _look(self) -> tuple[dict[str, bool], bool]:
+    def _look(self) -> tuple[dict[str, MethodKind], bool]:
         """Its methods, and whether it is async. Not when it is made: a class that refers to itself
         is unpickled before its methods are."""
         if self._seen is None:
@@ -102,10 +138,21 @@ class ActorClass:
         no node can ever offer what it needs, ActorDiedError if its constructor raised.
 
         Raises:
+            TypeError: the constructor does not take these arguments.
             ActorNameTakenError: a living actor has this name.
             SerializationError: the class or an argument cannot be pickled.
         """
-        session, packed, native, methods = self.packed(args, kwargs)
+        _shapes.check(self._shape, self.__name__, args, kwargs)
+        return self._spawn(args, kwargs)
+
+    def task_runner(self, fn: Any, about: dict[str, Any]) -> ActorHandle:
+        """Starts an actor that is to run ``fn``, a task which can ask for ``about``."""
+        return self._spawn((fn,), {}, about)
+
+    def _spawn(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], about: Optional[dict[str, Any]] = None
+    ) -> ActorHandle:
+        session, packed, native, methods = self.packed(args, kwargs, about)
         if packed.holds:  # A restart needs them again.
             session.keep(packed)
         ref = _calls.native_errors(f"{self.__name__}()", _refs.PYTHON, lambda: session.actors.spawn(
@@ -146,8 +193,8 @@ class ActorClass:
         return "max_restarts" in self._options
 
     def packed(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_session.Session, _calls.Packed, dict[str, Any], dict[str, bool]]:
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], about: Optional[dict[str, Any]] = None
+    ) -> tuple[_session.Session, _calls.Packed, dict[str, Any], dict[str, MethodKind]]:
         """The session, the class with these arguments, the native options, the methods."""
         session = _session.current()
         session.check()
@@ -158,17 +205,31 @@ class ActorClass:
         refs = _calls.refs_in(args, kwargs)
         if refs:
             _refs.get(refs)
-        packed = _calls.Packed(session, f"{self.__name__}()", args, kwargs, self._dumped)
+        if about is None:
+            about = _context.started_with(native, name=native["name"],
+                                          retries=self._options.get("max_task_retries"))
+        native["name"] = _named(native["name"], self._options.get("namespace"))
+        packed = _calls.Packed(session, f"{self.__name__}()", args, kwargs, self._dumped, about)
         return session, packed, native, methods
 
 
-def methods_of(cls: type) -> dict[str, bool]:
-    """Names of the methods that can be called, and whether each is a generator."""
-    found = {}
+def _named(name: str, namespace: Optional[str]) -> str:
+    """The name that the cluster knows an actor by: that of its namespace in front."""
+    if namespace is None:
+        namespace = _context.current().namespace
+    return f"{namespace}/{name}" if name and namespace else name
+
+
+def methods_of(cls: type) -> dict[str, MethodKind]:
+    """The methods that can be called, by name."""
+    found: dict[str, MethodKind] = {}
     for name, value in inspect.getmembers(cls, callable):
         if name.startswith("__") and name.endswith("__") and name != "__call__":
             continue
-        found[name] = inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value)
+        stream = inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value)
+        static = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
+        shape = _shapes.of(value, 0 if static or not inspect.isfunction(value) else 1)
+        found[name] = stream, shape, getattr(value, "__troupe_method__", {})
     if "__call__" not in vars(cls):
         found.pop("__call__", None)
     return found
@@ -189,7 +250,7 @@ class ActorHandle:
 
     def __init__(
         self, session: _session.Session, native: Any, name: str,
-        methods: Optional[Mapping[str, bool]], language: str, retry: bool = False,
+        methods: Optional[Mapping[str, MethodKind]], language: str, retry: bool = False,
     ) -> None:
         self._session = session
         self._native = native
@@ -207,8 +268,8 @@ class ActorHandle:
             close = difflib.get_close_matches(name, self._methods, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise AttributeError(f"{self._name} has no method {name!r}{hint}")
-        stream = self._methods is not None and self._methods[name]
-        method = ActorMethod(self, name, stream, {})
+        kind: MethodKind = (False, None, {}) if self._methods is None else self._methods[name]
+        method = ActorMethod(self, name, kind, {})
         self.__dict__[name] = method  # The next time it is found without this function.
         return method
 
@@ -236,14 +297,14 @@ class ActorHandle:
         call = self._native.call(_calls.DESCRIBE, core.pack_arguments([]), _DESCRIBE_S, True)
         ref = ObjectRef(call, self._session, self._name, _refs.CPP)
         try:
-            self._methods = _refs.get(ref, _DESCRIBE_S)
+            self._methods, self._retry = _refs.get(ref, _DESCRIBE_S)
             self._language = _refs.PYTHON
         except AttributeError:
             self._language = _refs.CPP
 
 
 def _load_handle(
-    address: bytes, name: str, methods: Optional[dict[str, bool]], language: str, retry: bool
+    address: bytes, name: str, methods: Optional[dict[str, MethodKind]], language: str, retry: bool
 ) -> ActorHandle:
     session = _session.current()
     return ActorHandle(session, session.actors.refer(address), name, methods, language, retry)
@@ -252,14 +313,14 @@ def _load_handle(
 class ActorMethod:
     """A method of an actor: ``.remote(...)`` calls it."""
 
-    __slots__ = ("_handle", "_method", "_stream", "_options")
+    __slots__ = ("_handle", "_method", "_kind", "_options")
 
     def __init__(
-        self, handle: ActorHandle, name: str, stream: bool, options: dict[str, Any]
+        self, handle: ActorHandle, name: str, kind: MethodKind, options: dict[str, Any]
     ) -> None:
         self._handle = handle
         self._method = name
-        self._stream = stream
+        self._kind = kind
         self._options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -275,19 +336,25 @@ class ActorMethod:
             retries: not 0: if the actor dies while the call is on its way, send it again to its
                 next incarnation. Where state is saved it has its effect once even so.
             look_ahead: of a generator: how many values it may be ahead of its reader.
+            num_returns: as of :func:`troupe.method`.
+            name: what errors call it.
         """
         _options.check_names(options, _options.METHOD_OPTIONS, "methods")
         _options.timeout_of(options)
-        return ActorMethod(self._handle, self._method, self._stream, {**self._options, **options})
+        _options.check_returns(options.get("num_returns", 1))
+        return ActorMethod(self._handle, self._method, self._kind, {**self._options, **options})
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it; returns a ref of the result at once, or of a generator an iterator of values.
+        """Calls it; returns a ref of the result at once, or of a generator an iterator of refs.
 
         Raises:
+            TypeError: the method does not take these arguments.
             SerializationError: an argument cannot be pickled; the message says which.
         """
         handle, options = self._handle, self._options
-        what = f"{handle._name}.{self._method}"
+        stream, shape, given = self._kind
+        _shapes.check(shape, self._method, args, kwargs)
+        what = options.get("name") or f"{handle._name}.{self._method}"
         timeout = _options.timeout_of(options) if options else _options.CALL_TIMEOUT_S
         retry = _retries(options["retries"]) if "retries" in options else handle._retry
         if handle._language == _refs.CPP:
@@ -295,27 +362,49 @@ class ActorMethod:
                 raise TypeError(f"{what}: methods of C++ actors have no keyword arguments")
             return _calls.call_cpp(handle._session, handle._native, what, self._method, args,
                                    timeout, retry)
+        returns = options.get("num_returns", given.get("num_returns", 1))
+        several = returns if isinstance(returns, int) else 1
+        if isinstance(returns, str) and not stream:
+            raise TypeError(f"{what}: num_returns={returns!r} is for generators")
         ref = _calls.call_python(handle._session, handle._native, what, self._method, args, kwargs,
-                                 timeout, retry)
-        if not self._stream:
-            return ref
+                                 timeout, retry, returns=several)
+        if not stream or several != 1:
+            return _refs.split(ref, several)
         return RemoteGenerator(handle._session, handle._native, ref, what, timeout,
                                options.get("look_ahead"))
 
 
-def get_actor(name: str, timeout: float = _ASK_S) -> ActorHandle:
+def own_handle(actor_type: str) -> ActorHandle:
+    """A handle of the actor that this process hosts."""
+    session = _session.current()
+    return ActorHandle(session, session.actors.own(), actor_type, None, "")
+
+
+def get_actor(
+    name: str, namespace: Optional[str] = None, *, timeout: float = _ASK_S
+) -> ActorHandle:
     """The living actor of this name, of Python or of C++.
+
+    Args:
+        namespace: where its name was given; by default the namespace that this runs in.
+        timeout: seconds to wait for the head at most.
 
     Raises:
         ActorNotFoundError (a ValueError): there is none.
+        TypeError, ValueError: these are no names.
     """
+    _options.check_name("the name of an actor", name)
+    if namespace is not None:
+        _session.check_namespace(namespace)
     session = _session.current()
     session.check()
     try:
-        native = session.actors.lookup(name, timeout)
+        native = session.actors.lookup(_named(name, namespace), timeout)
     except RuntimeError as error:
         if getattr(error, "code", None) == "not_found":
-            raise ActorNotFoundError(f"no living actor is named {name!r}") from None
+            where = _context.current().namespace if namespace is None else namespace
+            within = f" in the namespace {where!r}" if where else ""
+            raise ActorNotFoundError(f"no living actor is named {name!r}{within}") from None
         raise _refs.translate(error, f"get_actor({name!r})", _refs.PYTHON) from None
     return ActorHandle(session, native, native.type, None, "")
 
@@ -348,6 +437,7 @@ def cpp_actor(
     session = _session.current()
     session.check()
     native = _options.actor_options(options, False)
+    native["name"] = _named(native["name"], options.get("namespace"))
     if isinstance(program, str) and program.endswith(".so"):
         native["plugin"] = program
     else:
@@ -357,77 +447,3 @@ def cpp_actor(
         type, _calls.pack_plain(list(args), f"{type}()"), native))
     return ActorHandle(session, ref, type, None, _refs.CPP,
                        _retries(options.get("max_task_retries")))
-
-
-# ---- tasks ----
-
-
-class RemoteFunction:
-    """A function that runs in a process of the cluster; made by :func:`troupe.remote`."""
-
-    def __init__(
-        self, fn: Any, options: dict[str, Any], dumped: Optional[tuple[str, bytes]] = None
-    ) -> None:
-        self._fn = fn
-        self._options = options
-        self._dumped = dumped
-        self._native_options = _options.task_options(options)
-        functools.update_wrapper(self, fn)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        name = getattr(self._fn, "__name__", "f")
-        raise TypeError(f"{name} is a task: use {name}.remote(...)")
-
-    def __reduce__(self) -> tuple:
-        return RemoteFunction, (self._fn, self._options)
-
-    def options(self, **options: Any) -> RemoteFunction:
-        """The same function with other options; see :func:`troupe.remote`."""
-        return RemoteFunction(self._fn, {**self._options, **options}, self._dumped)
-
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs it; returns a ref of the result at once, or of a generator an iterator of values.
-
-        If its process dies it runs again, ``max_retries`` times; if it raises it does not.
-
-        Raises:
-            SerializationError: the function or an argument cannot be pickled.
-        """
-        session = _session.current()
-        session.check()
-        name = getattr(self._fn, "__name__", "f")
-        if inspect.isgeneratorfunction(self._fn):
-            return self._stream(args, kwargs)
-        if self._dumped is None:
-            blob = _calls.dump_code(self._fn, f"the function {name}")
-            self._dumped = hashlib.sha256(blob).hexdigest(), blob
-        return _calls.call_task(session, name, self._dumped, args, kwargs, self._native_options)
-
-    def _stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteGenerator:
-        given = {k: v for k, v in self._options.items() if k not in ("max_retries", "timeout")}
-        given.setdefault("num_cpus", 1)
-        runner = ActorClass(GeneratorRunner, given).remote(self._fn)
-        method = runner.run
-        if "timeout" in self._options:
-            method = method.options(timeout=self._options["timeout"])
-        values: RemoteGenerator = method.remote(*args, **kwargs)
-        values.on_end = functools.partial(_kill_quietly, runner)
-        return values
-
-
-class GeneratorRunner:
-    """The actor that runs a task which is a generator."""
-
-    def __init__(self, fn: Any) -> None:
-        self._fn = fn
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The values of the function."""
-        yield from self._fn(*args, **kwargs)
-
-
-def _kill_quietly(handle: ActorHandle) -> None:
-    try:
-        kill(handle)
-    except (TroupeError, PlacementError):  # It has ended already, or the runtime has.
-        return

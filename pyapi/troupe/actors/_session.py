@@ -40,6 +40,8 @@ class Session:
         self.actors = actors
         self.cluster = cluster
         self.pid = os.getpid()
+        self.job_id: str = actors.process
+        self.namespace = ""
         self.store: Optional[ObjectStore] = None
         endpoint = actors.endpoint
         if endpoint.startswith("ipc://"):  # Then all of the cluster is on this host.
@@ -142,6 +144,7 @@ def init(
     object_store_memory: Optional[int] = None,
     log_to_driver: bool = True,
     log_dir: Optional[str] = None,
+    namespace: str = "",
     ignore_reinit_error: bool = False,
     **settings: Any,
 ) -> None:
@@ -158,6 +161,7 @@ def init(
             share; by default 30 % of the memory.
         log_to_driver: print here what actors print, behind ``(Type pid=... node=...)``.
         log_dir: keep the daemons' and the actors' output here.
+        namespace: in which names of actors are given and looked for; by default that of all.
         ignore_reinit_error: do nothing if this was called before.
         settings: ``preload``: modules that processes import which are started ahead of their
             actors, by default NumPy if it is installed there. And ``python``, ``bin_dir``,
@@ -171,6 +175,7 @@ def init(
     unknown = sorted(set(settings) - set(_INIT_SETTINGS))
     if unknown:
         raise TypeError(f"init() has no argument {unknown[0]!r}")
+    check_namespace(namespace)
     with _lock:
         if _session is not None:
             if ignore_reinit_error or in_worker():
@@ -187,7 +192,9 @@ def init(
             with _native.driver_errors("joining the cluster"):
                 modules = _PRELOAD if built.preload is None else built.preload
                 actors = cluster.driver.actors(data_address, modules)
-            _start(Session(actors, cluster, log_to_driver, object_store_memory))
+            session = Session(actors, cluster, log_to_driver, object_store_memory)
+            session.namespace = namespace
+            _start(session)
         except BaseException:
             _cluster.release(cluster)
             raise
@@ -221,6 +228,21 @@ def current() -> Session:
             session = _session
     assert session is not None
     return session
+
+
+def check_namespace(namespace: Any) -> str:
+    """A namespace, or "" for that of all.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if namespace is None:
+        return ""
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace must be a string, not {namespace!r}")
+    if "/" in namespace:
+        raise ValueError(f"a namespace has no '/' in it: {namespace!r}")
+    return namespace
 
 
 def current_store() -> Optional[ObjectStore]:

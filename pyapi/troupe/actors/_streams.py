@@ -16,10 +16,11 @@ _CLOSE_S = 30.0
 
 
 class RemoteGenerator:
-    """Iterates over the values of a generator that runs in an actor, as they come.
+    """Iterates over refs of the values of a generator that runs in an actor, as they come.
 
-    The generator is at most ``look_ahead`` values ahead of its reader. What it raises is raised
-    behind the values before it. ``close()``, or dropping this object, ends the generator.
+    Each ref is ready: ``get`` gives its value at once. The generator is at most ``look_ahead``
+    values ahead of its reader. What it raises is raised by the ref behind the values before it,
+    which is the last. ``close()``, or dropping this object, ends the generator.
     """
 
     def __init__(
@@ -44,39 +45,31 @@ class RemoteGenerator:
     def __aiter__(self) -> RemoteGenerator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> ObjectRef:
         if self._over:
             raise StopIteration
-        try:
-            if self._made is not None:
-                self._made.wait_ready(_refs.FOREVER_S)
-                self._begin(self._made)
-            self._ask_ahead()
-            there, value = _refs.get(self._coming.popleft())
-        except BaseException:
-            self._end(stop=True)  # A value is lost: by an interrupted wait, a deadline, an error.
-            raise
-        if not there:
-            self._end(stop=False)
+        if self._made is not None:
+            self._made.wait_ready(_refs.FOREVER_S)
+            self._begin(self._made)
+        self._ask_ahead()
+        self._coming[0].wait_ready(_refs.FOREVER_S)  # If that is interrupted nothing is lost.
+        ref = self._take()
+        if ref is None:
             raise StopIteration
-        return value
+        return ref
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> ObjectRef:
         if self._over:
             raise StopAsyncIteration
-        try:
-            if self._made is not None:
-                await self._made.ready_in_loop()
-                self._begin(self._made)
-            self._ask_ahead()
-            there, value = await self._coming.popleft()
-        except BaseException:
-            self._end(stop=True)
-            raise
-        if not there:
-            self._end(stop=False)
+        if self._made is not None:
+            await self._made.ready_in_loop()
+            self._begin(self._made)
+        self._ask_ahead()
+        await self._coming[0].ready_in_loop()
+        ref = self._take()
+        if ref is None:
             raise StopAsyncIteration
-        return value
+        return ref
 
     def close(self) -> None:
         """Ends the generator in its actor: ``finally`` blocks run there. Idempotent."""
@@ -90,15 +83,32 @@ class RemoteGenerator:
             return
 
     def _begin(self, made: ObjectRef) -> None:
+        try:
+            self._stream = made.value(stream=True)
+        except Exception:  # There is no generator. Its first ref says why.
+            self._coming.append(made)
         self._made = None
-        self._stream = made.value(stream=True)
 
     def _ask_ahead(self) -> None:
-        while len(self._coming) < self._ahead:
+        while self._stream is not None and len(self._coming) < self._ahead:
             self._coming.append(_calls.call_python(
                 self._session, self._native, self._what, _calls.NEXT,
                 (self._stream, self._asked), {}, self._timeout_s, False))
             self._asked += 1
+
+    def _take(self) -> Optional[ObjectRef]:
+        """The next ref, which is ready; None behind the last."""
+        ref = self._coming.popleft()
+        try:
+            kind = _codec.take_apart(ref.payload()).kind
+        except Exception:  # Its actor has ended, or it came too late.
+            kind = _codec.ERROR
+        if kind == _codec.END:
+            self._end(stop=False)
+            return None
+        if kind == _codec.ERROR:  # What raises is the last.
+            self._end(stop=True)
+        return ref
 
     def _end(self, stop: bool) -> None:
         self._over = True
