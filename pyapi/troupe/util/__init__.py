@@ -1,0 +1,28 @@
+"""Built on actors: pools, queues, placement groups, strategies; names as of ``ray.util``.
+
+Importing it starts nothing.
+"""
+
+from __future__ import annotations
+
+from troupe.util.actor_pool import ActorPool
+from troupe.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from troupe.util.queue import Queue
+
+__all__ = [
+    "ActorPool",
+    "PlacementGroup",
+    "Queue",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]
