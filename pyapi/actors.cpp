@@ -15,6 +15,7 @@
 #include "pyapi/actor_groups.h"
 #include "pyapi/actor_instance.h"
 #include "pyapi/actor_program.h"
+#include "pyapi/actor_requests.h"
 #include "pyapi/collectives.h"
 #include "pyapi/group.h"
 #include "pyapi/placement_groups.h"
@@ -113,21 +114,6 @@ class ObjectsActor final : public actors::Instance {
 
  private:
   const std::shared_ptr<PublishedObjects> objects_;
-};
-
-class PyRequestHandle {
- public:
-  explicit PyRequestHandle(std::shared_ptr<PyRequest> request) : request_(std::move(request)) {}
-  [[nodiscard]] PyRequest& get() const { return *request_; }
-  [[nodiscard]] bool Cancelled() const { return request_->call && request_->call->cancelled(); }
-  [[nodiscard]] py::object Remaining() const {
-    if (request_->deadline == Time::Never()) return py::none();
-    return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
-  }
-  [[nodiscard]] uintptr_t key() const { return reinterpret_cast<uintptr_t>(request_.get()); }
-
- private:
-  const std::shared_ptr<PyRequest> request_;
 };
 
 // One process's actor system, and in a worker the actor that it hosts.
@@ -389,45 +375,6 @@ class PyActors {
   std::shared_ptr<RequestQueue> queue_;
   std::unique_ptr<OwnedHere<daemons::ProcessGroups>> groups_;
 };
-
-Status Answered(const PyRequestHandle& request, Result<std::string> result,
-                std::string exit_reason = "") {
-  const WithoutGil released;
-  request.get().Answer(std::move(result), std::move(exit_reason));
-  return Status::Ok();
-}
-
-void BindRequest(py::module_& m) {
-  py::class_<PyRequestHandle>(m, "Request")
-      .def_property_readonly("method", [](const PyRequestHandle& r) { return r.get().method; })
-      .def_property_readonly("arguments",
-                             [](const PyRequestHandle& r) { return py::bytes(r.get().arguments); })
-      .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })
-      .def_property_readonly(
-          "saves", [](const PyRequestHandle& r) { return r.get().kind == PyRequest::Kind::kSave; })
-      .def_property_readonly("key", &PyRequestHandle::key)
-      .def_property_readonly("cancelled", &PyRequestHandle::Cancelled)
-      .def_property_readonly("remaining", &PyRequestHandle::Remaining)
-      .def("reply", [](const PyRequestHandle& r,
-                       const py::bytes& value) { (void)Answered(r, std::string(value)); })
-      .def("exit", [](const PyRequestHandle& r, const py::bytes& value,
-                      const std::string& reason) { (void)Answered(r, std::string(value), reason); })
-      .def(
-          "fail",
-          [](const PyRequestHandle& r, const std::string& code, const std::string& message,
-             const std::string& type, const std::string& traceback) {
-            const ErrorCode known = code == "not_found"           ? ErrorCode::kNotFound
-                                    : code == "invalid_argument"  ? ErrorCode::kInvalidArgument
-                                    : code == "cancelled"         ? ErrorCode::kCancelled
-                                    : code == "peer_gone"         ? ErrorCode::kPeerGone
-                                    : code == "deadline_exceeded" ? ErrorCode::kDeadlineExceeded
-                                                                  : ErrorCode::kUserError;
-            (void)Answered(r, Error{known, message,
-                                    std::make_shared<const ErrorOrigin>(
-                                        ErrorOrigin{type, "", "", traceback, nullptr})});
-          },
-          py::arg("code"), py::arg("message"), py::arg("type") = "", py::arg("traceback") = "");
-}
 
 Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* client,
                                                     const DriverActorOptions& options) {

@@ -1,0 +1,33 @@
+// Calls that wait for a thread of Python, as Python sees them.
+// Thread: any that holds the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "pyapi/actor_instance.h"
+#include "pyapi/python_support.h"
+
+namespace troupe::pyapi {
+
+class PyRequestHandle {
+ public:
+  explicit PyRequestHandle(std::shared_ptr<PyRequest> request) : request_(std::move(request)) {}
+  [[nodiscard]] PyRequest& get() const { return *request_; }
+  [[nodiscard]] bool Cancelled() const { return request_->call && request_->call->cancelled(); }
+  [[nodiscard]] py::object Remaining() const {
+    if (request_->deadline == Time::Never()) return py::none();
+    return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
+  }
+  [[nodiscard]] uintptr_t key() const { return reinterpret_cast<uintptr_t>(request_.get()); }
+
+ private:
+  const std::shared_ptr<PyRequest> request_;
+};
+
+void BindRequest(py::module_& m);
+
+}  // namespace troupe::pyapi
