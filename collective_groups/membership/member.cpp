@@ -164,6 +164,10 @@ void Member::OnUserBoundary() {
 }
 
 void Member::OnCommand(const Command& command) {
+  // The answer to a late report of an earlier membership of this process.
+  const bool of_another = command.kind == CommandKind::kExpel && command.plan != 0 &&
+                          command.plan != options_.id.incarnation;
+  if (of_another) return;
   if (expelled_ || state_ == MemberState::kFinished) {
     // A late command for a finished member is answered with its final state; being sent away is
     // not, or the two would go on answering each other.

@@ -109,7 +109,7 @@ constexpr ExpelKind LastValue(ExpelKind) { return ExpelKind::kEnded; }
 struct Command {
   CommandKind kind = CommandKind::kPlan;
   Epoch epoch = 0;
-  uint64_t plan = 0;  // kPlan, kPrepare (planned): which plan. k(Cancel)Prelink: which attempt.
+  uint64_t plan = 0;  // Its number. k(Cancel)Prelink: the attempt's. kExpel: incarnation, 0: any.
   uint64_t boundary = 0;
   bool planned = false;
   bool at_once = false;          // kInstall: nobody has anything to link, so nobody is waited for.

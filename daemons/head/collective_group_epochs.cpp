@@ -87,7 +87,7 @@ bool CollectiveGroups::OnReport(const std::string& from, const std::string& grou
   const std::string name = group.substr(std::string_view(actors::kCollectivePrefix).size());
   const auto it = groups_.find(name);
   if (it == groups_.end()) {
-    Expel(from, group, NoGroup(name).message);
+    Expel(from, group, report.id.incarnation, NoGroup(name).message);
     return true;
   }
   const bool member = std::ranges::any_of(it->second.seats, [&](const Record::Seat& seat) {
@@ -96,15 +96,16 @@ bool CollectiveGroups::OnReport(const std::string& from, const std::string& grou
   if (member) {
     callbacks_.groups->OnReport(group, report);
   } else {
-    Expel(from, group, "this membership is over");
+    Expel(from, group, report.id.incarnation, "this membership is over");
   }
   return true;
 }
 
-void CollectiveGroups::Expel(const std::string& process, const std::string& group,
+void CollectiveGroups::Expel(const std::string& process, const std::string& group, uint64_t number,
                              const std::string& reason, bool for_good) {
   groups::Command command;
   command.kind = groups::CommandKind::kExpel;
+  command.plan = number;
   const bool over =
       for_good ||
       !groups_.contains(group.substr(std::string_view(actors::kCollectivePrefix).size()));

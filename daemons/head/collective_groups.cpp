@@ -365,7 +365,8 @@ void CollectiveGroups::Dismiss(const std::string& name, const std::vector<std::s
     if (std::ranges::count(actors, seat.actor) == 0) continue;
     seat.dismissed = reason;
     // They hear this first, and only then that the others have left.
-    if (seat.number != 0) Expel(seat.process, actors::CollectiveGroupName(name), reason, true);
+    if (seat.number != 0)
+      Expel(seat.process, actors::CollectiveGroupName(name), seat.number, reason, true);
     if (seat.number != 0) members.push_back(&seat);
   }
   for (Record::Seat* seat : members) End(it->second, *seat, reason);
@@ -388,7 +389,8 @@ void CollectiveGroups::Remove(Time now, const std::string& name, const std::stri
   for (const Record::Seat& seat : record.seats) {
     if (seat.actor.empty()) continue;
     of_actor_[seat.actor].erase(name);
-    if (seat.number != 0) Expel(seat.process, actors::CollectiveGroupName(name), reason);
+    if (seat.number != 0)
+      Expel(seat.process, actors::CollectiveGroupName(name), seat.number, reason);
   }
   callbacks_.groups->Close(actors::CollectiveGroupName(name));
   Keep(name);

@@ -120,8 +120,9 @@ class CollectiveGroups {
   [[nodiscard]] Status Agree(Record& record, const actors::CollectiveRequest& request);
   void BeginTraining(const Record& record);
   void Keep(const std::string& name);
-  void Expel(const std::string& process, const std::string& group, const std::string& reason,
-             bool for_good = false);
+  // Of the membership of this number; a later one of the same process is not meant.
+  void Expel(const std::string& process, const std::string& group, uint64_t number,
+             const std::string& reason, bool for_good = false);
   [[nodiscard]] std::string Describe(const Record& record, const Record::Seat& seat) const;
   [[nodiscard]] actors::CollectiveStatus StatusOf(const Record& record) const;
   [[nodiscard]] Error NoGroup(const std::string& name) const;

@@ -362,5 +362,20 @@ TEST_F(MemberTest, AnExpelledMemberIsToldOnce) {
   EXPECT_EQ(Count<Expelled>(), 0);
 }
 
+// A process that was sent away may have joined anew when the answer to its last report arrives.
+TEST_F(MemberTest, AnExpulsionOfAnotherMembershipIsNotMeant) {
+  Enter(1);
+  Command expel;
+  expel.kind = CommandKind::kExpel;
+  expel.plan = 77;
+  expel.expel = ExpelKind::kEnded;
+  Feed(CommandReceived{expel});
+  EXPECT_EQ(Count<Expelled>(), 0);
+  EXPECT_FALSE(core_->expelled());
+  expel.plan = options_.id.incarnation;
+  Feed(CommandReceived{expel});
+  EXPECT_EQ(Count<Expelled>(), 1);
+}
+
 }  // namespace
 }  // namespace troupe::groups
