@@ -12,7 +12,6 @@
 namespace troupe::daemons::testing {
 namespace {
 
-using groups::MemberState;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
