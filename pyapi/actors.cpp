@@ -99,7 +99,10 @@ class ObjectsActor final : public actors::Instance {
   explicit ObjectsActor(std::shared_ptr<PublishedObjects> objects) : objects_(std::move(objects)) {}
   Result<std::string> Invoke(CallContext&, const std::string&, std::string id) override {
     const std::shared_ptr<CallState> state = objects_->Find(id);
-    if (!state) return Error{ErrorCode::kNotFound, "its owner does not know this ref"};
+    if (!state) {
+      return Error{ErrorCode::kNotFound,
+                   "its owner does not have this ref any more; keep one there, or pass the value"};
+    }
     FiberEvent ready;
     const uint64_t asked = state->OnComplete([ready]() mutable { ready.Set(); });
     const Status waited = actors::AwaitEvent(ready, kUntilComplete, nullptr);

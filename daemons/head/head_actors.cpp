@@ -445,7 +445,7 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
 }
 
 Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least,
-                                const std::string& strategy) {
+                                std::optional<PlacementStrategy> together) {
   actors::DirectoryActions actions;
   for (const actors::ActorSpec& spec : members) {
     const Result<actors::ActorAddress> made = directory_.Create(Now(), spec, actions);
@@ -467,9 +467,8 @@ Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, s
   Do(actions);
   if (gang.empty()) return Status::Ok();
   for (const LeaseRequest& lease : gang) waiting_.insert(lease.id);
-  const Result<PlacementStrategy> together = ParsePlacementStrategy(strategy);
-  const PlacementStrategy how = together.ok() ? *together : gang[0].strategy;
-  callbacks_.schedule(sched::RequestGang{std::move(gang), how, at_least});
+  const PlacementStrategy strategy = together.value_or(gang[0].strategy);
+  callbacks_.schedule(sched::RequestGang{std::move(gang), strategy, at_least});
   return Status::Ok();
 }
 

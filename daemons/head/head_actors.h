@@ -119,9 +119,9 @@ class HeadActors {
   }
   // Members of a group, or workers of a run, with room for `at_least` of them at once if that is
   // not 0. Again is no error.
-  // `strategy`: of them all as a gang; empty: that of each.
+  // `together`: the strategy of them all, if it is not that of each.
   [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least,
-                                    const std::string& strategy = "");
+                                    std::optional<PlacementStrategy> together = std::nullopt);
   void EndActor(const std::string& actor, const std::string& reason);
   // Its process lets it finish what it does, and ends then.
   void TellToLeave(const std::string& actor, const std::string& reason);

@@ -118,9 +118,14 @@ void HeadService::EndIfOver(const std::string& name) {
   if (job->released) return processes_.EndBy(name, Now() + kLeaveTime);
   const auto& workers = job->record.workers;
   const auto worker = std::ranges::find(workers, name, &JobWorker::process);
-  if (worker == workers.end() || worker->state == WorkerState::kDrained) {
-    processes_.EndBy(name, Now() + (process->found ? Duration::zero() : kSettleTime));
-  } else if (worker->fenced || worker->state == WorkerState::kDead) {
+  // One that another has followed has left, if it was this head that saw it go.
+  const bool left =
+      worker == workers.end() ? !process->found : worker->state == WorkerState::kDrained;
+  const bool over =
+      worker == workers.end() || worker->fenced || worker->state == WorkerState::kDead;
+  if (left) {
+    processes_.EndBy(name, Now() + kSettleTime);
+  } else if (over) {
     processes_.EndBy(name, Now());
   }
 }

@@ -1,7 +1,7 @@
 // How the runs of HeadService get their workers: each is one life of an actor of the directory, and
 // what the directory says of it is what the run hears of its place.
 #include <algorithm>
-#include <csignal>
+#include <set>
 
 #include "daemons/head/head_service.h"
 #include "runtime/log.h"
@@ -56,7 +56,8 @@ void HeadService::AskForRoom(Job& job, uint32_t count, bool gang) {
   Save(job);
   const std::string name = job.spec.job;
   const size_t at_least = gang && count > 1 ? std::min<size_t>(count, job.spec.min_workers) : 0;
-  const Status started = actors_.StartMembers(specs, at_least, job.spec.strategy);
+  const Status started =
+      actors_.StartMembers(specs, at_least, *ParsePlacementStrategy(job.spec.strategy));
   const auto it = jobs_.find(name);
   if (it == jobs_.end() || it->second.done()) return;
   if (!started.ok())
@@ -121,6 +122,7 @@ void HeadService::OnRunActor(const std::string& id) {
     OnPlaced(*job, placed, life);
   } else if (life.state == actors::ActorState::kDead && waits != waiting.end()) {
     waiting.erase(waits);
+    Save(*job);
     const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
     if (!job->done() && job->record.workers.empty())
       End(*job, JobState::kFailed, "cannot place " + job->spec.name + ": " + why);

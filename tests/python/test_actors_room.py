@@ -59,8 +59,7 @@ def nap(seconds: float) -> int:
 @troupe.remote
 def begin_then_nest(folder: str) -> int:
     (Path(folder) / "begun").touch()
-    while not (Path(folder) / "go").exists():
-        time.sleep(0.01)
+    until((Path(folder) / "go").exists, True)
     return troupe.get(nested.remote(1), timeout=SOON_S)
 
 

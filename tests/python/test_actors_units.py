@@ -168,12 +168,15 @@ def test_errors_of_the_core_have_types() -> None:
         ("resource_exhausted", _refs.PYTHON): errors.PlacementError,
         ("invalid_argument", _refs.PYTHON): ValueError, ("corrupt", _refs.CPP): TypeError,
         ("not_found", _refs.CPP): AttributeError, ("internal", _refs.CPP): errors.TroupeError,
+        ("not_found", _refs.PLACEMENT): errors.ActorNotFoundError,
         ("backpressure", _refs.CPP): errors.PendingCallsLimitExceededError,
     }
     for (code, language), kind in expected.items():
         translated = _refs.translate(error(code, node="n"), "A.f", language)
         assert isinstance(translated, kind) and isinstance(translated, errors.TroupeError)
         assert "A.f: why" in str(translated)
+    forgotten = _refs.translate(error("not_found", node="n"), "A.f", _refs.PYTHON)
+    assert type(forgotten) is errors.TroupeError
     plain = RuntimeError("not of the core")
     assert _refs.translate(plain, "A.f", _refs.CPP) is plain
 

@@ -282,12 +282,10 @@ def translate(error: RuntimeError, what: str, language: str) -> BaseException:
     if code in ("invalid_argument", "corrupt"):
         wrong = ValueError if code == "invalid_argument" else TypeError
         return _usage_error(message, fields, wrong)
-    if code == "not_found":
-        if language == PLACEMENT:
-            return ActorNotFoundError(message, **fields)
-        if language == CPP:
-            return _usage_error(message, fields, AttributeError)
-        return PlacementError(message)  # The group or the bundle that it was to run in.
+    if code == "not_found" and language == PLACEMENT:
+        return ActorNotFoundError(message, **fields)
+    if code == "not_found" and language == CPP:
+        return _usage_error(message, fields, AttributeError)
     if code == "resource_exhausted":
         return PlacementError(message)
     kinds: dict[str, type[ActorError]] = {

@@ -160,7 +160,6 @@ class ActorClass:
         return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
                            _retries(self._options.get("max_task_retries")))
 
-
     def group(
         self, size: Optional[int] = None, *, min_size: Optional[int] = None,
         max_size: Optional[int] = None, name: str = "", lifetime: Optional[str] = None,

@@ -140,6 +140,16 @@ class TaskPoolTest : public ::testing::Test {
                              {},
                              ToChain(Error{ErrorCode::kPeerGone, why})});
   }
+  // The first runner is busy until the gate opens, the second idle. The call of the first; nothing
+  // if it does not come to that.
+  std::shared_ptr<Answer> OneRunsAndOneIsIdle() {
+    const auto runs = Submit("runs", "wait");
+    const auto done = Submit("done");
+    Place(0);
+    if (!Until([&] { return Ran().size() == 1; })) return nullptr;
+    Place(1);
+    return Until([&] { return done->result.has_value(); }) ? runs : nullptr;
+  }
   bool Until(const std::function<bool()>& done) { return actors::Until(network_, mails_, done); }
   // Whatever is on its way arrives.
   void Settle() {
@@ -297,12 +307,7 @@ TEST_F(TaskPoolTest, ATimeOutSaysWhatItWaitedFor) {
 }
 
 TEST_F(TaskPoolTest, WhoIsIdleOrNotNeededIsEnded) {
-  const auto runs = Submit("runs", "wait");
-  const auto done = Submit("done");
-  Place(0);
-  ASSERT_TRUE(Until([&] { return Ran().size() == 1; }));
-  Place(1);
-  ASSERT_TRUE(Until([&] { return done->result.has_value(); }));
+  ASSERT_TRUE(OneRunsAndOneIsIdle());
   pool().Clean(SteadyClock().Now() + kRunnerIdle / 2);
   EXPECT_THAT(Killed(), IsEmpty());
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
@@ -317,12 +322,8 @@ TEST_F(TaskPoolTest, WhoIsIdleOrNotNeededIsEnded) {
 }
 
 TEST_F(TaskPoolTest, WhoIsIdleGivesWayAtOnceToOthersWhoWait) {
-  const auto runs = Submit("runs", "wait");
-  const auto done = Submit("done");
-  Place(0);
-  ASSERT_TRUE(Until([&] { return Ran().size() == 1; }));
-  Place(1);
-  ASSERT_TRUE(Until([&] { return done->result.has_value(); }));
+  const auto runs = OneRunsAndOneIsIdle();
+  ASSERT_TRUE(runs);
   const Time now = SteadyClock().Now();
   pool().GiveWay(now, {});
   EXPECT_THAT(Killed(), IsEmpty());

@@ -348,13 +348,19 @@ TEST_F(MemberTest, ALinkAheadIsCancelledForItsAttemptOrByTheNextOne) {
   EXPECT_EQ(Count<CancelPrelink>(), 0);
 }
 
-TEST_F(MemberTest, AnExpelledMemberIsToldOnce) {
-  Enter(1);
+Command Expulsion(uint64_t incarnation = 0) {
   Command expel;
   expel.kind = CommandKind::kExpel;
   expel.epoch = 1;
+  expel.plan = incarnation;
   expel.expel = ExpelKind::kFenced;
   expel.reason = "declared dead";
+  return expel;
+}
+
+TEST_F(MemberTest, AnExpelledMemberIsToldOnce) {
+  Enter(1);
+  const Command expel = Expulsion();
   Feed(CommandReceived{expel});
   EXPECT_EQ(Count<Expelled>(), 1);
   EXPECT_TRUE(core_->expelled());
@@ -362,18 +368,13 @@ TEST_F(MemberTest, AnExpelledMemberIsToldOnce) {
   EXPECT_EQ(Count<Expelled>(), 0);
 }
 
-// A process that was sent away may have joined anew when the answer to its last report arrives.
-TEST_F(MemberTest, AnExpulsionOfAnotherMembershipIsNotMeant) {
+// A process can join again before the answer to its last report as a former member arrives.
+TEST_F(MemberTest, IgnoresTheExpulsionOfAnotherMembership) {
   Enter(1);
-  Command expel;
-  expel.kind = CommandKind::kExpel;
-  expel.plan = 77;
-  expel.expel = ExpelKind::kEnded;
-  Feed(CommandReceived{expel});
+  Feed(CommandReceived{Expulsion(options_.id.incarnation + 1)});
   EXPECT_EQ(Count<Expelled>(), 0);
   EXPECT_FALSE(core_->expelled());
-  expel.plan = options_.id.incarnation;
-  Feed(CommandReceived{expel});
+  Feed(CommandReceived{Expulsion(options_.id.incarnation)});
   EXPECT_EQ(Count<Expelled>(), 1);
 }
 

@@ -195,6 +195,20 @@ TEST_F(HeadRestart, WhoLeavesBeforeItIsHeardIsNotWaitedForForEver) {
   EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
 }
 
+TEST_F(HeadRestart, WhoHasLeftMaySettleUnderTheNextHead) {
+  Start(0);
+  ShrinkToOne();
+  WorkerResult left = Returned(rig_, 1);
+  left.payload.clear();
+  rig_.Say(kFrameWorkerResult, rig_.process(1), left);
+  ASSERT_THAT(rig_.told(), Contains("w1#1 drained"));
+  rig_.Restart();
+  rig_.Pass(seconds(10));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), IsEmpty());
+  rig_.Pass(seconds(25));
+  EXPECT_THAT(rig_.signals(rig_.process(1)), Contains(SIGKILL));
+}
+
 // Longer than the leases of members, nodes and drivers.
 TEST_F(HeadRestart, ItsOwnStopIsNobodysSilence) {
   Start(0);

@@ -195,7 +195,9 @@ void HeadRig::Sort() {
       const GroupFrame outer = *wire::Decode<GroupFrame>(type, frame);
       commands_[to].push_back(*wire::Decode<groups::Command>(type, outer.body));
     } else if (type == kFrameDriverReply) {
-      reply_code_ = wire::Decode<DriverReply>(type, frame)->code;
+      const DriverReply reply = *wire::Decode<DriverReply>(type, frame);
+      reply_code_ = reply.code;
+      reply_json_ = reply.json;
     } else if (type == kFrameJobEvents) {
       const JobEvents batch = *wire::Decode<JobEvents>(type, frame);
       uint64_t sequence = batch.first;

@@ -69,6 +69,7 @@ class HeadRig {
   [[nodiscard]] std::vector<int> signals(const std::string& process) const;  // It was sent.
   [[nodiscard]] std::vector<groups::Command> commands(size_t worker) const;
   [[nodiscard]] int reply_code() const { return reply_code_; }
+  [[nodiscard]] nlohmann::json reply() const { return nlohmann::json::parse(reply_json_); }
   [[nodiscard]] const std::optional<NodeFenced>& put_aside() const { return put_aside_; }
   MemoryStore& store() { return store_; }
   [[nodiscard]] std::vector<std::string> Keys();
@@ -108,6 +109,7 @@ class HeadRig {
   std::vector<std::string> results_;
   uint64_t next_event_ = 0;
   int reply_code_ = -1;
+  std::string reply_json_;
   bool driver_beats_ = true;
 };
 

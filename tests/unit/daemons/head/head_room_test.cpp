@@ -21,12 +21,27 @@ using ::testing::SizeIs;
 
 class RunWorkers : public HeadRunning {
  protected:
-  void Resize(uint32_t workers) {
-    rig_.Say(kFrameJobCommand, "d", JobCommand{++request_, "j", JobVerb::kResize, workers, "", 0});
-    ASSERT_EQ(rig_.reply_code(), 0);
+  // Another run, of two workers.
+  void SubmitOther(uint64_t request) {
+    SubmitJob submit;
+    submit.request = request;
+    submit.driver = "d";
+    submit.spec.job = "k";
+    submit.spec.name = "other";
+    submit.spec.workers = submit.spec.max_workers = 2;
+    submit.spec.resources = {{"CPU", 1}};
+    rig_.Say(kFrameSubmitJob, "d", submit);
   }
-  uint64_t request_ = 1;
 };
+
+TEST_F(RunWorkers, AreListedAmongTheActors) {
+  Start(0);
+  rig_.Say(kFrameQuery, "d", Query{9, QueryVerb::kState, "", "", 0});
+  std::vector<std::string> ids;
+  const nlohmann::json state = rig_.reply();
+  for (const nlohmann::json& actor : state.at("actors")) ids.push_back(actor.at("id"));
+  EXPECT_THAT(ids, ElementsAre("run/j/w0#1", "run/j/w1#1"));
+}
 
 TEST_F(RunWorkers, OneThatIsKilledAsAnActorIsReplaced) {
   Start(0);
@@ -50,16 +65,7 @@ TEST_F(RunWorkers, WhoWaitsForRoomGoesOnWaiting) {
   rig_.Submit(8);
   rig_.Pass(milliseconds(500));
   ASSERT_EQ(rig_.started(), 8U);
-  rig_.Say(kFrameSubmitJob, "d", [] {
-    SubmitJob submit;
-    submit.request = 2;
-    submit.driver = "d";
-    submit.spec.job = "k";
-    submit.spec.name = "other";
-    submit.spec.workers = submit.spec.max_workers = 2;
-    submit.spec.resources = {{"CPU", 1}};
-    return submit;
-  }());
+  SubmitOther(2);
   rig_.Pass(seconds(1));
   rig_.Restart();
   rig_.Pass(seconds(7));
@@ -76,16 +82,7 @@ TEST_F(RunWorkers, WhoWaitsAndIsNotNeededAnyMoreIsNotStarted) {
   for (size_t i = 0; i < 8; ++i) rig_.Greet(i);
   rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", JobVerb::kResize, 8, "", 0});
   ASSERT_EQ(rig_.reply_code(), 0);
-  rig_.Say(kFrameSubmitJob, "d", [] {
-    SubmitJob submit;
-    submit.request = 3;
-    submit.driver = "d";
-    submit.spec.job = "k";
-    submit.spec.name = "other";
-    submit.spec.workers = submit.spec.max_workers = 2;
-    submit.spec.resources = {{"CPU", 1}};
-    return submit;
-  }());
+  SubmitOther(3);
   rig_.Pass(seconds(1));
   rig_.Say(kFrameJobCommand, "d", JobCommand{4, "k", JobVerb::kResize, 1, "", 0});
   ASSERT_EQ(rig_.reply_code(), 0);
