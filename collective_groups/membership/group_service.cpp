@@ -32,7 +32,6 @@ struct EpochAddresses {
 struct GroupService::Entry {
   std::string name;
   CoordinatorOptions options;
-  GroupCallbacks callbacks;
   std::unique_ptr<Coordinator> coordinator;  // Null until the store answered.
   std::deque<CoordinatorEvent> early;
   TimerId timer = kNoTimer;
@@ -43,26 +42,25 @@ struct GroupService::Entry {
 };
 
 GroupService::GroupService(EventLoop* loop, Lane* store_lane, Store* store, std::string owner,
-                           Duration key_ttl)
+                           Tell tell, Duration key_ttl)
     : loop_(loop),
       store_lane_(store_lane),
       store_(store),
       owner_(std::move(owner)),
+      tell_(std::move(tell)),
       key_ttl_(key_ttl) {}
 
 GroupService::~GroupService() {
-  *alive_ = false;
   for (auto& [name, entry] : groups_) loop_->Cancel(entry->timer);
 }
 
-void GroupService::Open(CoordinatorOptions options, GroupCallbacks callbacks) {
+void GroupService::Open(CoordinatorOptions options) {
   const std::string group = options.group;
   if (groups_.contains(group)) return;
   auto entry = std::make_unique<Entry>();
   entry->name = group;
   entry->options = std::move(options);
   entry->options.owner = owner_;
-  entry->callbacks = std::move(callbacks);
   groups_[group] = std::move(entry);
   Load(group, loop_->Now() + groups_.at(group)->options.park_timeout);
 }
@@ -77,7 +75,7 @@ struct GroupService::Loaded {
 // The term and the record are read until the store answers: without them an epoch could be used
 // twice.
 void GroupService::Load(const std::string& group, Time deadline) {
-  (void)store_lane_->Post([this, group, deadline, alive = alive_, loop = loop_] {
+  (void)store_lane_->Post([this, group, deadline, back = scope_.back()] {
     Loaded loaded;
     Result<std::optional<std::string>> bytes = store_->Get(Key(group, "record"));
     if (bytes.ok()) {
@@ -86,9 +84,8 @@ void GroupService::Load(const std::string& group, Time deadline) {
       const Result<int64_t> counter = store_->Increment(Key(group, "term"));
       loaded.counter = counter.ok() ? *counter : 0;
     }
-    loop->Post([this, group, deadline, alive, loaded = std::move(loaded)]() mutable {
-      if (*alive) OnLoaded(group, deadline, std::move(loaded));
-    });
+    back.Post(
+        [this, group, deadline, loaded = std::move(loaded)] { OnLoaded(group, deadline, loaded); });
   });
 }
 
@@ -98,13 +95,14 @@ void GroupService::OnLoaded(const std::string& group, Time deadline, Loaded load
   Entry& entry = *it->second;
   if (loaded.counter == 0) {
     if (loop_->Now() >= deadline) {
-      entry.callbacks.failed(
-          "the store (Redis) did not answer for " +
-          std::to_string(static_cast<int64_t>(ToSeconds(entry.options.park_timeout))) + " s");
-      return;
+      return tell_(
+          group,
+          GroupFailed{"the store (Redis) did not answer for " +
+                      std::to_string(static_cast<int64_t>(ToSeconds(entry.options.park_timeout))) +
+                      " s"});
     }
-    loop_->CallAfter(kStoreLoadRetry, [this, group, deadline, alive = alive_] {
-      if (*alive && groups_.contains(group)) Load(group, deadline);
+    scope_.CallAfter(kStoreLoadRetry, [this, group, deadline] {
+      if (groups_.contains(group)) Load(group, deadline);
     });
     return;
   }
@@ -129,8 +127,8 @@ void GroupService::Reopen(const std::string& group) {
   it->second->unsettled = false;
   it->second->options = it->second->coordinator->options();
   it->second->coordinator.reset();
-  loop_->CallAfter(kReopenDelay, [this, group, alive = alive_] {
-    if (!*alive || !groups_.contains(group)) return;
+  scope_.CallAfter(kReopenDelay, [this, group] {
+    if (!groups_.contains(group)) return;
     Load(group, loop_->Now() + groups_.at(group)->options.park_timeout);
   });
 }
@@ -183,29 +181,6 @@ void GroupService::CountParked() const {
                })));
 }
 
-void GroupService::OnReport(const std::string& group, const Report& report) {
-  Feed(group, ReportReceived{report});
-}
-void GroupService::OnDeath(const std::string& group, const MemberId& id,
-                           const std::string& reason) {
-  if (trace::On()) trace::Instant("death noticed", {{"member", id.ToString()}, {"how", reason}});
-  Feed(group, MemberDied{id, reason});
-}
-void GroupService::Drain(const std::string& group, const MemberId& id, const std::string& reason) {
-  Feed(group, DrainRequested{id, reason});
-}
-void GroupService::BeginTraining(const std::string& group, const TrainingBegins& training) {
-  Feed(group, training);
-}
-
-void GroupService::SetMinimum(const std::string& group, uint32_t min_members) {
-  Feed(group, LimitsChanged{min_members});
-}
-
-void GroupService::SetOrder(const std::string& group, std::vector<std::string> order) {
-  Feed(group, OrderChanged{std::move(order)});
-}
-
 const Coordinator* GroupService::Find(const std::string& group) const {
   const auto it = groups_.find(group);
   return it == groups_.end() ? nullptr : it->second->coordinator.get();
@@ -215,6 +190,8 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
   const auto it = groups_.find(group);
   if (it == groups_.end()) return;
   Entry& entry = *it->second;
+  if (const auto* died = std::get_if<MemberDied>(&event); died != nullptr && trace::On())
+    trace::Instant("death noticed", {{"member", died->id.ToString()}, {"how", died->reason}});
   if (!entry.coordinator) {
     // The oldest may go: members repeat what they have to say.
     if (entry.early.size() >= kEarlyEventsMax) entry.early.pop_front();
@@ -237,22 +214,21 @@ void GroupService::Feed(const std::string& group, const CoordinatorEvent& event)
   if (!decision.reason.empty()) LogInfo("group ", group, ": ", decision.reason);
   if (entry.coordinator->phase() != before) CountParked();
   for (const CoordinatorAction& action : decision.actions) Act(entry, action);
-  if (!groups_.contains(group)) return;  // An action's callback closed it.
   if (entry.unsettled) CheckSettled(entry);
   Arm(entry);
 }
 
 void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
   if (const auto* a = std::get_if<SendCommand>(&action)) {
-    entry.callbacks.send(a->to, a->command);
+    tell_(entry.name, *a);
   } else if (const auto* a = std::get_if<PersistRecord>(&action)) {
     Persist(entry, *a);
   } else if (const auto* a = std::get_if<FenceMember>(&action)) {
-    entry.callbacks.fence(a->id, a->reason);
+    tell_(entry.name, *a);
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
     metrics::Set(metrics::Id::kGroupMembers, static_cast<double>(a->view.members.size()),
                  entry.name);
-    if (a->known) return entry.callbacks.activated(*a);  // The rest was told by the one before.
+    if (a->known) return tell_(entry.name, *a);  // The rest was told by the one before.
     entry.unsettled = true;
     if (trace::On()) {
       trace::Complete(
@@ -264,7 +240,7 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     metrics::Add(metrics::Id::kGroupEpochs, 1, cause);
     metrics::Observe(metrics::Id::kGroupRecovery, a->took, cause);
     entry.planned = a->planned;
-    entry.callbacks.activated(*a);
+    tell_(entry.name, *a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
     EpochAddresses addresses{a->view, entry.coordinator->members()};
     (void)store_lane_->Post([this, key = Key(entry.name, "epoch/" + std::to_string(a->view.epoch)),
@@ -274,26 +250,24 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
   } else if (const auto* a = std::get_if<GroupStalled>(&action)) {
     metrics::Add(metrics::Id::kGroupStalls, 1, a->removed ? "yes" : "no");
     if (trace::On()) trace::Instant("stall", {{"operation", a->operation}});
-    entry.callbacks.stalled(*a);
+    tell_(entry.name, *a);
   } else if (const auto* a = std::get_if<GroupUnreachable>(&action)) {
     LogWarning("group ", entry.name, ": ", a->reason);
-    if (entry.callbacks.unreachable) entry.callbacks.unreachable(*a);
+    tell_(entry.name, *a);
   } else if (const auto* a = std::get_if<GroupParked>(&action)) {
-    entry.callbacks.parked(a->reason);
+    tell_(entry.name, *a);
   } else if (const auto* a = std::get_if<GroupFailed>(&action)) {
-    entry.callbacks.failed(a->reason);
+    tell_(entry.name, *a);
   } else if (std::holds_alternative<GroupEnded>(action)) {
-    entry.callbacks.ended();
+    tell_(entry.name, GroupEnded{});
   } else if (std::holds_alternative<Deposed>(action)) {
-    loop_->Post([this, group = entry.name, alive = alive_] {
-      if (*alive) Reopen(group);
-    });
+    scope_.Post([this, group = entry.name] { Reopen(group); });
   }
 }
 
 void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
-  (void)store_lane_->Post([this, group, raw = entry.raw, request, alive = alive_, loop = loop_] {
+  (void)store_lane_->Post([this, group, raw = entry.raw, request, back = scope_.back()] {
     const trace::Span span("persist epoch");
     const std::string key = Key(group, "record");
     std::optional<std::string> held = wire::Encode(kRecordType, request.record);
@@ -308,8 +282,7 @@ void GroupService::Persist(Entry& entry, const PersistRecord& request) {
         answer.actual = DecodeOrKeepAside(group, held);
       }
     }
-    loop->Post([this, alive, group, answer = std::move(answer), held = std::move(held)] {
-      if (!*alive) return;
+    back.Post([this, group, answer = std::move(answer), held = std::move(held)] {
       const bool known = answer.code == ErrorCode::kOk || answer.code == ErrorCode::kConflict;
       if (const auto it = groups_.find(group); known && it != groups_.end()) it->second->raw = held;
       Feed(group, answer);
@@ -329,7 +302,7 @@ void GroupService::CheckSettled(Entry& entry) {
   if (known < view.members.size() && entry.coordinator->phase() == GroupPhase::kActive) return;
   entry.unsettled = false;
   metrics::Observe(metrics::Id::kGroupPause, microseconds(longest), entry.planned ? "yes" : "no");
-  entry.callbacks.settled(view, microseconds(longest));
+  tell_(entry.name, EpochSettled{view, microseconds(longest)});
 }
 
 void GroupService::Arm(Entry& entry) {

@@ -12,9 +12,10 @@
 #include <memory>
 #include <string>
 
-#include "collective_groups/membership/coordinator.h"
+#include "collective_groups/membership/coordinators.h"
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
+#include "runtime/loop_scope.h"
 #include "runtime/store.h"
 
 namespace troupe::groups {
@@ -28,44 +29,29 @@ inline constexpr Duration kReopenDelay =
     seconds(1);  // From a deposed coordinator to its successor.
 inline constexpr size_t kEarlyEventsMax = 10'000;
 
-struct GroupCallbacks {
-  std::function<void(const MemberId& to, const Command& command)> send;
-  std::function<void(const MemberId& id, const std::string& reason)> fence;
-  std::function<void(const EpochActivated& activated)> activated;
-  // Once all members of an active epoch have told their pause: the longest.
-  std::function<void(const View& view, Duration pause)> settled;
-  std::function<void(const GroupStalled& stalled)> stalled;
-  std::function<void(const GroupUnreachable& unreachable)> unreachable;
-  std::function<void(const std::string& reason)> parked;
-  std::function<void(const std::string& reason)> failed;
-  std::function<void()> ended;
-};
-
-class GroupService {
+class GroupService final : public Coordinators {
  public:
-  GroupService(EventLoop* loop, Lane* store_lane, Store* store, std::string owner,
+  // Takes the notice down; it does not call the service.
+  using Tell = std::function<void(const std::string& group, const GroupNotice& notice)>;
+
+  GroupService(EventLoop* loop, Lane* store_lane, Store* store, std::string owner, Tell tell,
                Duration key_ttl = kGroupKeyTtl);
-  ~GroupService();
+  ~GroupService() override;
 
   // Starts (or, if the store has a record, continues) a group. Reports that arrive before the store
   // answered wait, kEarlyEventsMax of them; after park_timeout without an answer the group fails.
   // When a record of a higher term deposes the coordinator, another one continues the group from
   // that record: the store may only have gone back to what it held before. If another head does
   // own the group, no member speaks to this one, and its group parks.
-  void Open(CoordinatorOptions options, GroupCallbacks callbacks);
+  void Open(CoordinatorOptions options);
   // Forgets the group and deletes its keys.
   void Close(const std::string& group);
   // Keeps the keys of all groups for another lifetime.
   void Refresh();
 
-  void OnReport(const std::string& group, const Report& report);
-  void OnDeath(const std::string& group, const MemberId& id, const std::string& reason);
-  void Drain(const std::string& group, const MemberId& id, const std::string& reason);
-  void SetMinimum(const std::string& group, uint32_t min_members);
-  void BeginTraining(const std::string& group, const TrainingBegins& training);
-  void SetOrder(const std::string& group, std::vector<std::string> order);
-  // Null if there is none (yet).
-  [[nodiscard]] const Coordinator* Find(const std::string& group) const;
+  // Something that its coordinator is to know.
+  void Feed(const std::string& group, const CoordinatorEvent& event);
+  [[nodiscard]] const Coordinator* Find(const std::string& group) const override;
 
  private:
   struct Entry;
@@ -73,7 +59,6 @@ class GroupService {
   void Load(const std::string& group, Time deadline);
   void OnLoaded(const std::string& group, Time deadline, Loaded loaded);
   void Reopen(const std::string& group);
-  void Feed(const std::string& group, const CoordinatorEvent& event);
   void Act(Entry& entry, const CoordinatorAction& action);
   std::optional<EpochRecord> DecodeOrKeepAside(const std::string& group,
                                                const std::optional<std::string>& raw);
@@ -86,9 +71,10 @@ class GroupService {
   Lane* const store_lane_;
   Store* const store_;
   const std::string owner_;
+  const Tell tell_;
   const Duration key_ttl_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<std::string, std::unique_ptr<Entry>> groups_;
+  LoopScope scope_{loop_};  // Last.
 };
 
 }  // namespace troupe::groups

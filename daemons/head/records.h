@@ -20,23 +20,10 @@
 
 #include "runtime/event_loop.h"
 #include "runtime/lane.h"
-#include "runtime/log.h"
 #include "runtime/loop_scope.h"
 #include "runtime/store.h"
-#include "runtime/wire.h"
 
 namespace troupe::daemons {
-
-// A record of this release, an earlier or a later one. Nothing, told in the log, if it cannot be
-// read; it stays in the store then.
-template <class T>
-[[nodiscard]] std::optional<T> ReadRecord(uint8_t type, const std::string& key,
-                                          const std::string& bytes) {
-  Result<T> record = wire::DecodeRecord<T>(type, bytes);
-  if (record.ok()) return std::move(*record);
-  LogError("the record ", key, " cannot be read and is passed over: ", record.error().message);
-  return std::nullopt;
-}
 
 class Records {
  public:

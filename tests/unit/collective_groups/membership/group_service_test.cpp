@@ -22,19 +22,7 @@ class GroupServiceTest : public ::testing::Test {
     options.group = "g";
     options.start_members = 1;
     options.park_timeout = seconds(5);
-    GroupCallbacks callbacks;
-    callbacks.send = [this](const MemberId& to, const Command& command) {
-      (void)to;
-      sent_.push_back(command);
-    };
-    callbacks.fence = [](const MemberId&, const std::string&) {};
-    callbacks.activated = [](const EpochActivated&) {};
-    callbacks.settled = [](const View&, Duration) {};
-    callbacks.stalled = [](const GroupStalled&) {};
-    callbacks.parked = [](const std::string&) {};
-    callbacks.failed = [this](const std::string& reason) { failed_ = reason; };
-    callbacks.ended = [] {};
-    service_.Open(options, callbacks);
+    service_.Open(options);
     Settle();
   }
   // Time passes; the store answers, and what follows from that happens.
@@ -48,7 +36,7 @@ class GroupServiceTest : public ::testing::Test {
     report.id = {"w0", 1};
     report.sequence = ++sequence_;
     report.state = MemberState::kReady;
-    service_.OnReport("g", report);
+    service_.Feed("g", ReportReceived{report});
     Settle();
   }
   void Put(const std::string& leaf, const std::string& value) {
@@ -69,7 +57,13 @@ class GroupServiceTest : public ::testing::Test {
   std::vector<Command> sent_;
   std::string failed_;
   uint64_t sequence_ = 0;
-  GroupService service_{&transport_.loop(), &lane_, &store_, "me"};
+  GroupService service_{&transport_.loop(), &lane_, &store_, "me",
+                        [this](const std::string&, const GroupNotice& notice) {
+                          if (const auto* send = std::get_if<SendCommand>(&notice))
+                            sent_.push_back(send->command);
+                          if (const auto* failed = std::get_if<GroupFailed>(&notice))
+                            failed_ = failed->reason;
+                        }};
 };
 
 EpochRecord RecordOf(uint64_t term) {
@@ -93,12 +87,12 @@ TEST_F(GroupServiceTest, ARecordThatIsGarbledBehindItsBackIsReplaced) {
   Ready();
   ASSERT_TRUE(Stored().has_value());
   Put("record", "flipped");
-  service_.OnDeath("g", {"w0", 1}, "killed");
+  service_.Feed("g", MemberDied{{"w0", 1}, "killed"});
   Report report;
   report.id = {"w1", 1};
   report.sequence = 1;
   report.state = MemberState::kReady;
-  service_.OnReport("g", report);
+  service_.Feed("g", ReportReceived{report});
   Settle(milliseconds(200));
   ASSERT_TRUE(Stored().has_value());
   ASSERT_EQ(Stored()->view.members.size(), 1U);
@@ -112,7 +106,7 @@ TEST_F(GroupServiceTest, ATermIsAboveThatOfTheRecordAlsoIfTheCountIsLost) {
   report.id = {"w0", 1};
   report.sequence = 1;
   report.state = MemberState::kReady;
-  service_.OnReport("g", report);
+  service_.Feed("g", ReportReceived{report});
   Settle(milliseconds(200));
   ASSERT_TRUE(Stored().has_value());
   EXPECT_EQ(Stored()->term, 10U);
@@ -135,7 +129,7 @@ TEST_F(GroupServiceTest, ARefreshPutsTheRecordAndTheTermBack) {
 
 TEST_F(GroupServiceTest, ARecordOfALaterTermThatComesBackIsGoneOnFrom) {
   Open();  // The store is empty, and goes back to what it held before.
-  service_.SetOrder("g", {"w0"});
+  service_.Feed("g", OrderChanged{{"w0"}});
   Put("record", wire::Encode(kRecord, RecordOf(9)));
   Ready();
   EXPECT_EQ(Stored()->term, 9U) << "it may be that of another head";

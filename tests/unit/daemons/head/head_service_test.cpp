@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "runtime/wire.h"
-#include "tests/unit/daemons/head/head_running.h"
+#include "tests/unit/daemons/head/core/head_running.h"
 
 namespace troupe::daemons::testing {
 namespace {

@@ -12,13 +12,13 @@
 
 #include "actors/core/directory.h"
 #include "collective_groups/membership/messages.h"
-#include "daemons/head/collective_groups.h"
 #include "daemons/head/core/actor_group_actions.h"
-#include "daemons/head/job.h"
-#include "daemons/head/placement_groups.h"
-#include "daemons/head/records.h"
+#include "daemons/head/core/collective_groups.h"
+#include "daemons/head/core/job.h"
+#include "daemons/head/core/placement_groups.h"
+#include "daemons/head/core/read_record.h"
 #include "daemons/head/store_owner.h"
-#include "tests/unit/daemons/head/head_rig.h"
+#include "tests/unit/daemons/head/core/head_rig.h"
 
 namespace troupe::daemons {
 namespace {
@@ -49,7 +49,8 @@ std::map<std::string, Stored> Release(const std::string& name) {
 
 template <class T>
 T Read(const std::map<std::string, Stored>& release, const std::string& name) {
-  const auto record = ReadRecord<T>(release.at(name).type, name, release.at(name).bytes);
+  HeadQueue queue;
+  const auto record = ReadRecord<T>(queue, release.at(name).type, name, release.at(name).bytes);
   EXPECT_TRUE(record.has_value()) << name;
   return record.value_or(T{});
 }
@@ -153,7 +154,8 @@ struct Shorter {
 TEST(OldRecordsTest, FieldsMayBeAddedAtTheEnd) {
   for (const std::string& bytes :
        {wire::Encode(kFrameJobCommand, Longer{}), wire::Encode(kFrameJobCommand, Shorter{})}) {
-    const auto record = ReadRecord<JobRecord>(kFrameJobCommand, "job/x/state", bytes);
+    HeadQueue queue;
+    const auto record = ReadRecord<JobRecord>(queue, kFrameJobCommand, "job/x/state", bytes);
     ASSERT_TRUE(record.has_value());
     EXPECT_EQ(record->target, 3U);
     EXPECT_TRUE(record->workers.empty());

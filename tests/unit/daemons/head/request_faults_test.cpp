@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "daemons/client/head_client.h"
-#include "tests/unit/daemons/head/head_actors_rig.h"
+#include "tests/unit/daemons/head/core/head_actors_rig.h"
 
 namespace troupe::daemons::testing {
 namespace {

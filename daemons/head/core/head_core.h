@@ -1,0 +1,284 @@
+// HeadCore: places actors on nodes, owns runs and their groups, answers drivers.
+//
+// One machine: a task comes in, its parts deal with it and with all that comes of it one after the
+// other, and what is to be done outside comes out as effects, in order. It composes the scheduler's
+// cores with those of collective groups; that composition is the head's own business, since neither
+// folder may know the other.
+// Thread: one. Never blocks on anything but the files of large results, reads no clock, logs
+// nothing: HeadService is the shell that does.
+// Owns: nothing that training needs: it can be killed and started again, and finds all in the
+// store.
+// Limits: those of EventLog per run; timings below.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective_groups/membership/coordinators.h"
+#include "daemons/head/core/collective_groups.h"
+#include "daemons/head/core/head_actor_groups.h"
+#include "daemons/head/core/head_actors.h"
+#include "daemons/head/core/head_options.h"
+#include "daemons/head/core/head_queue.h"
+#include "daemons/head/core/job.h"
+#include "daemons/head/core/log_requests.h"
+#include "daemons/head/core/placement_groups.h"
+#include "daemons/head/core/process_table.h"
+#include "daemons/head/core/usage.h"
+#include "daemons/protocol/spool.h"
+#include "scheduler/node_table.h"
+#include "scheduler/scheduler.h"
+
+namespace troupe::daemons {
+
+// What a head before has left in the store, by the beginnings of its keys.
+struct HeadRecords {
+  std::map<std::string, std::string> runs;
+  std::map<std::string, std::string> actors;
+  std::map<std::string, std::string> placement_groups;
+  std::map<std::string, std::string> collective_groups;
+  std::map<std::string, std::string> actor_groups;
+};
+
+class HeadCore final : private HeadKnowledge {
+ public:
+  // `id`: nothing else has it. `coordinators`: those that OpenEpochs has asked for.
+  HeadCore(HeadOptions options, const std::string& id, const groups::Coordinators* coordinators);
+  // First of all; from then on it ticks by itself.
+  void Restore(Time now, const HeadRecords& records);
+  void Put(HeadStep step) { queue_.Put(std::move(step)); }
+  // The next effect of what was put, or is due; nothing: nothing is left to do before WakeAt.
+  [[nodiscard]] std::optional<HeadEffect> Next(Time now);
+  [[nodiscard]] Time WakeAt() const { return queue_.NextAt(); }
+  // Why this state will never be kept, as OfferState has asked.
+  [[nodiscard]] Status MayKeep(const actors::OfferState& offer) const {
+    return actors_.MayKeep(offer.actor, offer.incarnation, offer.bytes);
+  }
+
+ private:
+  struct Node {
+    std::string peer;    // Its transport's name.
+    uint64_t heard = 0;  // The last answer that it had got when it spoke.
+  };
+
+  // ---- tasks ----
+  void On(const step::Frame& came);
+  void On(const step::Tick& tick);
+  void On(step::StateLoaded& loaded) { actors_.Give(loaded.process, std::move(loaded.state)); }
+  void On(const step::CoordinatorSays& says);
+  void On(const step::WriteAll& /*all*/) { WriteAll(); }
+  void On(const step::SendToNode& send);
+  void On(const step::Schedule& schedule);
+  void On(const step::WakeScheduler& wake);
+  void On(const step::GroupTried& /*tried*/) { placement_groups_.OnTried(); }
+  void On(const step::AnswerGroup& answer) { placement_groups_.AnswerKept(answer); }
+  void On(const step::AnswerWaiters& placed) { placement_groups_.AnswerPlaced(placed.group); }
+  void On(const step::ActorChanged& changed);
+  void On(const step::OwnerEnded& ended);
+  void On(const step::StartActors& s) { (void)actors_.StartMembers(s.actors, s.at_least); }
+  void On(const step::EndActor& end) { actors_.EndActor(end.actor, end.reason); }
+  void On(const step::DismissActor& d) { actors_.TellToLeave(d.actor, d.reason); }
+  void On(step::Launch& launch) { actors_.Launch(std::move(launch)); }
+  void On(const step::EndProcess& end) { actors_.End(end.process, end.reason); }
+  void On(const step::NodeLost& lost);
+  void On(const step::EndRecovery& end);
+  void On(const step::PressDown& press) { PressDown(press.until); }
+  void On(const step::SetGroupMembers& members) { collective_groups_.SetMembers(members); }
+  void On(const step::DrainFromGroup& d) { collective_groups_.Drain(d.group, d.actor, d.reason); }
+  void On(const step::DismissFromGroup& d) {
+    collective_groups_.Dismiss(d.group, d.actors, d.reason);
+  }
+  void On(const step::ReadmitToGroup& readmit) { collective_groups_.Readmit(readmit.group); }
+  void On(const step::FillRun& fill);
+  void On(const step::FillAfterDeath& death);
+  void On(const step::KeepSpare& spare);
+  void On(const step::OpenRun& open);
+  void On(const step::CheckRoom& check);
+  void On(const step::EndProcessesOfRun& end) { EndProcesses(end.run); }
+
+  // ---- what its parts may know ----
+  [[nodiscard]] std::optional<std::string> OwnerLost(const std::string& owner,
+                                                     Time heard) const override;
+  [[nodiscard]] bool Grouped(const std::string& actor) const override;
+  [[nodiscard]] std::optional<Assignment> AssignmentOf(const std::string& process) const override;
+  [[nodiscard]] Time HeldUntil(const std::string& actor) const override;
+
+  template <class T, class F>
+  void OnMessage(uint8_t type, const std::string& frame, F&& handler);
+  void OnNodeHello(const std::string& from, const NodeHello& hello);
+  void OnWorkerHello(const std::string& from, const WorkerHello& hello);
+  // `lost`: nothing is known of its end but that it is gone.
+  void OnWorkerExited(const WorkerExited& exited, bool lost = false);
+  void OnReport(const std::string& group, const groups::Report& report);
+  void OnWorkerOutput(const std::string& from, const WorkerOutput& output);
+  void OnWorkerResult(const WorkerResult& result);
+  void OnWorkerNote(const WorkerNote& note);
+  void OnWorkerPart(const std::string& from, const WorkerPart& part);
+  void OnSubmit(const std::string& from, const SubmitJob& submit);
+  void OnJobCommand(const std::string& from, const JobCommand& command);
+  void OnDriverHello(const std::string& from, const DriverHello& hello);
+  void OnDrainNode(const std::string& from, const JobCommand& command);
+  void OnLeave(const std::string& from, const JobCommand& command);
+  // Why what the driver has is to end, if it is.
+  [[nodiscard]] std::optional<std::string> DriverLost(const std::string& place, Time heard,
+                                                      Duration silence) const;
+  [[nodiscard]] std::optional<std::string> DriverLost(const Job& job) const;
+  void EndWithoutDriver(Job& job);
+  // Who asks for its events is its driver from now on, if the one it had is silent.
+  void TakeUp(Job& job, const std::string& driver);
+  [[nodiscard]] bool Attended(const Job& job) const;
+  // Ended runs that are kept no longer.
+  [[nodiscard]] std::vector<std::string> Outdated();
+  [[nodiscard]] Error NoRun(const std::string& job) const;
+  void OnSubscribe(const std::string& from, const Subscribe& subscribe);
+  void TellLost(const std::string& from, const Subscribe& subscribe);
+  void OnQuery(const std::string& from, const Query& query);
+  void OnLogQuery(const std::string& from, const Query& query);
+  void NoticeStop();
+  void ApplyNodes(const NodeDecision& decision);
+  void OnNodeEnded(const NodeChange& change);
+  void Schedule(SchedulerEvent event) { queue_.Put(step::Schedule{std::move(event)}); }
+  void Recover(Time until);
+  void Reconcile(const NodeHello& hello, uint64_t heard);
+  void EndIfOver(const std::string& process);
+  void EndMissing(const std::string& process, const std::string& how);
+  bool Confirm(Job& job);
+
+  // ---- jobs ----
+  void Fill(Job& job);
+  void AskForRoom(Job& job, uint32_t count, bool gang);
+  void GiveUpRoom(Job& job, size_t count);
+  void CheckRoom(Job& job);
+  [[nodiscard]] bool CannotGrow() const;
+  [[nodiscard]] static actors::ActorSpec SpecOf(const Job& job, const JobWorker& worker);
+  // What the directory says of an actor that is a run's worker.
+  void OnRunActor(const std::string& actor);
+  void OnPlaced(Job& job, JobWorker worker, const actors::ActorLife& life);
+  void OnWorkerGone(Job& job, JobWorker& worker, const std::string& why);
+  [[nodiscard]] Job* FindRun(const std::string& run);
+  // Nothing: it is no worker of a run.
+  [[nodiscard]] const Job* JobOf(const std::string& actor) const;
+  [[nodiscard]] Job* JobOf(const std::string& actor) {
+    return const_cast<Job*>(std::as_const(*this).JobOf(actor));
+  }
+  void EnsureSpare(Job& job);
+  void AskForSpares(const Job& job, uint32_t count);
+  void OpenGroup(Job& job);
+  void TellGroup(const Job& job, groups::CoordinatorEvent event);
+  void OnNotice(Job& job, const groups::SendCommand& send);
+  void OnNotice(Job& job, const groups::FenceMember& fence);
+  void OnNotice(Job& job, const groups::EpochActivated& activated);
+  void OnNotice(Job& job, const groups::EpochSettled& settled);
+  void OnNotice(Job& job, const groups::GroupStalled& stalled);
+  void OnNotice(Job& job, const groups::GroupUnreachable& left);
+  void OnNotice(Job& job, const groups::GroupParked& parked);
+  void OnNotice(Job& job, const groups::GroupFailed& failed);
+  void OnNotice(Job& job, const groups::GroupEnded& ended);
+  void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
+  void TellGone(Job& job);
+  // The cause of a death is known, or will not be.
+  void TellDeath(Job& job, const WorkerExited& exited, bool lost);
+  void TellDeaths(Job& job, Time until);
+  void BackOff(Job& job, const JobWorker& worker);
+  void CheckResult(Job& job, const JobWorker& worker);
+  [[nodiscard]] bool Trains(const Job& job) const;  // Some member of it does.
+  [[nodiscard]] bool MayJoin(const Job& job) const;
+  // After `limit` it is ended; zero: never.
+  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+                   Duration limit = Duration::zero());
+  void PressDrain(Job& job, JobWorker& worker);
+  void Shrink(Job& job);
+  void FinishIfDone(Job& job);
+  void TellResults(Job& job, const std::vector<const JobWorker*>& finished);
+  void End(Job& job, JobState state, const std::string& reason, const WorkerStatus& worker = {},
+           const std::string& payload = "");
+  void EndProcesses(const std::string& run);
+  void EmitEpoch(Job& job, Duration pause);
+  void EmitSettledEpoch(Job& job);
+  void EmitEpochs(Job& job);
+  void EmitEpochOf(Job& job, const JobWorker& worker);  // If it is one of its members.
+  void EmitInOrder(Job& job, JobEvent event);
+  void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
+  void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+                  const std::string& state, const std::string& detail);
+  void EmitLast(Job& job);
+  void Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
+  void EmitDropped(Job& job);
+  void SendEvents(Job& job);
+  void Save(const Job& job);
+  void SaveSpec(const Job& job);
+  void SaveResult(const Job& job, const std::string& member);
+  void KeepEnd(Job& job);
+  void SaveEnd(const Job& job);
+  void RestoreJobs(const std::map<std::string, std::string>& records);
+  void RestoreEnd(EndedRecord record);
+  void EndStrays();
+  void ForgetWhenSeen(Job& job);
+  void Forget(const Job& job);
+  void RefreshKeys();
+  void WriteAll();
+  void Measure() const;
+  void Kill(const std::string& process, int signal, const std::string& reason);
+  void Reply(const std::string& to, uint64_t request, const Status& status,
+             const std::string& json = "");
+  void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
+
+  [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
+  [[nodiscard]] std::pair<const Job*, const JobWorker*> Owner(const std::string& process) const;
+  [[nodiscard]] std::pair<Job*, JobWorker*> Owner(const std::string& process);
+  [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;
+  [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Job& job) const;
+  [[nodiscard]] JobStatus StatusOf(const Job& job) const;
+  [[nodiscard]] std::string StateJson();
+  [[nodiscard]] std::string WhatIs(const std::string& process);
+  void TakeDown();
+  void PressDown(Time until);
+  void Send(const std::string& to, std::string frame) {
+    queue_.Put(step::Send{to, std::move(frame)});
+  }
+  void SendToNode(const std::string& node, std::string frame) {
+    queue_.Put(step::SendToNode{node, std::move(frame)});
+  }
+  void Keep(const std::string& key, std::string record) {
+    queue_.Put(step::Keep{key, std::move(record)});
+  }
+  [[nodiscard]] Time Now() const { return queue_.now(); }
+
+  const HeadOptions options_;
+  const std::string log_id_;
+  const groups::Coordinators* const coordinators_;
+  HeadQueue queue_;
+  NodeTable nodes_;
+  Scheduler scheduler_;
+  std::set<std::string> offered_;  // Nodes that the scheduler has.
+  Time wake_at_ = Time::Never();   // The scheduler.
+  Time recover_until_{};
+  std::map<std::string, Node> node_links_;
+  ProcessTable processes_;
+  Uploads uploads_;
+  std::map<std::string, Job> jobs_;
+  std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
+  struct Driver {
+    std::string place;
+    Duration silence{};
+    Time heard{};
+  };
+  std::map<std::string, Driver> drivers_;
+  HeadActors actors_;
+  PlacementGroups placement_groups_;
+  CollectiveGroups collective_groups_;
+  HeadActorGroups actor_groups_;
+  LogRequests logs_;
+  Usage usage_;
+  bool going_down_ = false;
+  Time refresh_at_{};
+  Time tick_due_ = Time::Never();
+};
+
+}  // namespace troupe::daemons

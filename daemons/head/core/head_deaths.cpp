@@ -1,0 +1,164 @@
+// What HeadCore does when a worker dies: the group goes on, the driver is told why, and a next
+// life is started, later and later, or the run fails with the cause.
+#include <algorithm>
+#include <sstream>
+
+#include "daemons/head/core/head_core.h"
+#include "runtime/metrics.h"
+
+namespace troupe::daemons {
+namespace {
+
+constexpr const char* kKilled = "signal SIGKILL";  // As a node tells it.
+
+}  // namespace
+
+void HeadCore::WorkerDied(Job& job, JobWorker& worker, const std::string& cause) {
+  std::ostringstream forced;
+  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
+         << " s after it was asked to leave";
+  const std::string how = worker.overdue ? forced.str() : cause;
+  const bool was_starting = worker.state == WorkerState::kStarting;
+  const bool had_finished = worker.state == WorkerState::kFinished;
+  const bool was_draining = worker.state == WorkerState::kDraining;
+  const WorkerStatus status = StatusOf(job, worker);
+  if (had_finished) return CheckResult(job, worker);
+  worker.state = WorkerState::kDead;
+  TellGroup(job, groups::MemberDied{worker.member(), how});
+  if (job.done()) return;
+  // Told when its node has reaped it and says why it ended.
+  EmitEpochOf(job, worker);
+  job.deaths[worker.process] = {worker, status, was_draining ? "drained" : "died", was_starting,
+                                Now() + kCauseGrace};
+  if (!was_draining && !worker.fenced) BackOff(job, worker);
+  if (worker.overdue) TellDeath(job, {worker.process, true, how, -1, {}}, true);
+  Save(job);
+  FinishIfDone(job);
+  if (job.done()) return;
+  // What its group makes of the death decides whether a replacement may start at once.
+  ++job.deaths_untold;
+  queue_.Put(step::FillAfterDeath{{job.spec.job}});
+}
+
+// The survivors get the machine to themselves first: the replacement can only join when they are
+// active again, and its start would slow that down.
+void HeadCore::On(const step::FillAfterDeath& death) {
+  Job* job = FindRun(death.run);
+  if (job == nullptr || --job->deaths_untold > 0) return;
+  const groups::Coordinator* group = coordinators_->Find(death.run);
+  const groups::GroupPhase phase = group == nullptr ? groups::GroupPhase::kForming : group->phase();
+  const bool reforms = phase == groups::GroupPhase::kPersisting ||
+                       phase == groups::GroupPhase::kPreparing ||
+                       phase == groups::GroupPhase::kLinking;
+  if (reforms) {
+    job->quiet_until = Now() + kReformQuiet;
+    queue_.PutAt(job->quiet_until, step::FillRun{{death.run}});
+  }
+  Fill(*job);
+}
+
+// The head before may have known of the end of members, and had no time to tell their group.
+void HeadCore::TellGone(Job& job) {
+  const groups::Coordinator* group = coordinators_->Find(job.spec.job);
+  if (group == nullptr || group->phase() != groups::GroupPhase::kRecovering || !group->record())
+    return;
+  std::vector<groups::MemberId> gone;
+  for (const groups::ViewMember& member : group->record()->view.members) {
+    const JobWorker* worker = FindWorker(job, member.id.ToString());
+    if (worker == nullptr || !worker->alive() || worker->fenced) gone.push_back(member.id);
+  }
+  for (const groups::MemberId& id : gone)
+    TellGroup(job, groups::MemberDied{id, "it had ended when the head was restarted"});
+}
+
+// The process of one that has finished is no longer needed if its result is here. It is not if it
+// was told to the head before this one, and is too large to be kept.
+void HeadCore::CheckResult(Job& job, const JobWorker& worker) {
+  const std::string member = worker.member().ToString();
+  if (job.done() || job.results.contains(member)) return;
+  End(job, JobState::kFailed,
+      "the result of " + member +
+          " is lost: it was with the head that has ended, and its worker has ended too");
+}
+
+// A worker that dies again and again before it has settled is given less and less of the machine.
+void HeadCore::BackOff(Job& job, const JobWorker& worker) {
+  Job::Restart& restart = job.restarts[worker.index];
+  const bool settled =
+      worker.member_since != Time::Never() && Now() > worker.member_since + kSettledTime;
+  if (settled) restart = {};
+  if (++restart.deaths < 2) return;
+  const int doubled = std::min(restart.deaths - 2, 16);
+  restart.not_before = Now() + std::min<Duration>(kRestartDelay * (1 << doubled), kRestartDelayMax);
+  queue_.PutAt(restart.not_before, step::FillRun{{job.spec.job}});
+}
+
+bool HeadCore::Trains(const Job& job) const {
+  return job.view.epoch > 0 && std::ranges::any_of(job.record.workers, [&](const JobWorker& w) {
+           return w.alive() && w.state != WorkerState::kFinished &&
+                  RankOf(job.view, w.member()) >= 0;
+         });
+}
+
+// A group whose members finish takes nobody in. Of a function that has no state to be elastic with
+// each worker's result is wanted, so one that crashed runs again.
+bool HeadCore::MayJoin(const Job& job) const {
+  if (job.results.empty()) return true;
+  const bool elastic = std::ranges::any_of(
+      job.view.members, [](const groups::ViewMember& m) { return m.has_state || m.version > 0; });
+  return !elastic && job.results.size() < job.view.members.size() &&
+         std::ranges::any_of(job.restarts, [](const auto& r) { return r.second.crashes > 0; });
+}
+
+void HeadCore::TellDeaths(Job& job, Time until) {
+  std::vector<std::string> due;
+  for (const auto& [process, death] : job.deaths) {
+    if (death.tell_by <= until) due.push_back(process);
+  }
+  for (const std::string& process : due)
+    TellDeath(job, {process, true, "its process ended", -1, {}}, true);
+}
+
+void HeadCore::TellDeath(Job& job, const WorkerExited& exited, bool lost) {
+  const auto it = job.deaths.find(exited.process);
+  if (it == job.deaths.end()) return;
+  const Job::Death death = std::move(it->second);
+  job.deaths.erase(it);
+  const std::vector<std::string>& lines = exited.last_lines;
+  metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
+  EmitInOrder(job, WorkerEvent(job.spec.job, Now(), death.status, death.event, exited.how, lines));
+  if (job.done()) return;
+  // Nobody's fault that counts; but the others may have finished, and have waited for this word.
+  if (death.event != "died" || death.worker.fenced) return FinishIfDone(job);
+  job.last_death = death.status.id + (death.status.host.empty() ? "" : " on " + death.status.host) +
+                   " died: " + exited.how;
+  if (!lines.empty()) job.last_death += "; it printed last:";
+  for (const std::string& line : lines) job.last_death += "\n  " + line;
+  // Whoever was killed may have been so for reasons that do not lie in it; a member that was, had
+  // started well, and its next life need not wait.
+  Job::Restart& restart = job.restarts[death.worker.index];
+  const bool killed = exited.how.starts_with(kKilled);
+  if (!lost && !killed && restart.deaths > 0) ++restart.crashes;
+  if (killed && death.worker.member_since != Time::Never() && restart.deaths > 0) {
+    --restart.deaths;
+    restart.not_before = Time{};
+  }
+  if (death.was_starting && !lost) ++job.start_failures;
+  if (Trains(job)) return Fill(job);
+  if (job.start_failures >= kStartFailuresMax) {
+    return End(job, JobState::kFailed,
+               std::to_string(job.start_failures) + " workers in a row died " +
+                   "before they could start; the last one, " + job.last_death,
+               death.status);
+  }
+  if (restart.crashes >= kCrashesMax) {
+    return End(job, JobState::kFailed,
+               "a worker crashed " + std::to_string(restart.crashes) + " times in a row; " +
+                   job.last_death,
+               death.status);
+  }
+  Fill(job);
+  FinishIfDone(job);
+}
+
+}  // namespace troupe::daemons

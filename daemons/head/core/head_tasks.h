@@ -1,0 +1,148 @@
+// HeadTask: what the parts of the head have to deal with. Each says what is to be done, or what has
+// happened, and to whom.
+// Thread: plain values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/core/cluster_protocol.h"
+#include "collective_groups/membership/coordinators.h"
+#include "daemons/protocol/messages.h"
+#include "runtime/clock.h"
+#include "scheduler/scheduler_events.h"
+
+namespace troupe::daemons {
+namespace step {
+
+// ---- what comes from outside ----
+
+struct Frame {
+  std::string from;
+  std::string frame;
+};
+struct Tick {};
+// What the process asked for with LoadState; empty: nothing was saved.
+struct StateLoaded {
+  std::string process;
+  std::string state;
+};
+// A coordinator has this to tell.
+struct CoordinatorSays {
+  std::string group;
+  groups::GroupNotice notice;
+};
+// The store has lost all records.
+struct WriteAll {};
+
+// ---- tasks of parts for one another ----
+
+struct SendToNode {
+  std::string node;
+  std::string frame;
+};
+struct Schedule {
+  SchedulerEvent event;
+};
+struct WakeScheduler {
+  Time at{};
+};
+// What a request for a placement group has asked of the scheduler is decided.
+struct GroupTried {};
+struct AnswerGroup {
+  std::string to;
+  uint64_t request = 0;
+  std::string group;  // Empty: it is gone, as was asked.
+};
+// Those who wait for it hear that it has its place.
+struct AnswerWaiters {
+  std::string group;
+};
+struct ActorChanged {
+  std::string actor;
+};
+struct OwnerEnded {
+  std::string owner;
+};
+struct StartActors {
+  std::vector<actors::ActorSpec> actors;
+  size_t at_least = 0;  // With room for so many at once; 0: for each as it comes.
+};
+struct EndActor {
+  std::string actor;
+  std::string reason;
+};
+// It is told to finish what it does, and to leave.
+struct DismissActor {
+  std::string actor;
+  std::string reason;
+};
+struct Launch {
+  std::string process;
+  StartWorker start;
+};
+struct EndProcess {
+  std::string process;
+  std::string reason;
+};
+// A node is gone, and the scheduler knows it.
+struct NodeLost {
+  std::string node;
+  std::string how;  // For people, of its processes.
+};
+// It may be known by now of all that ran before a restart.
+struct EndRecovery {};
+struct PressDown {
+  Time until{};
+};
+
+// ---- tasks: collective groups of actors, and who is in them ----
+
+struct SetGroupMembers {  // None: it is over.
+  std::string group;
+  uint32_t min_size = 0;
+  uint32_t max_size = 0;
+  std::vector<std::string> actors = {};
+};
+struct DrainFromGroup {
+  std::string group;
+  std::string actor;
+  std::string reason;
+};
+struct DismissFromGroup {
+  std::string group;
+  std::vector<std::string> actors;
+  std::string reason;
+};
+struct ReadmitToGroup {
+  std::string group;
+};
+
+// ---- tasks: runs ----
+
+struct OfRun {
+  std::string run;
+};
+struct FillRun : OfRun {};
+struct FillAfterDeath : OfRun {};  // Its group has heard of it.
+struct KeepSpare : OfRun {};
+struct OpenRun : OfRun {};
+struct CheckRoom : OfRun {};
+struct EndProcessesOfRun : OfRun {};
+
+}  // namespace step
+
+using HeadTask =
+    std::variant<step::Frame, step::Tick, step::StateLoaded, step::CoordinatorSays, step::WriteAll,
+                 step::SendToNode, step::Schedule, step::WakeScheduler, step::GroupTried,
+                 step::AnswerGroup, step::AnswerWaiters, step::ActorChanged, step::OwnerEnded,
+                 step::StartActors, step::EndActor, step::DismissActor, step::Launch,
+                 step::EndProcess, step::NodeLost, step::EndRecovery, step::PressDown,
+                 step::SetGroupMembers, step::DrainFromGroup, step::DismissFromGroup,
+                 step::ReadmitToGroup, step::FillRun, step::FillAfterDeath, step::KeepSpare,
+                 step::OpenRun, step::CheckRoom, step::EndProcessesOfRun>;
+
+}  // namespace troupe::daemons

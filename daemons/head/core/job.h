@@ -1,0 +1,113 @@
+// Job: one training run on the head, as data. HeadCore moves it.
+// Thread: the head's loop.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective_groups/membership/coordinator.h"
+#include "daemons/head/core/event_log.h"
+#include "daemons/head/core/job_record.h"
+#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/messages.h"
+#include "scheduler/resources.h"
+#include "scheduler/scheduler_status.h"
+
+namespace troupe::daemons {
+
+inline constexpr Duration kSpareDelay = milliseconds(20);  // From active on, if all have joined.
+inline constexpr Duration kJoinTime = seconds(10);
+inline constexpr Duration kAskSparesAgain = seconds(5);
+inline constexpr Duration kReformQuiet = milliseconds(50);  // At most, from a death to active.
+inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: the first collective.
+// What fails a run, but never while members of it train: workers in a row that died before they
+// were ready, and lives in a row of one worker that crashed before it had settled.
+inline constexpr int kStartFailuresMax = 3;
+inline constexpr int kCrashesMax = 5;
+inline constexpr Duration kSettledTime = seconds(2);  // As a member.
+// From the second such death of a worker on its next life waits, twice as long each time.
+inline constexpr Duration kRestartDelay = milliseconds(250);
+inline constexpr Duration kRestartDelayMax = seconds(30);
+inline constexpr size_t kKeptResultBytes = 64 << 10;
+inline constexpr size_t kKeptErrorBytes = 1 << 20;  // Of a pickled exception.
+inline constexpr Duration kSeeResults = seconds(30);
+inline constexpr Duration kLeaveTime = seconds(3);  // For processes of runs that are over.
+
+struct Job {
+  JobSpec spec;
+  JobRecord record;
+  ResourceSet need;  // Per worker.
+  JobState state = JobState::kPending;
+  std::string reason;
+  Time submitted{};
+  Time driver_heard{};
+  Time ended = Time::Never();
+  bool confirming = false;  // After a head restart: it is not known of all whether they live.
+  bool opened = false;      // The group exists.
+  Time joined_by{};         // A new worker is given until then before there is to be a spare.
+  std::string spares_on;    // The node that was asked to keep some,
+  Time ask_spares_at{};     // and when it is to be asked again.
+  Time quiet_until{};       // No process is started before: a group is being re-formed.
+  int deaths_untold = 0;    // Of which its group has not heard yet.
+  int start_failures = 0;
+  struct Restart {
+    int deaths = 0;   // In a row, none of them settled.
+    int crashes = 0;  // Those by a fault of its own.
+    Time not_before{};
+  };
+  std::map<uint32_t, Restart> restarts;  // By index.
+  // Deaths whose cause is not known yet, by process.
+  struct Death {
+    JobWorker worker;
+    WorkerStatus status;
+    std::string event;  // "died" or "drained".
+    bool was_starting = false;
+    Time tell_by{};
+  };
+  std::map<std::string, Death> deaths;
+  std::string last_death;  // For people: who, why, and what it printed.
+  struct Payload {
+    std::string bytes;
+    std::shared_ptr<const SpoolFile> file;  // A large one is here.
+  };
+  std::map<std::string, Payload> results;  // By member.
+  groups::View view;                       // Last active.
+  int old_size = 0;
+  bool planned = false;
+  bool epoch_pending = false;  // Activated, its pause not known yet.
+  bool epoch_settled = false;  // It is known.
+  struct Told {
+    groups::View view;
+    int old_size = 0;
+    Duration pause{};
+    bool planned = false;
+  };
+  std::vector<Told> epochs;  // To be told when it is known where their members run.
+  // Told by members of an epoch that comes before it, and is not told yet; with its number.
+  struct Noted {
+    groups::Epoch epoch = 0;
+    JobEvent event;
+    std::shared_ptr<const SpoolFile> file;
+  };
+  std::vector<Noted> noted;
+  Duration took{};
+  Time told_by = Time::Never();        // Large results are told, and to be seen by then.
+  std::vector<JobEvent> final_events;  // As of EndedRecord.
+  bool end_kept = false;               // It has an EndedRecord in the store.
+  bool released = false;               // It is over, and its processes are told so.
+  std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
+  Time last_event_by = Time::Never();
+  EventLog events;
+  bool report_dropped = false;  // Since there was room the last time; it was told.
+
+  [[nodiscard]] bool done() const {
+    return state == JobState::kSucceeded || state == JobState::kFailed ||
+           state == JobState::kCancelled;
+  }
+};
+
+}  // namespace troupe::daemons
