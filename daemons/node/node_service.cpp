@@ -158,7 +158,11 @@ void NodeService::OnFrame(const std::string& frame) {
   head_.Heard(transport_->loop().Now());
   if (*type == kFrameStartWorker) {
     Result<StartWorker> start = wire::Decode<StartWorker>(*type, frame);
-    if (start.ok()) OnStart(*start);
+    if (!start.ok()) return;
+    // What a head that has ended has sent may be read after the word of the next one, which has
+    // given its actors up or to others.
+    if (start->head == heard_.head) return OnStart(*start);
+    LogWarning("an order to start ", start->job, " is passed over: it is of a head that has ended");
   } else if (*type == kFrameKillWorker) {
     Result<KillWorker> kill = wire::Decode<KillWorker>(*type, frame);
     if (!kill.ok()) return;

@@ -60,4 +60,15 @@ Result<LeaseRequest> LeaseFor(const actors::ActorSpec& spec, uint64_t incarnatio
   return request;
 }
 
+Result<LeaseRequest> LeaseFor(const std::string& lease, const WorkerRoom& room) {
+  Result<ResourceSet> resources = ResourceSet::FromMap(room.resources);
+  if (!resources.ok()) return resources.error();
+  LeaseRequest request;
+  request.id = lease;
+  request.resources = *resources;
+  request.group = room.group;
+  request.bundle = room.bundle < 0 ? sched::kAnyBundle : room.bundle;
+  return request;
+}
+
 }  // namespace troupe::daemons

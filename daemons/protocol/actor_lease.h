@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/core/cluster_protocol.h"
+#include "daemons/protocol/messages.h"
 #include "scheduler/scheduler.h"
 
 namespace troupe::daemons {
@@ -26,5 +27,8 @@ inline constexpr const char* kRunActor = "run/";
 // kInvalidArgument says what of the wish cannot be.
 [[nodiscard]] Result<sched::LeaseRequest> LeaseFor(const actors::ActorSpec& spec,
                                                    uint64_t incarnation);
+// For what a process has, whoever it was for.
+[[nodiscard]] Result<sched::LeaseRequest> LeaseFor(const std::string& lease,
+                                                   const WorkerRoom& room);
 
 }  // namespace troupe::daemons

@@ -49,12 +49,16 @@ enum FrameType : uint8_t {
 // ---- node <-> head ----
 
 // What of its node a process was given, beside amounts.
+// What a process has been given of its node. A head that was restarted hears it from the node, also
+// of those that no actor knows any more.
 struct WorkerRoom {
-  int32_t bundle = -1;            // Of its placement group; -1: it is in none.
-  std::vector<uint32_t> devices;  // Its GPUs, as the node counts them.
+  int32_t bundle = -1;                      // Of its placement group; -1: it is in none.
+  std::vector<uint32_t> devices;            // Its GPUs, as the node counts them.
+  std::string group = {};                   // Its placement group.
+  std::map<std::string, double> resources;  // All of it.
   template <class A>
   void Fields(A& a) {
-    a(bundle, devices);
+    a(bundle, devices, group, resources);
   }
 };
 
@@ -118,9 +122,11 @@ struct StartWorker {
   // this process has. Empty: there is no such.
   std::vector<std::string> spare_argv = {};
   bool more_ahead = true;  // More of its kind may be needed soon; false: only KeepSpares says so.
+  // Who gives the order, as NodeAnswer says it: one that a head has left behind is void.
+  std::string head = {};
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env, room, hide_devices, spare_argv, more_ahead);
+    a(process, job, argv, env, room, hide_devices, spare_argv, more_ahead, head);
   }
 };
 

@@ -110,6 +110,8 @@ void HeadActors::OnWorkerExited(const WorkerExited& exited, bool lost) {
     last.waiting = 0;
     TakeCounts(*process, last);
   }
+  if (TROUPE_MUTATED("room is given back at a death"))
+    Schedule(sched::Release{MakeLeaseId(process->owner.actor, process->owner.incarnation)});
   if (!exited.reaped && AwaitsCause(*process)) return;
   WorkerExited told = exited;
   if (told.reaped) told.how = (lost ? "is lost: " : "ended: ") + told.how;
@@ -228,18 +230,25 @@ void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
   }
   const HeadProcess& process =
       processes_.Adopt(Now(), listed.process, hello.node, {id, incarnation, listed.room});
-  if (Lives(listed.process, process)) {
-    if (!TROUPE_MUTATED("no room claimed after a restart")) Claim(*actor, process);
-  } else if (!IsRunActor(id)) {  // Of a run's workers it is known better how long they may stay.
+  const bool lives = Lives(listed.process, process);
+  if (!TROUPE_MUTATED("no room claimed after a restart"))
+    Claim(lives ? LeaseFor(actor->spec, incarnation) : LeaseFor(listed.job, listed.room), process);
+  if (!lives && !listed.ended &&
+      !IsRunActor(id)) {  // Of a run's workers it is known better how long they may stay.
     processes_.EndBy(listed.process, Now());
   }
 }
 
-void HeadActors::Claim(const actors::PlacedActor& actor, const HeadProcess& process) {
-  const auto& [id, incarnation, room] = process.owner;
-  Result<LeaseRequest> request = LeaseFor(actor.spec, incarnation);
-  if (!request.ok()) return;
-  Schedule(sched::Claim{*request, process.node, room.bundle, room.devices});
+void HeadActors::Claim(const Result<LeaseRequest>& lease, const HeadProcess& process) {
+  const WorkerRoom& room = process.owner.room;
+  if (lease.ok()) Schedule(sched::Claim{*lease, process.node, room.bundle, room.devices});
+}
+
+bool HeadActors::Runs(const std::string& actor, uint64_t incarnation) const {
+  return std::ranges::any_of(processes_.all(), [&](const auto& entry) {
+    const ProcessOwner& owner = entry.second.owner;
+    return owner.actor == actor && owner.incarnation == incarnation;
+  });
 }
 
 void HeadActors::OnNode(const NodeHello& hello, uint64_t heard) {

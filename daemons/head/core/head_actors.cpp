@@ -8,6 +8,7 @@
 #include "daemons/head/core/read_record.h"
 #include "daemons/head/core/saved_state.h"
 #include "daemons/protocol/actor_lease.h"
+#include "runtime/mutation.h"
 #include "runtime/process.h"
 #include "runtime/wire.h"
 
@@ -34,8 +35,9 @@ HeadActors::HeadActors(HeadQueue* queue, ProcessTable* processes, const HeadKnow
       processes_(*processes),
       head_(head),
       options_(std::move(options)),
+      log_(std::move(log)),
       watch_(
-          std::move(log), [this](const std::string& followed) { return Where(followed); },
+          log_, [this](const std::string& followed) { return Where(followed); },
           [this](const std::string& to, const actors::ActorStates& states) {
             Send(to, wire::Encode(actors::kFrameActorStates, states));
           }) {}
@@ -66,6 +68,11 @@ void HeadActors::TellProcess(const std::string& process) {
 void HeadActors::Restore(const std::map<std::string, std::string>& records) {
   actors::DirectoryActions actions;
   for (const auto& [key, value] : records) {
+    // The head before was about to keep the other half, and had promised nothing, or to delete it.
+    for (const auto& [half, other] : {std::pair("/spec", "/life"), std::pair("/life", "/spec")}) {
+      const std::string actor = key.substr(0, key.size() - std::min<size_t>(key.size(), 5));
+      if (key.ends_with(half) && !records.contains(actor + other)) queue_->Put(step::Keep{key, ""});
+    }
     if (!key.ends_with("/spec")) continue;
     auto spec = ReadRecord<actors::ActorSpec>(*queue_, actors::kFrameCreateActor, key, value);
     const auto life = records.find(key.substr(0, key.size() - 5) + "/life");
@@ -165,6 +172,7 @@ void HeadActors::Give(const std::string& name, std::string saved) {
 void HeadActors::Do(const actors::DirectoryActions& actions) {
   for (const actors::DirectoryAction& action : actions) {
     if (const auto* keep = std::get_if<actors::KeepActor>(&action)) {
+      if (!keep->spec && TROUPE_MUTATED("lives are not noted")) continue;
       Keep(keep->actor, keep->spec);
     } else if (const auto* forget = std::get_if<actors::ForgetActor>(&action)) {
       saved_.erase(forget->actor);
@@ -210,11 +218,13 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   const bool current = actor != nullptr && !actor->dead() && actor->life.incarnation == incarnation;
   if (current && actor->life.node == granted.node &&
       processes_.Find(actor->life.process) != nullptr)
-    return;  // It was claimed.
+    return;                                       // It was claimed.
+  if (!current && Runs(id, incarnation)) return;  // Likewise: its process has not ended yet.
   if (!current || actor->life.state != ActorState::kPending)
     return Schedule(sched::Release{granted.lease});
   const std::string name = "a" + options_.new_id();
-  const WorkerRoom room{granted.bundle, IndicesOf(granted.devices)};
+  const WorkerRoom room{granted.bundle, IndicesOf(granted.devices), actor->spec.wish.group,
+                        actor->spec.wish.resources};
   processes_.Add(Now(), name, granted.node, {id, incarnation, room});
   const actors::Program& program = *actor->program;
   StartWorker start{name, granted.lease, program.argv, program.env, room, true, program.spare_argv};
@@ -223,6 +233,7 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
         false;                 // Its assignment names its GPUs; without any it sees all there are.
     start.more_ahead = false;  // Its run says when there are to be spares.
   }
+  start.head = log_;
   actors::DirectoryActions actions;
   directory_.Placed(Now(), id, incarnation, granted.node, name, actions);
   Do(actions);

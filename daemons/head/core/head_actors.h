@@ -140,7 +140,9 @@ class HeadActors {
   [[nodiscard]] actors::ActorLocation Where(const std::string& followed) const;
   void TellProcess(const std::string& process);
   void Confirm(const NodeHello* hello, uint64_t heard);
-  void Claim(const actors::PlacedActor& actor, const HeadProcess& process);
+  void Claim(const Result<sched::LeaseRequest>& lease, const HeadProcess& process);
+  // Whether a process has this lease.
+  [[nodiscard]] bool Runs(const std::string& actor, uint64_t incarnation) const;
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
   void OnOffer(const std::string& from, const actors::OfferState& offer);
@@ -158,6 +160,7 @@ class HeadActors {
   ProcessTable& processes_;
   const HeadKnowledge* const head_;
   const HeadActorsOptions options_;
+  const std::string log_;  // The head's id.
   actors::Directory directory_;
   ActorWatch watch_;
   std::set<std::string> survivors_;                 // Nodes that knew the head before.

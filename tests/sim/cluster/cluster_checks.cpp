@@ -1,4 +1,5 @@
 // What must hold in the cluster simulation.
+#include "tests/sim/cluster/sim_actors.h"
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
 #include "tests/sim/cluster/sim_node.h"
@@ -14,14 +15,17 @@ constexpr Duration kCrowded =
 
 void World::CheckProcesses() {
   std::map<groups::MemberId, const SimWorker*> members;
+  std::set<std::string> lives;  // Of actors, the run's among them.
   for (const auto& [host, node] : nodes_) {
     double used = 0;
     std::string ids;
     for (const SimWorker* worker : node->workers()) {
-      if (!worker->id()) continue;
+      if (!worker->id() && worker->actor().empty()) continue;
       // A stopped one cannot say to another head whose it is.
       used += worker->port().frozen() ? 0 : 1;
-      ids += " " + worker->id()->ToString();
+      ids += " " + worker->job();
+      if (!lives.insert(worker->job()).second) Fail("two processes host " + worker->job());
+      if (!worker->id()) continue;
       if (!members.try_emplace(*worker->id(), worker).second)
         Fail("two processes are member " + worker->id()->ToString());
     }
@@ -48,6 +52,7 @@ std::string World::NotSettled() {
   }
   if (training != driver_->target())
     return std::to_string(training) + " train, of " + std::to_string(driver_->target());
+  if (std::string why = actors_->NotSettled(); !why.empty()) return why;
   if (driver_->epoch() != newest_)
     return "the driver was told of epoch " + std::to_string(driver_->epoch()) + ", not of " +
            std::to_string(newest_);
@@ -71,7 +76,7 @@ std::string World::ProcessLeft() {
 }
 
 std::string World::KeyLeft() {
-  for (const char* prefix : {"job/", "group/"}) {
+  for (const char* prefix : {"job/", "group/", "actor/"}) {
     const auto keys = store_.List(prefix);
     if (!keys.ok()) continue;
     for (const auto& [key, value] : *keys) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "tests/sim/cluster/sim_actors.h"
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
 #include "tests/sim/cluster/sim_head.h"
@@ -34,6 +35,7 @@ World::World(const ClusterOptions& options) : options_(options), network_(option
 
 World::~World() {
   driver_.reset();
+  actors_.reset();
   nodes_.clear();
   dead_nodes_.clear();
   dead_.clear();
@@ -136,7 +138,9 @@ void World::StartNode(size_t host, bool same_run_dir) {
   const uint64_t incarnation = same_run_dir ? std::max(time, known + 1) : time;
   known = incarnation;
   const auto extra = static_cast<double>(options_.seed % 3);
-  const double cpus = std::ceil(static_cast<double>(options_.max_workers) / options_.hosts) + extra;
+  const double cpus =
+      std::ceil(static_cast<double>(options_.max_workers + options_.actors) / options_.hosts) +
+      extra;
   nodes_[host] = std::make_unique<SimNode>(this, "n" + std::to_string(host), incarnation, cpus);
   Tell("node n", host, " starts");
 }
@@ -314,7 +318,7 @@ void World::KillSomeWorker() {
   // A run whose workers all die before they have started fails, as it should.
   const bool trains =
       std::ranges::any_of(all, [](const SimWorker* one) { return one->in_epoch(); });
-  if (!trains && worker->epoch() == 0) return;
+  if (!trains && worker->epoch() == 0 && worker->actor().empty()) return;
   ++result_.kills;
   Tell("killed: ", worker->process(), worker->id() ? " " + worker->id()->ToString() : " a spare");
   worker->Die(SIGKILL);
@@ -456,12 +460,16 @@ ClusterResult World::Run() {
   for (int host = 0; host < options_.hosts; ++host) StartNode(static_cast<size_t>(host), true);
   driver_ = std::make_unique<SimDriver>(this);
   driver_->Submit();
+  actors_ = std::make_unique<SimActors>(this);
+  actors_->Create(options_.actors);
   loop().CallAfter(Between(milliseconds(1), seconds(2)), [this] { Chaos(); });
   const Time end = Now() + options_.chaos;
   const auto over = [&] { return std::string(Now() < end ? "chaos" : ""); };
   if (!Await(options_.chaos + seconds(1), over, "chaos")) return result_;
   Heal();
-  const auto answered = [this] { return std::string(driver_->asking() ? "no answer" : ""); };
+  const auto answered = [this] {
+    return std::string(driver_->asking() || actors_->asking() ? "no answer" : "");
+  };
   if (!Await(options_.settle, answered, "asking")) return result_;
   JobCommand command;
   command.verb = JobVerb::kResize;
@@ -478,6 +486,9 @@ ClusterResult World::Run() {
   }
   Stop();
   if (!result_.ok) return result_;
+  const bool owned =
+      options_.ending == Ending::kDriverLeaves || options_.ending == Ending::kDriverSilent;
+  if (!owned) actors_->Kill();
   const auto processes = [this] { return ProcessLeft(); };
   const auto keys = [this] { return KeyLeft(); };
   if (Await(kCleanLimit, processes, "ending processes"))
@@ -510,6 +521,7 @@ void World::Stop() {
       Fail("it was cancelled, and has " + *driver_->done());
   } else {
     driver_->Leave(ending == Ending::kDriverLeaves);
+    actors_->Leave();
     (void)Await(
         kEndLimit, [this] { return ProcessLeft(); }, "ending without its driver");
   }

@@ -2,8 +2,9 @@
 // driver are virtual; HeadService with all that it is made of, and the members of the groups, are
 // the production objects. One seed, one run.
 //
-// A run trains while workers, nodes, the head and the store are killed, stopped, cut off and
-// emptied; then all heals, it must have its size again and end. Checkers watch all the time.
+// A run trains beside some actors while workers, nodes, the head and the store are killed, stopped,
+// cut off and emptied; then all heals, it must have its size again and end. Checkers watch all the
+// time.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct ClusterOptions {
   uint32_t min_workers = 1;
   uint32_t max_workers = 5;
   uint32_t spares = 1;
+  uint32_t actors = 0;  // Of the driver, beside the run.
   bool detached = false;
   Ending ending = Ending::kReturns;
   Mutation mutation = Mutation::kNone;

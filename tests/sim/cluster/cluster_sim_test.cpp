@@ -24,6 +24,7 @@ ClusterOptions OptionsFor(uint64_t seed) {
   options.max_workers = options.workers + static_cast<uint32_t>(random() % 3);
   options.spares = static_cast<uint32_t>(random() % 2);
   options.detached = random() % 4 == 0;
+  options.actors = static_cast<uint32_t>(random() % 4);
   const bool other = random() % 3 == 0;
   if (other) options.ending = static_cast<Ending>(1 + random() % 4);
   const bool needs_driver =
@@ -110,16 +111,16 @@ TEST_P(ClusterMutants, AreCaught) {
                 << "\"; last other: " << other;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, ClusterMutants,
-    ::testing::Values(std::pair(Mutation::kStateNotKept, "the run has failed"),
-                      std::pair(Mutation::kLivesNotKept, "two processes are member"),
-                      std::pair(Mutation::kEndNotKept, "has lost this run"),
-                      std::pair(Mutation::kKillsIgnored, "is left"),
-                      std::pair(Mutation::kDeathsUntold, "settling"),
-                      std::pair(Mutation::kNoStateSent, "diverge"),
-                      std::pair(Mutation::kPidsUnknown, "does not say where its members run"),
-                      std::pair(Mutation::kEventsLost, "it goes on")));
+INSTANTIATE_TEST_SUITE_P(All, ClusterMutants,
+                         ::testing::Values(std::pair(Mutation::kStateNotKept, "the run has failed"),
+                                           std::pair(Mutation::kLivesNotKept, "has room for"),
+                                           std::pair(Mutation::kEndNotKept, "has lost this run"),
+                                           std::pair(Mutation::kKillsIgnored, "is left"),
+                                           std::pair(Mutation::kDeathsUntold, "settling"),
+                                           std::pair(Mutation::kNoStateSent, "diverge"),
+                                           std::pair(Mutation::kPidsUnknown,
+                                                     "does not say where its members run"),
+                                           std::pair(Mutation::kEventsLost, "it goes on")));
 
 // The code under test is wrong in one place.
 class HeadMutants : public ClusterSimulation,
@@ -145,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("nobody is missed after a restart", "settling"),
                       std::pair("no room claimed after a restart", "results of"),
                       std::pair("who was evicted stays", "settling"),
+                      std::pair("room is given back at a death", "has room for"),
+                      std::pair("lives are not noted", "a second process"),
                       std::pair("an end is not kept", "has lost this run")));
 
 }  // namespace

@@ -30,6 +30,7 @@ class SimHead;
 class SimNode;
 class SimWorker;
 class SimDriver;
+class SimActors;
 
 class World {
  public:
@@ -81,9 +82,7 @@ class World {
   [[nodiscard]] uint64_t finish_at() const { return finish_at_; }
   void OnCommitted(const SimWorker& worker);
   void OnActivated(const groups::View& view);
-
-  // ---- what the driver is told ----
-  void OnDone(const std::string& state, const std::string& reason);
+  void OnDone(const std::string& state, const std::string& reason);  // The driver is told so.
 
   const ClusterOptions options_;
   ClusterResult result_;
@@ -133,6 +132,7 @@ class World {
   std::vector<std::unique_ptr<SimNode>> dead_nodes_;
   std::vector<std::unique_ptr<SimWorker>> dead_;
   std::unique_ptr<SimDriver> driver_;
+  std::unique_ptr<SimActors> actors_;
   std::map<size_t, Time> crowded_;           // Since when a host runs more than it has room for.
   std::map<size_t, uint64_t> incarnations_;  // What a node's run directory holds.
   std::map<groups::Epoch, std::map<groups::MemberId, uint64_t>> entered_;

@@ -91,7 +91,8 @@ void SimNode::OnFrame(const std::string& frame) {
 }
 
 void SimNode::OnStart(const StartWorker& start) {
-  if (workers_.contains(start.process)) return;
+  if (workers_.contains(start.process) || start.head != heard_.head) return;
+  world_->Tell(id_, " is to start ", start.process, " for ", start.job);
   CheckStart(start);
   Entry& entry = workers_[start.process];
   entry.worker = std::make_unique<SimWorker>(world_, this, start);
@@ -99,12 +100,24 @@ void SimNode::OnStart(const StartWorker& start) {
   entry.incarnation = incarnation_;
 }
 
-// An actor has one process.
+// An actor has one process, and each process has room, until it has been reaped. Not counted are
+// those of an earlier life of the node's, which are on their way out, and those that a head has
+// ordered which has ended, and that get nothing to do.
 void SimNode::CheckStart(const StartWorker& start) {
   const std::string actor = ParseLeaseId(start.job).first;
+  double used = 1;
+  std::string those;
   for (const auto& [process, entry] : workers_) {
+    const bool left_behind = !entry.worker->assigned() && entry.order.head != heard_.head;
+    if (entry.incarnation != incarnation_ || left_behind) continue;
+    used += 1;
+    those += " " + entry.order.job + (entry.worker->alive() ? "" : " (dead)");
     if (entry.worker->alive() && ParseLeaseId(entry.order.job).first == actor)
       world_->Fail("a second process is started for " + actor);
+  }
+  if (used > cpus_) {
+    world_->Fail("node " + id_ + " has room for " + std::to_string(cpus_) + " and is to start " +
+                 start.job + " beside" + those);
   }
 }
 

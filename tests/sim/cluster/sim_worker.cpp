@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "actors/core/cluster_protocol.h"
 #include "runtime/wire.h"
 #include "tests/sim/cluster/sim_node.h"
 
@@ -56,6 +57,7 @@ void SimWorker::Hello(bool again) {
   hello.host = host();
   hello.job = assignment_.job;
   hello.member = assignment_.member;
+  if (!actor_.empty()) hello.address = {process_ + "-calls", "sim://" + process_, ""};
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
   if (again) Later(kBeat, [this] { Hello(true); });
 }
@@ -75,8 +77,15 @@ void SimWorker::OnFrame(const std::string& frame) {
 }
 
 void SimWorker::OnAssignment(const Assignment& assignment) {
-  if (core_) return;  // A repeat.
+  if (core_ || !actor_.empty()) return;  // A repeat.
   assignment_ = assignment;
+  if (assignment.kind == AssignmentKind::kActor) {
+    const auto given =
+        *wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, assignment.payload);
+    actor_ = given.actor;
+    actor_incarnation_ = given.incarnation;
+    return Hello(false);
+  }
   id_ = groups::MemberId::Parse(assignment.member);
   state_.hash = static_cast<uint64_t>(pid_);  // Until it is told, everybody has another model.
   core_.emplace(groups::MemberOptions{*id_, host(), host()}, world_->Now());

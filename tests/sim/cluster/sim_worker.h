@@ -1,5 +1,5 @@
-// A simulated worker process: the production Member behind the worker's protocol, and a training
-// loop.
+// A simulated worker process: an actor that does nothing, or the production Member behind the
+// worker's protocol and a training loop.
 #pragma once
 
 #include <optional>
@@ -19,13 +19,16 @@ class SimWorker {
   [[nodiscard]] const std::string& job() const { return start_.job; }
   [[nodiscard]] int64_t pid() const { return pid_; }
   [[nodiscard]] bool alive() const { return alive_; }
-  [[nodiscard]] bool assigned() const { return core_.has_value(); }
+  [[nodiscard]] bool assigned() const { return core_.has_value() || !actor_.empty(); }
   [[nodiscard]] bool in_epoch() const { return alive_ && in_epoch_; }
   [[nodiscard]] bool over() const { return over_; }
   [[nodiscard]] bool synced() const { return synced_; }
   [[nodiscard]] groups::Epoch epoch() const { return epoch_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
   [[nodiscard]] const std::optional<groups::MemberId>& id() const { return id_; }
+  // That it hosts; empty: none.
+  [[nodiscard]] const std::string& actor() const { return actor_; }
+  [[nodiscard]] uint64_t actor_incarnation() const { return actor_incarnation_; }
   [[nodiscard]] const SimState& state() const { return state_; }
   [[nodiscard]] const std::string& host() const { return port_.host(); }
   [[nodiscard]] SimPort& port() { return port_; }
@@ -63,6 +66,8 @@ class SimWorker {
   bool alive_ = true;
   bool released_ = false;
   Assignment assignment_;
+  std::string actor_;
+  uint64_t actor_incarnation_ = 0;
   std::optional<groups::MemberId> id_;
   std::optional<groups::Member> core_;
   TimerId timer_ = kNoTimer;

@@ -10,6 +10,7 @@ namespace troupe::daemons::testing {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -30,6 +31,40 @@ TEST_F(HeadActorsTest, ARestartedHeadKeepsActorsAndTheirRoom) {
   Exit(process);
   Pass(seconds(1));
   EXPECT_THAT(started_, SizeIs(2)) << "and is given back";
+}
+
+// What has ended holds its memory and its GPUs until it has been reaped.
+TEST_F(HeadActorsTest, WhoIsNotReapedHasItsRoomAlsoAfterARestart) {
+  cpus_ = 1;
+  kills_work_ = false;
+  NodeSays();
+  const std::string process = Alive(Spec("a"));
+  unreaped_.insert(process);
+  Say(kFrameWorkerExited, "node-n", WorkerExited{process, false, "its process ended", 0, {}});
+  Create(Spec("b"), 2);
+  Pass(seconds(4));
+  EXPECT_EQ(State("a"), ActorState::kDead);
+  EXPECT_THAT(started_, SizeIs(1));
+  Restart();
+  NodeSays();
+  Pass(seconds(10));
+  EXPECT_THAT(started_, SizeIs(1)) << "its room is still taken";
+  Exit(process);
+  Pass(seconds(1));
+  EXPECT_THAT(started_, SizeIs(2)) << "and is given back";
+}
+
+TEST_F(HeadActorsTest, HalfARecordIsRemoved) {
+  NodeSays();
+  (void)Alive(Spec("a"));
+  ASSERT_TRUE(store_.Put("actor/b/spec", *store_.Get("actor/a/spec").value(), seconds(60)).ok());
+  ASSERT_TRUE(store_.Put("actor/c/life", *store_.Get("actor/a/life").value(), seconds(60)).ok());
+  Restart();
+  std::vector<std::string> keys;
+  const auto kept = store_.List("actor/");
+  ASSERT_TRUE(kept.ok());
+  for (const auto& [key, value] : *kept) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("actor/a/life", "actor/a/spec"));
 }
 
 TEST_F(HeadActorsTest, WhatWaitedIsPlacedAsSoonAsAllIsKnown) {

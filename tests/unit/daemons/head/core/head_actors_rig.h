@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,8 @@ class HeadActorsTest : public ::testing::Test {
     hello.notice_ms = 60'000;
     hello.ended = ended_;
     for (const auto& [process, lease] : running_)
-      hello.workers.push_back({process, 100, lease, false, rooms_.at(process)});
+      hello.workers.push_back(
+          {process, 100, lease, unreaped_.contains(process), rooms_.at(process)});
     Say(kFrameNodeHello, "node-n", hello);
   }
   void Beat(const std::string& from, const std::string& owner) {
@@ -143,6 +145,7 @@ class HeadActorsTest : public ::testing::Test {
   NodeAnswer heard_;
   std::map<std::string, std::string> running_;  // Process -> lease.
   std::map<std::string, WorkerRoom> rooms_;     // As they were started with.
+  std::set<std::string> unreaped_;              // Of those.
   std::vector<std::string> started_;
   std::vector<std::string> ended_;  // As the node tells a new head.
   std::vector<std::string> killed_;

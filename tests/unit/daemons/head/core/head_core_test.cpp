@@ -90,9 +90,8 @@ const std::string kAnswer = std::to_string(actors::kFrameActorAnswer) + " to d";
 TEST_F(HeadCoreTest, PromisesAndOrdersWaitUntilAllThatTheyRestOnIsKept) {
   Join();
   // The place is noted as well: were the order given before, a next head could give it again.
-  EXPECT_THAT(Described(CreateActor()),
-              ElementsAre("keep actor/a/spec", "keep actor/a/life", "keep actor/a/life", "await",
-                          "await"));
+  EXPECT_THAT(Described(CreateActor()), ElementsAre("keep actor/a/spec", "keep actor/a/life",
+                                                    "keep actor/a/life", "await", "await"));
   EXPECT_THAT(Described(Kept()), ElementsAre(kAnswer, kStart));
 }
 

@@ -1,0 +1,40 @@
+// The actors of the simulated driver: made, followed and ended by it, each with one CPU and as many
+// lives as it needs.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "actors/core/cluster_protocol.h"
+#include "tests/sim/cluster/sim_cluster.h"
+
+namespace troupe::daemons::sim {
+
+class SimActors {
+ public:
+  explicit SimActors(World* world);
+
+  // Asked for until it is answered.
+  void Create(uint32_t count);
+  void Kill();
+  // They are not asked for any more; their owner is gone, or says nothing.
+  void Leave() { port_.Stop(); }
+  [[nodiscard]] bool asking() const { return !asked_.empty(); }
+  // Why not all of them live, each in one process that the driver was told of.
+  [[nodiscard]] std::string NotSettled() const;
+
+ private:
+  void Beat();
+  void Ask(uint64_t request, std::string frame);
+  void Repeat(uint64_t request);
+  void OnFrame(const std::string& frame);
+
+  World* const world_;
+  SimPort port_;
+  uint64_t next_request_ = 1;
+  std::map<uint64_t, std::string> asked_;                // Frames.
+  std::map<std::string, actors::ActorLocation> actors_;  // As they were told of last.
+  std::string log_;
+};
+
+}  // namespace troupe::daemons::sim
