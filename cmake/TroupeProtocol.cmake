@@ -3,7 +3,7 @@
 # understood.
 set(troupe_protocol_headers
   actors/api/actor_type.h actors/core/cluster_protocol.h actors/core/error_chain.h actors/core/protocol.h actors/core/directory_client.h
-  collective_groups/membership/messages.h runtime/error.h runtime/transport.h runtime/wire.h daemons/protocol/messages.h)
+  collective_groups/membership/messages.h runtime/error.h runtime/transport.h runtime/wire.h runtime/wire_numbers.h daemons/protocol/messages.h)
 set(troupe_protocol_text "")
 foreach(header IN LISTS troupe_protocol_headers)
   set(troupe_protocol_header ${PROJECT_SOURCE_DIR}/${header})

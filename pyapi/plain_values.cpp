@@ -5,6 +5,7 @@
 
 #include "actors/api/actor_type.h"
 #include "pyapi/actor_calls.h"
+#include "pyapi/plain_numbers.h"
 #include "pyapi/python_support.h"
 #include "runtime/wire.h"
 
@@ -36,8 +37,16 @@ void WriteRef(wire::Writer& w, const PyActorRef& ref) {
   wire::internal::WriteValue(w, address);
 }
 
+// np.int64(5), np.float32(0.5), np.bool_(True), arrays without a dimension.
+bool IsNumpyScalar(const py::handle& value) {
+  if (!py::hasattr(value, "item") || !py::hasattr(value, "ndim")) return false;
+  const py::object dimensions = value.attr("ndim");
+  return py::isinstance<py::int_>(dimensions) && dimensions.cast<int>() == 0;
+}
+
 void WriteItems(wire::Writer& w, const py::handle& value, size_t depth) {
   const auto items = py::reinterpret_borrow<py::sequence>(value);
+  if (items.size() > wire::kWireElementsMax) return WriteLongList(w, items);
   w.Array(items.size());
   for (const py::handle item : items) Write(w, item, depth + 1);
 }
@@ -52,6 +61,9 @@ void Write(wire::Writer& w, const py::handle& value, size_t depth) {
     w.Double(PyFloat_AsDouble(value.ptr()));
   } else if (PyUnicode_Check(value.ptr()) || PyBytes_Check(value.ptr())) {
     w.Bytes(value.cast<std::string>());
+  } else if (PyByteArray_Check(value.ptr())) {
+    w.Bytes(
+        {PyByteArray_AsString(value.ptr()), static_cast<size_t>(PyByteArray_Size(value.ptr()))});
   } else if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
     WriteItems(w, value, depth);
   } else if (PyDict_Check(value.ptr())) {
@@ -65,10 +77,14 @@ void Write(wire::Writer& w, const py::handle& value, size_t depth) {
     }
   } else if (py::isinstance<PyActorRef>(value)) {
     WriteRef(w, value.cast<const PyActorRef&>());
+  } else if (IsNumpyScalar(value)) {
+    Write(w, value.attr("item")(), depth + 1);
+  } else if (PyObject_CheckBuffer(value.ptr()) != 0) {
+    WriteBuffer(w, value);
   } else {
     throw py::type_error(
-        "a C++ actor takes bool, int, float, str, bytes, list, tuple, dict with str keys and "
-        "handles of actors, not " +
+        "a C++ actor takes bool, int, float, str, bytes, list, tuple, dict with str keys, arrays "
+        "of numbers and handles of actors, not " +
         std::string(py::str(py::type::of(value).attr("__name__"))));
   }
 }
@@ -111,6 +127,8 @@ py::object Read(wire::Reader& r) {
       r.Leave();
       return dict;
     }
+    case Kind::kPacked:
+      return ReadPacked(r);
     case Kind::kNone:
     case Kind::kOther:
       break;

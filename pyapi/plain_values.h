@@ -1,5 +1,5 @@
 // Plain values of Python in the encoding of C++ actors: bool, int, float, str, bytes, list, tuple,
-// dict with str keys, and handles of actors.
+// dict with str keys, arrays of numbers, and handles of actors.
 //
 // C++ does not tell text from bytes: what is UTF-8 arrives as str, all else as bytes. None is the
 // result of a method that returns nothing, and nothing else.

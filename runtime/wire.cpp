@@ -72,7 +72,7 @@ struct Writer::Impl {
   }
 };
 
-Writer::Writer() : impl_(TakeSpare<Impl>()) {}
+Writer::Writer(Numbers numbers) : impl_(TakeSpare<Impl>()), numbers_(numbers) {}
 Writer::~Writer() { GiveSpare(std::move(impl_)); }
 void Writer::Array(size_t elements) { impl_->packer.pack_array(static_cast<uint32_t>(elements)); }
 void Writer::Map(size_t elements) { impl_->packer.pack_map(static_cast<uint32_t>(elements)); }
@@ -90,6 +90,10 @@ void Writer::Double(double value) {
 void Writer::Bytes(std::string_view value) {
   impl_->packer.pack_bin(static_cast<uint32_t>(value.size()));
   impl_->packer.pack_bin_body(value.data(), static_cast<uint32_t>(value.size()));
+}
+void Writer::Packed(char code, std::string_view elements) {
+  impl_->packer.pack_ext(elements.size(), static_cast<int8_t>(code));
+  impl_->packer.pack_ext_body(elements.data(), static_cast<uint32_t>(elements.size()));
 }
 std::string Writer::Take() {
   std::string& bytes = impl_->buffer.bytes;
@@ -168,12 +172,18 @@ Reader::Reader(std::string_view bytes, bool lenient) : impl_(TakeSpare<Impl>()),
   const size_t elements = std::min(kWireElementsMax, bytes.size());
   try {
     size_t offset = 0;
-    const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), 0,
+    const msgpack::unpack_limit limit(elements, elements, bytes.size(), bytes.size(), bytes.size(),
                                       kWireDepthMax);
     impl_->root = msgpack::unpack(
         impl_->zone, bytes.data(), bytes.size(), offset,
         [](msgpack::type::object_type, std::size_t, void*) { return true; }, nullptr, limit);
     if (offset != bytes.size()) Fail("trailing bytes after the message");
+  } catch (const msgpack::array_size_overflow& e) {
+    std::string why = std::string("not MessagePack within limits: ") + e.what();
+    if (elements == kWireElementsMax)
+      why += "; a list has at most " + std::to_string(kWireElementsMax) +
+             " elements: pass more in parts, or numbers as a vector or array of them";
+    Fail(why);
   } catch (const std::exception& e) {
     Fail(std::string("not MessagePack within limits: ") + e.what());
   }
@@ -269,6 +279,22 @@ std::string Reader::Bytes() {
   return {};
 }
 
+Reader::PackedNumbers Reader::Packed() {
+  const msgpack::object* object = impl_->Next();
+  if (object == nullptr) return {};
+  if (object->type != msgpack::type::EXT) {
+    Fail("expected packed numbers");
+    return {};
+  }
+  const auto code = static_cast<char>(object->via.ext.type());
+  const size_t bytes = NumberBytes(code);
+  if (bytes == 0 || object->via.ext.size % bytes != 0) {
+    Fail(bytes == 0 ? "an extension that is unknown" : "packed numbers that are cut short");
+    return {};
+  }
+  return {code, {object->via.ext.data(), object->via.ext.size}};
+}
+
 Reader::Kind Reader::Peek() const {
   if (failed()) return Kind::kNone;
   const msgpack::object* object = impl_->root_taken ? nullptr : &impl_->root;
@@ -297,6 +323,8 @@ Reader::Kind Reader::Peek() const {
       return Kind::kArray;
     case msgpack::type::MAP:
       return Kind::kMap;
+    case msgpack::type::EXT:
+      return Kind::kPacked;
     default:
       return Kind::kOther;
   }

@@ -8,6 +8,10 @@
 // std::map<std::string, T> of those. An enum E beside which `constexpr E LastValue(E)` stands
 // accepts no greater value.
 //
+// Values of users are written with Numbers::kPacked: a std::vector of numbers (not of bool or long
+// double) is one MessagePack ext then, whose type and content runtime/wire_numbers.h describes. Its
+// length is limited by the frame's alone. Readers take both forms and convert numbers that fit.
+//
 // Decoding never trusts its input: a wrong type, a wrong arity, a value out of range, trailing
 // bytes, or anything over the limits below is Error{kCorrupt}, which names the message type, what
 // is wrong and where, as indices from the envelope inwards: "expected bytes at [2][0]".
@@ -28,6 +32,7 @@
 #include <vector>
 
 #include "runtime/result.h"
+#include "runtime/wire_numbers.h"
 
 namespace troupe::wire {
 
@@ -38,9 +43,13 @@ inline constexpr size_t kWireFrameBytesMax = size_t{256} << 20;  // One frame, p
 inline constexpr size_t kWireElementsMax = 1'000'000;            // Elements of one array or map.
 inline constexpr size_t kWireDepthMax = 16;                      // Nesting of arrays and maps.
 
+// How a vector of numbers is written. Messages of the cluster and records keep arrays, which
+// earlier releases read, too.
+enum class Numbers : uint8_t { kElements, kPacked };
+
 class Writer {
  public:
-  Writer();
+  explicit Writer(Numbers numbers = Numbers::kElements);
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -52,11 +61,15 @@ class Writer {
   void Uint(uint64_t value);
   void Double(double value);
   void Bytes(std::string_view value);
+  // Elements of type `code`, in this host's memory.
+  void Packed(char code, std::string_view elements);
+  [[nodiscard]] Numbers numbers() const { return numbers_; }
   [[nodiscard]] std::string Take();
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  Numbers numbers_;
 };
 
 // Reads in the order of writing. The first problem is kept; later reads return defaults.
@@ -75,8 +88,24 @@ class Reader {
   uint64_t Uint();
   double Double();
   std::string Bytes();
+  struct PackedNumbers {
+    char code = 'b';
+    std::string_view elements;  // A whole number of them, in the frame, at any alignment.
+  };
+  PackedNumbers Packed();
   // What the next value is, for who does not know what to expect; kNone: there is none.
-  enum class Kind : uint8_t { kNone, kBool, kInt, kUint, kDouble, kBytes, kArray, kMap, kOther };
+  enum class Kind : uint8_t {
+    kNone,
+    kBool,
+    kInt,
+    kUint,
+    kDouble,
+    kBytes,
+    kArray,
+    kMap,
+    kPacked,
+    kOther
+  };
   [[nodiscard]] Kind Peek() const;
   void Leave();      // Ends the array or map entered last; anything unread in it is an error,
   void LeaveRest();  // or is passed over.
@@ -147,6 +176,10 @@ void WriteValue(Writer& w, const T& value) {
   } else if constexpr (std::is_convertible_v<T, std::string_view>) {
     w.Bytes(value);
   } else if constexpr (IsVector<T>::value) {
+    if constexpr (NumberCode<typename T::value_type>() != 0) {
+      if (w.numbers() == Numbers::kPacked)
+        return w.Packed(NumberCode<typename T::value_type>(), NumbersInMemory(value));
+    }
     w.Array(value.size());
     for (const auto& element : value) WriteValue(w, element);
   } else if constexpr (IsStringMap<T>::value) {
@@ -164,6 +197,12 @@ void WriteValue(Writer& w, const T& value) {
     WriteFields write{w};
     fields.Fields(write);
   }
+}
+
+template <class T>
+void ReadPacked(Reader& r, std::vector<T>& value) {
+  const Reader::PackedNumbers packed = r.Packed();
+  if (!ReadNumbers(packed.code, packed.elements, value)) r.Fail("number out of range");
 }
 
 template <class T>
@@ -193,6 +232,16 @@ void ReadValue(Reader& r, T& value) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     value = r.Bytes();
   } else if constexpr (IsVector<T>::value) {
+    if constexpr (NumberCode<typename T::value_type>() != 0) {
+      if (r.Peek() == Reader::Kind::kPacked) return ReadPacked(r, value);
+    }
+    if constexpr (NumberCode<typename T::value_type>() == 'B') {
+      if (r.Peek() == Reader::Kind::kBytes) {  // As bytes of other languages come.
+        const std::string bytes = r.Bytes();
+        value.assign(bytes.begin(), bytes.end());
+        return;
+      }
+    }
     const size_t size = r.Array();
     value.clear();
     for (size_t i = 0; i < size && !r.failed(); ++i) ReadValue(r, value.emplace_back());
@@ -220,8 +269,9 @@ void ReadValue(Reader& r, T& value) {
 
 // Encodes one struct as [version, type, [fields...]].
 template <class T>
-[[nodiscard]] std::string Encode(uint8_t type, const T& message) {
-  Writer w;
+[[nodiscard]] std::string Encode(uint8_t type, const T& message,
+                                 Numbers numbers = Numbers::kElements) {
+  Writer w(numbers);
   w.Array(3);
   w.Uint(kWireVersion);
   w.Uint(type);

@@ -105,8 +105,8 @@ class ActorGroup {
     }
     typename Types::Pack pack{{std::forward<A>(arguments)...}};
     const auto system = system_;
-    auto call = actors::RunOnGroup(system_, id_, name, wire::Encode(actors::kArgumentsType, pack),
-                                   limit, [future, system](Result<actors::GroupResults> results) {
+    auto call = actors::RunOnGroup(system_, id_, name, actors::EncodeArguments(pack), limit,
+                                   [future, system](Result<actors::GroupResults> results) {
                                      if (!results.ok()) return future.Complete(results.error());
                                      std::vector<Value> values;
                                      for (auto& [number, bytes] : *results) {

@@ -143,7 +143,7 @@ class Cluster {
       future.Complete(actors::DecodeResult<typename Types::Result>(system.get(), std::move(reply)));
     };
     if (auto call = actors::SubmitTask(system_, options, TaskTraits<F>::kName,
-                                       wire::Encode(actors::kArgumentsType, pack), done))
+                                       actors::EncodeArguments(pack), done))
       future.SetCall(call);
     return future;
   }
@@ -172,7 +172,7 @@ class Cluster {
     static_assert((std::is_convertible_v<A, P> && ...),
                   "these arguments do not fit the constructor described in TROUPE_ACTOR");
     const actors::Pack<P...> pack{{std::forward<A>(arguments)...}};
-    return wire::Encode(actors::kArgumentsType, pack);
+    return actors::EncodeArguments(pack);
   }
   std::shared_ptr<actors::ActorSystem> system_;
   std::shared_ptr<void> cluster_;  // Keeps an embedded cluster.

@@ -30,7 +30,7 @@ using Sent =
 template <class... A>
 std::string EncodeDynamic(A&&... arguments) {
   const Pack<Sent<A>...> pack{{std::forward<A>(arguments)...}};
-  return wire::Encode(kArgumentsType, pack);
+  return EncodeArguments(pack);
 }
 }  // namespace actors
 

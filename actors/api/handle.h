@@ -125,8 +125,7 @@ class ActorHandle {
                     ActorTraits<T>::kName + ", ...) lists"});
     }
     typename Types::Pack pack{{std::forward<A>(arguments)...}};
-    return actors::CallRef<R>(system_, ref_, name, wire::Encode(actors::kArgumentsType, pack),
-                              options);
+    return actors::CallRef<R>(system_, ref_, name, actors::EncodeArguments(pack), options);
   }
   // Ends the actor for good; outstanding and later calls fail with kPeerGone.
   Status Kill(const std::string& reason = "killed", Duration limit = kCallTimeout) const {

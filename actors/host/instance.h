@@ -46,6 +46,16 @@ class DecodeScope {
   ActorSystem* const before_;
 };
 
+// Arguments and results as they travel. Bytes of other kinds never hold packed numbers.
+template <class... A>
+std::string EncodeArguments(const Pack<A...>& pack) {
+  return wire::Encode(kArgumentsType, pack, wire::Numbers::kPacked);
+}
+template <class R>
+std::string EncodeResult(const Box<R>& box) {
+  return wire::Encode(kValueType, box, wire::Numbers::kPacked);
+}
+
 // Calls `function(values...)` and encodes what it yields.
 template <class Types, class F>
 Result<std::string> InvokeTyped(CallContext& context, const std::string& what,
@@ -87,7 +97,7 @@ Result<std::string> InvokeTyped(CallContext& context, const std::string& what,
   const Status ran = Guarded(what, [&] { std::apply(run, pack->values); });
   if (!ran.ok()) return ran.error();
   if (!yielded.ok()) return yielded.error();
-  return wire::Encode(kValueType, box);
+  return EncodeResult(box);
 }
 
 template <DescribedActor T>

@@ -29,6 +29,26 @@ struct MessageOf {
   using Type = T;
   const char* name;
   uint8_t type;
+  wire::Numbers numbers = wire::Numbers::kElements;
+};
+
+// What users send: vectors of numbers of every type.
+struct UserValues {
+  std::vector<int8_t> i8;
+  std::vector<int16_t> i16;
+  std::vector<int32_t> i32;
+  std::vector<int64_t> i64;
+  std::vector<uint8_t> u8;
+  std::vector<uint16_t> u16;
+  std::vector<uint32_t> u32;
+  std::vector<uint64_t> u64;
+  std::vector<float> f32;
+  std::vector<double> f64;
+  std::map<std::string, std::vector<std::vector<double>>> nested;
+  template <class A>
+  void Fields(A& a) {
+    a(i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, nested);
+  }
 };
 
 // Calls `f(MessageOf<T>)` for every type.
@@ -92,22 +112,23 @@ void ForEachMessage(F&& f) {
   f(MessageOf<daemons::GroupRecord>{"GroupRecord", actors::kGroupRecord});
   f(MessageOf<daemons::SavedState>{"SavedState", actors::kFrameSaveActor});
   f(MessageOf<daemons::ActorGroupRecord>{"ActorGroupRecord", actors::kActorGroupRecord});
+  f(MessageOf<UserValues>{"UserValues", kInnerType, wire::Numbers::kPacked});
   f(MessageOf<daemons::CollectiveRecord>{"CollectiveRecord", actors::kCollectiveRecord});
 }
 
 // Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same;
 // as a message and as a record, which may have other fields than this release knows.
 template <class T>
-bool RefusedOrStable(uint8_t type, std::string_view frame) {
+bool RefusedOrStable(uint8_t type, std::string_view frame, wire::Numbers numbers) {
   (void)wire::PeekType(frame);
   const Result<T> message = wire::Decode<T>(type, frame);
   const Result<T> record = wire::DecodeRecord<T>(type, frame);
   if (!message.ok() && message.error().code != ErrorCode::kCorrupt) return false;
   if (!record.ok()) return !message.ok();
-  const std::string encoded = wire::Encode(type, *record);
-  if (message.ok() && wire::Encode(type, *message) != encoded) return false;
+  const std::string encoded = wire::Encode(type, *record, numbers);
+  if (message.ok() && wire::Encode(type, *message, numbers) != encoded) return false;
   const Result<T> again = wire::Decode<T>(type, encoded);
-  return again.ok() && wire::Encode(type, *again) == encoded;
+  return again.ok() && wire::Encode(type, *again, numbers) == encoded;
 }
 
 }  // namespace troupe::fuzz

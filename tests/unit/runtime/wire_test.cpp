@@ -49,11 +49,12 @@ struct Everything {
   std::vector<Point> points;
   std::vector<std::string> names;
   std::map<std::string, std::vector<double>> series;
+  std::vector<int32_t> numbers;
   friend bool operator==(const Everything&, const Everything&) = default;
   template <class A>
   void Fields(A& a) {
     a(flag, i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, bytes, colour, open, point, points,
-      names, series);
+      names, series, numbers);
   }
 };
 
@@ -117,9 +118,12 @@ TEST(WireTest, EveryFieldTypeSurvives) {
   e.points = {{3, 4}, {5, -6}};
   e.names = {"", "a", std::string(70'000, 'x')};
   e.series = {{"", {}}, {"s", {1, -2.5}}};
-  const Result<Everything> back = Decode<Everything>(kType, Encode(kType, e));
-  ASSERT_TRUE(back.ok()) << back.error().message;
-  EXPECT_EQ(*back, e);
+  e.numbers = {7, -8};
+  for (const Numbers numbers : {Numbers::kElements, Numbers::kPacked}) {
+    const Result<Everything> back = Decode<Everything>(kType, Encode(kType, e, numbers));
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    EXPECT_EQ(*back, e);
+  }
   EXPECT_TRUE(Decode<Nothing>(kType, Encode(kType, Nothing{})).ok());
 }
 
@@ -241,6 +245,97 @@ TEST(WireTest, CountsThatLieAreRefused) {
     const std::string frame = std::string("\x93\x01\x09") + std::string(header, 5);
     EXPECT_THAT(Problem<One<std::string>>(frame), HasSubstr("not MessagePack within limits"));
   }
+}
+
+template <class T>
+std::string PackedFrame(const std::vector<T>& numbers) {
+  return Encode(kType, One<std::vector<T>>{numbers}, Numbers::kPacked);
+}
+
+template <class T>
+void ExpectPackedRoundTrip(std::vector<T> numbers) {
+  numbers.push_back(std::numeric_limits<T>::lowest());
+  numbers.push_back(std::numeric_limits<T>::max());
+  for (const std::vector<T>& sent : {numbers, std::vector<T>{}}) {
+    const auto back = Decode<One<std::vector<T>>>(kType, PackedFrame(sent));
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    EXPECT_EQ(back->value, sent);
+  }
+}
+
+TEST(WireTest, PackedNumbersOfEveryTypeKeepTheirEdges) {
+  ExpectPackedRoundTrip<int8_t>({-1, 0});
+  ExpectPackedRoundTrip<int16_t>({-1, 0});
+  ExpectPackedRoundTrip<int32_t>({-1, 0});
+  ExpectPackedRoundTrip<int64_t>({-1, 0});
+  ExpectPackedRoundTrip<uint8_t>({1});
+  ExpectPackedRoundTrip<uint16_t>({1});
+  ExpectPackedRoundTrip<uint32_t>({1});
+  ExpectPackedRoundTrip<uint64_t>({1});
+  ExpectPackedRoundTrip<float>({0.1F, std::numeric_limits<float>::infinity()});
+  ExpectPackedRoundTrip<double>({0.1, -0.0});
+}
+
+TEST(WireTest, PackedNumbersAreOnePieceOfMemory) {
+  // [1, 9, [ext 'i' of 8 bytes]]: fixext8, the letter, two integers, little-endian.
+  EXPECT_EQ(PackedFrame<int32_t>({1, -2}),
+            std::string("\x93\x01\x09\x91\xd7i\x01\0\0\0\xfe\xff\xff\xff", 14));
+  // Bits of one width, and values that do not belong to a number, are no numbers.
+  EXPECT_EQ(NumberCode<bool>(), 0);
+  EXPECT_EQ(NumberCode<long double>(), 0);
+  EXPECT_EQ(NumberCode<Colour>(), 0);
+  EXPECT_EQ(Encode(kType, One<std::vector<Colour>>{{Colour::kRed}}, Numbers::kPacked),
+            Encode(kType, One<std::vector<Colour>>{{Colour::kRed}}));
+}
+
+TEST(WireTest, PackedNumbersMayBeMoreThanAnArrayHolds) {
+  const std::vector<int32_t> many(5 * kWireElementsMax, 7);
+  const auto back = Decode<One<std::vector<int32_t>>>(kType, PackedFrame(many));
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(back->value, many);
+  EXPECT_THAT(Problem<One<std::vector<int32_t>>>(Encode(kType, One<std::vector<int32_t>>{many})),
+              HasSubstr("a list has at most 1000000 elements"));
+}
+
+TEST(WireTest, PackedNumbersBecomeOtherTypesThatHoldThem) {
+  const auto frame = PackedFrame<int64_t>({-128, 127});
+  EXPECT_EQ(Decode<One<std::vector<int8_t>>>(kType, frame)->value,
+            (std::vector<int8_t>{-128, 127}));
+  EXPECT_EQ(Decode<One<std::vector<double>>>(kType, frame)->value,
+            (std::vector<double>{-128, 127}));
+  EXPECT_EQ(Decode<One<std::vector<float>>>(kType, PackedFrame<double>({0.5}))->value,
+            (std::vector<float>{0.5}));
+  const std::string bytes = Frame([](Writer& w) {
+    w.Array(1);
+    w.Bytes("\x01\xff");
+  });
+  EXPECT_EQ(Decode<One<std::vector<uint8_t>>>(kType, bytes)->value, (std::vector<uint8_t>{1, 255}));
+}
+
+TEST(WireTest, PackedNumbersThatDoNotFitAreRefused) {
+  const auto refused = [](const std::string& problem) {
+    EXPECT_THAT(problem, AllOf(HasSubstr("number out of range"), HasSubstr("at [2][0]")));
+  };
+  refused(Problem<One<std::vector<int8_t>>>(PackedFrame<int64_t>({1, 128})));
+  refused(Problem<One<std::vector<uint64_t>>>(PackedFrame<int64_t>({-1})));
+  refused(Problem<One<std::vector<int64_t>>>(PackedFrame<uint64_t>({uint64_t{1} << 63})));
+  refused(Problem<One<std::vector<int32_t>>>(PackedFrame<double>({1})));
+  refused(Problem<One<std::vector<float>>>(PackedFrame<double>({1e300})));
+  EXPECT_THAT(Problem<One<std::string>>(PackedFrame<int8_t>({1})), HasSubstr("expected bytes"));
+  EXPECT_THAT(Problem<One<std::vector<std::string>>>(PackedFrame<int8_t>({1})),
+              HasSubstr("expected an array"));
+}
+
+TEST(WireTest, ExtensionsThatMakeNoSenseAreRefused) {
+  const auto problem = [](const std::string& extension) {
+    return Problem<One<std::vector<int32_t>>>("\x93\x01\x09\x91" + extension);
+  };
+  EXPECT_THAT(problem(std::string("\xc7\x03i\x01\x02\x03", 6)), HasSubstr("cut short"));
+  EXPECT_THAT(problem(std::string("\xd6\xffzzzz", 6)), HasSubstr("an extension that is unknown"));
+  EXPECT_THAT(problem(std::string("\xd6\0zzzz", 6)), HasSubstr("an extension that is unknown"));
+  EXPECT_THAT(problem(std::string("\xc9\x7f\xff\xff\xffi\0\0\0\0", 10)),
+              HasSubstr("not MessagePack within limits"));
+  EXPECT_EQ(problem(std::string("\xd6i\0\0\0\0", 6)), "");
 }
 
 TEST(WireTest, NestingHasALimit) {
