@@ -1,7 +1,8 @@
 // Result<T>: a value or an Error; Status: success or an Error.
 //
 // Used on every path inside the libraries; exceptions stay at public edges and inside adapters of
-// third-party packages. Asking a failed Result for its value is a bug of the caller and aborts.
+// third-party packages. Asking a failed Result for its value is a bug of the caller: it prints the
+// error that nobody has looked at, and aborts.
 // Thread: as its T.
 #pragma once
 
@@ -13,6 +14,9 @@
 #include "runtime/error.h"
 
 namespace troupe {
+
+// Prints the error, and where its value was asked for (null: not known), and aborts.
+[[noreturn]] void ValueOfFailed(const Error& error, const char* file, int line);
 
 template <class T>
 class [[nodiscard]] Result {
@@ -26,22 +30,24 @@ class [[nodiscard]] Result {
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  [[nodiscard]] T& value() & {
-    TROUPE_ASSERT(ok(), "value() of a failed Result");
+  // Where the caller is gets printed if there is no value. Operators cannot tell.
+  [[nodiscard]] T& value(const char* file = __builtin_FILE(), int line = __builtin_LINE()) & {
+    Demand(file, line);
     return std::get<0>(state_);
   }
-  [[nodiscard]] const T& value() const& {
-    TROUPE_ASSERT(ok(), "value() of a failed Result");
+  [[nodiscard]] const T& value(const char* file = __builtin_FILE(),
+                               int line = __builtin_LINE()) const& {
+    Demand(file, line);
     return std::get<0>(state_);
   }
-  [[nodiscard]] T&& value() && {
-    TROUPE_ASSERT(ok(), "value() of a failed Result");
+  [[nodiscard]] T&& value(const char* file = __builtin_FILE(), int line = __builtin_LINE()) && {
+    Demand(file, line);
     return std::get<0>(std::move(state_));
   }
-  T& operator*() & { return value(); }
-  const T& operator*() const& { return value(); }
-  T* operator->() { return &value(); }
-  const T* operator->() const { return &value(); }
+  T& operator*() & { return value(nullptr, 0); }
+  const T& operator*() const& { return value(nullptr, 0); }
+  T* operator->() { return &value(nullptr, 0); }
+  const T* operator->() const { return &value(nullptr, 0); }
 
   [[nodiscard]] const Error& error() const {
     TROUPE_ASSERT(!ok(), "error() of a successful Result");
@@ -49,6 +55,11 @@ class [[nodiscard]] Result {
   }
 
  private:
+  void Demand(const char* file, int line) const {
+    if (!ok()) [[unlikely]]
+      ValueOfFailed(std::get<1>(state_), file, line);
+  }
+
   std::variant<T, Error> state_;
 };
 
