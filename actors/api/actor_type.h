@@ -15,8 +15,9 @@
 //   troupe::Init<Counter>();
 //
 // Arguments and results are any type the wire format knows (see runtime/wire.h), ActorHandle<T>
-// among them; they travel by value. A method may return R, Result<R>, Status or Future<R>, and take
-// a CallContext& before its arguments. A class with `std::string Save() const` and
+// among them; they travel by value, a std::vector of numbers in one piece. In the place of an
+// argument a call takes a Future of it, too. A method may return R, Result<R>, Status or Future<R>,
+// and take a CallContext& before its arguments. A class with `std::string Save() const` and
 // `void Restore(const std::string&)` keeps its state over restarts. Calling what is not described,
 // or with unsuitable arguments, does not compile and says so.
 // Thread: any.
@@ -107,16 +108,33 @@ struct Yielded<Future<T>> {
   using Type = T;
 };
 
+// What stands for an argument in the end: T of T and of Future<T>.
+template <class T>
+struct Given {
+  using Type = T;
+  static constexpr bool kLater = false;
+};
+template <class R>
+struct Given<Future<R>> {
+  using Type = typename Future<R>::Value;
+  static constexpr bool kLater = true;
+};
+template <class A>
+inline constexpr bool kIsFuture = Given<std::decay_t<A>>::kLater;
+// A as it was given, unless it is a future.
+template <class A>
+using ValueOf = std::conditional_t<kIsFuture<A>, typename Given<std::decay_t<A>>::Type, A>;
+
 template <class R, bool kContext, class... A>
 struct Signature {
   using Returned = R;
   using Result = typename Yielded<R>::Type;
   using Pack = actors::Pack<std::decay_t<A>...>;
   static constexpr bool kTakesContext = kContext;
-  template <class... Given>
+  template <class... G>
   static consteval bool Accepts() {
-    if constexpr (sizeof...(Given) == sizeof...(A)) {
-      return (std::is_convertible_v<Given, std::decay_t<A>> && ...);
+    if constexpr (sizeof...(G) == sizeof...(A)) {
+      return (std::is_convertible_v<ValueOf<G>, std::decay_t<A>> && ...);
     }
     return false;
   }

@@ -100,6 +100,15 @@ std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& syst
   return nullptr;
 }
 
+LaterCall::Make TaskSubmitter(const std::shared_ptr<ActorSystem>& system,
+                              const TaskOptions& options, const std::string& task) {
+  return [system, options, task](std::string arguments, Duration left, const CallDone& done) {
+    TaskOptions rest = options;
+    rest.timeout = left;
+    return SubmitTask(system, rest, task, std::move(arguments), done);
+  };
+}
+
 }  // namespace actors
 
 namespace {

@@ -41,6 +41,9 @@ void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& 
 std::shared_ptr<PendingCall> SubmitTask(const std::shared_ptr<ActorSystem>& system,
                                         const TaskOptions& options, const std::string& task,
                                         std::string arguments, const CallDone& done);
+// What submits a task whose arguments are there later.
+[[nodiscard]] LaterCall::Make TaskSubmitter(const std::shared_ptr<ActorSystem>& system,
+                                            const TaskOptions& options, const std::string& task);
 }  // namespace actors
 
 // Of the result of a task.
@@ -125,7 +128,16 @@ class Cluster {
   [[nodiscard]] Status CreateCollectiveGroup(const CollectiveGroupOptions& options,
                                              std::vector<std::string> actors) const;
   [[nodiscard]] Status DestroyCollectiveGroup(const std::string& name) const;
-  // Runs a function described with TROUPE_TASK somewhere in the cluster: Run<&Square>(5).
+  // A future that is complete, to be an argument of many calls. The value stays in this process as
+  // long as the future does, and goes with each of them.
+  template <class V>
+  [[nodiscard]] static Future<std::decay_t<V>> Put(V&& value) {
+    const Future<std::decay_t<V>> future;
+    future.Complete(Result<std::decay_t<V>>(std::forward<V>(value)));
+    return future;
+  }
+  // Runs a function described with TROUPE_TASK somewhere in the cluster: Run<&Square>(5). Arguments
+  // may be futures: the task is submitted when all of them are complete.
   template <auto F, class... A>
   [[nodiscard]] TaskFuture<F> Run(A&&... arguments) const {
     return RunWith<F>(TaskOptions(), std::forward<A>(arguments)...);
@@ -136,16 +148,24 @@ class Cluster {
     static_assert(actors::kDescribedTask<F>, "describe the function with TROUPE_TASK");
     static_assert(Types::template Accepts<A...>(),
                   "these arguments do not fit the function's parameters");
-    typename Types::Pack pack{{std::forward<A>(arguments)...}};
-    TaskFuture<F> future;
-    const auto system = system_;
-    const auto done = [future, system](Result<std::string> reply) {
-      future.Complete(actors::DecodeResult<typename Types::Result>(system.get(), std::move(reply)));
-    };
-    if (auto call = actors::SubmitTask(system_, options, TaskTraits<F>::kName,
-                                       actors::EncodeArguments(pack), done))
-      future.SetCall(call);
-    return future;
+    using R = typename Types::Result;
+    if constexpr ((actors::kIsFuture<A> || ...)) {
+      return actors::CallLater<R>(
+          system_, options.timeout,
+          actors::EncodeLater<typename Types::Pack>(std::forward<A>(arguments)...),
+          actors::TaskSubmitter(system_, options, TaskTraits<F>::kName));
+    } else {
+      typename Types::Pack pack{{std::forward<A>(arguments)...}};
+      TaskFuture<F> future;
+      const auto system = system_;
+      const auto done = [future, system](Result<std::string> reply) {
+        future.Complete(actors::DecodeResult<R>(system.get(), std::move(reply)));
+      };
+      if (auto call = actors::SubmitTask(system_, options, TaskTraits<F>::kName,
+                                         actors::EncodeArguments(pack), done))
+        future.SetCall(call);
+      return future;
+    }
   }
 
   [[nodiscard]] const std::shared_ptr<actors::ActorSystem>& system() const { return system_; }

@@ -54,7 +54,9 @@ Status RunningCall::Await(FiberEvent& event, Duration limit, Time deadline) {
                left < limit ? "the deadline of the call that waits has passed" : "no result yet"};
 }
 
-Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call) {
+namespace {
+
+Status AwaitEventOnly(FiberEvent& event, Duration limit, PendingCall* call) {
   CallContext* const context = CallContext::Current();
   if (context != nullptr) {
     const LoanWait counted(event.IsSet() ? nullptr : context->loan());
@@ -67,6 +69,17 @@ Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call) {
     return Status::Ok();
   }
   return Error{ErrorCode::kDeadlineExceeded, "no result yet"};
+}
+
+}  // namespace
+
+Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call) {
+  Status waited = AwaitEventOnly(event, limit, call);
+  if (waited.ok() || call == nullptr || waited.error().code != ErrorCode::kDeadlineExceeded)
+    return waited;
+  const std::string why = call->WhyNot();
+  if (why.empty()) return waited;
+  return Error{ErrorCode::kDeadlineExceeded, waited.error().message + ": " + why};
 }
 
 }  // namespace actors

@@ -25,8 +25,8 @@ namespace troupe {
 namespace actors {
 // Literals are text.
 template <class A>
-using Sent =
-    std::conditional_t<std::is_convertible_v<A, std::string>, std::string, std::decay_t<A>>;
+using Sent = std::conditional_t<std::is_convertible_v<A, std::string>, std::string,
+                                std::decay_t<ValueOf<A>>>;
 template <class... A>
 std::string EncodeDynamic(A&&... arguments) {
   const Pack<Sent<A>...> pack{{std::forward<A>(arguments)...}};
@@ -53,8 +53,15 @@ class DynamicHandle {
       return Future<R>::Failed(
           Error{ErrorCode::kInvalidArgument, "this handle refers to no actor"});
     }
-    return actors::CallRef<R>(system_, ref_, method,
-                              actors::EncodeDynamic(std::forward<A>(arguments)...), options);
+    if constexpr ((actors::kIsFuture<A> || ...)) {
+      return actors::CallRefLater<R>(
+          system_, ref_, method,
+          actors::EncodeLater<actors::Pack<actors::Sent<A>...>>(std::forward<A>(arguments)...),
+          options);
+    } else {
+      return actors::CallRef<R>(system_, ref_, method,
+                                actors::EncodeDynamic(std::forward<A>(arguments)...), options);
+    }
   }
   // As of ActorHandle.
   Status Kill(const std::string& reason = "killed", Duration limit = kCallTimeout) const {
@@ -82,7 +89,7 @@ class DynamicHandle {
 }
 
 // Starts an actor of a type that options.plugin or options.program describes, as Cluster::Spawn
-// does; its errors, and why the plugin cannot be loaded.
+// does; its errors, and why the plugin cannot be loaded. Arguments are values, not futures.
 template <class... A>
 [[nodiscard]] Result<DynamicHandle> SpawnDynamic(const Cluster& cluster,
                                                  const ActorOptions& options,
@@ -101,14 +108,21 @@ template <class... A>
 template <class R, class... A>
 [[nodiscard]] Future<R> RunDynamic(const Cluster& cluster, const TaskOptions& options,
                                    const std::string& task, A&&... arguments) {
-  Future<R> future;
-  const auto done = [future, system = cluster.system()](Result<std::string> reply) {
-    future.Complete(actors::DecodeResult<R>(system.get(), std::move(reply)));
-  };
-  if (auto call = actors::SubmitTask(cluster.system(), options, task,
-                                     actors::EncodeDynamic(std::forward<A>(arguments)...), done))
-    future.SetCall(call);
-  return future;
+  if constexpr ((actors::kIsFuture<A> || ...)) {
+    return actors::CallLater<R>(
+        cluster.system(), options.timeout,
+        actors::EncodeLater<actors::Pack<actors::Sent<A>...>>(std::forward<A>(arguments)...),
+        actors::TaskSubmitter(cluster.system(), options, task));
+  } else {
+    Future<R> future;
+    const auto done = [future, system = cluster.system()](Result<std::string> reply) {
+      future.Complete(actors::DecodeResult<R>(system.get(), std::move(reply)));
+    };
+    if (auto call = actors::SubmitTask(cluster.system(), options, task,
+                                       actors::EncodeDynamic(std::forward<A>(arguments)...), done))
+      future.SetCall(call);
+    return future;
+  }
 }
 
 }  // namespace troupe

@@ -1,7 +1,8 @@
 // Future<R>: the result of a call that is not there yet.
 //
 // Get waits on a fiber or a thread; inside an actor's method it ends early if that call is
-// cancelled. Then continues without waiting; WhenAll and WhenAny put several together. The future
+// cancelled. Then continues without waiting; WhenAll, WhenAny and Wait are for several. A future
+// can be an argument of a call, which is made when its value is there. The future
 // of a call completes at the call's deadline at the latest, with a typed error.
 // Thread: any; copies are the same future. Continuations run on the completing thread, or at once
 // if it is complete: they must not block.
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -44,10 +46,12 @@ class PendingCall {
   virtual void Cancel() = 0;
   // Waits on a plain thread, and may do the work meanwhile that the wait is for.
   virtual void Await(FiberEvent& event, Time until) = 0;
+  // What it waits for, for who gives up waiting: "Till 5f0c is pending: no node has ...".
+  [[nodiscard]] virtual std::string WhyNot() const { return ""; }
 };
 
 // Waits for `event`; inside a method no longer than its call may run. kCancelled or
-// kDeadlineExceeded if it was not set. `call`: what the event is for, or null.
+// kDeadlineExceeded, with the reason, if it was not set. `call`: what the event is for, or null.
 [[nodiscard]] Status AwaitEvent(FiberEvent& event, Duration limit, PendingCall* call);
 
 template <class T>
@@ -77,17 +81,15 @@ class Future {
     return future;
   }
 
-  // The result; kDeadlineExceeded if it is not there within `limit` (the call goes on).
+  // The result; kDeadlineExceeded, with what it waits for, if it is not there within `limit` (the
+  // call goes on).
   [[nodiscard]] Result<Value> Get(Duration limit = kUntilComplete) const {
     FiberEvent ready;
-    std::shared_ptr<actors::PendingCall> call;
-    {
-      std::lock_guard lock(state_->mu);
-      if (state_->result) return *state_->result;
-      state_->then.push_back([ready](const Result<Value>&) mutable { ready.Set(); });
-      call = state_->call;
-    }
+    const uint64_t waiting = Subscribe([ready](const Result<Value>&) mutable { ready.Set(); });
+    if (waiting == 0) return *state_->result;
+    const std::shared_ptr<actors::PendingCall> call = this->call();
     const Status waited = actors::AwaitEvent(ready, limit, call.get());
+    Unsubscribe(waiting);
     std::lock_guard lock(state_->mu);
     if (state_->result) return *state_->result;
     return waited.ok() ? Error{ErrorCode::kInternal, "woken without a result"} : waited.error();
@@ -122,19 +124,27 @@ class Future {
     });
     return next;
   }
-  void OnComplete(Callback fn) const {
+  void OnComplete(Callback fn) const { (void)Subscribe(std::move(fn)); }
+  // The same, for who may give up: returns what Unsubscribe takes, 0 if `fn` has run.
+  [[nodiscard]] uint64_t Subscribe(Callback fn) const {
     {
       std::lock_guard lock(state_->mu);
       if (!state_->result) {
-        state_->then.push_back(std::move(fn));
-        return;
+        state_->then.emplace_back(++state_->subscriptions, std::move(fn));
+        return state_->subscriptions;
       }
     }
     fn(*state_->result);
+    return 0;
+  }
+  // It may be running all the same.
+  void Unsubscribe(uint64_t subscription) const {
+    std::lock_guard lock(state_->mu);
+    std::erase_if(state_->then, [&](const auto& fn) { return fn.first == subscription; });
   }
   // Later ones do nothing.
   void Complete(Result<Value> result) const {
-    std::vector<Callback> then;
+    std::vector<std::pair<uint64_t, Callback>> then;
     std::shared_ptr<actors::PendingCall> call;
     {
       std::lock_guard lock(state_->mu);
@@ -143,7 +153,7 @@ class Future {
       then.swap(state_->then);
       call.swap(state_->call);
     }
-    for (const Callback& fn : then) fn(*state_->result);
+    for (const auto& [subscription, fn] : then) fn(*state_->result);
   }
   // Asks for the call behind it to be given up: it completes with kCancelled at once, and the
   // method, if it runs, learns of it. Nothing if there is no call or it is over.
@@ -161,12 +171,18 @@ class Future {
     std::lock_guard lock(state_->mu);
     if (!state_->result) state_->call = call;
   }
+  // What it waits for; null if there is nothing, or it is complete.
+  [[nodiscard]] std::shared_ptr<actors::PendingCall> call() const {
+    std::lock_guard lock(state_->mu);
+    return state_->call;
+  }
 
  private:
   struct State {
     std::mutex mu;
-    std::optional<Result<Value>> result;  // Constant once set.
-    std::vector<Callback> then;
+    std::optional<Result<Value>> result;              // Constant once set.
+    std::vector<std::pair<uint64_t, Callback>> then;  // By subscription.
+    uint64_t subscriptions = 0;
     std::shared_ptr<actors::PendingCall> call;  // While there is no result.
   };
   std::shared_ptr<State> state_;

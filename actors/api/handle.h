@@ -10,6 +10,7 @@
 
 #include "actors/host/actor_ref.h"
 #include "actors/host/actor_system.h"
+#include "actors/host/later_call.h"
 #include "actors/host/type_table.h"
 
 namespace troupe {
@@ -29,12 +30,25 @@ Result<typename Future<R>::Value> DecodeResult(ActorSystem* system, Result<std::
   }
 }
 
+// A call that is made when its arguments are complete.
+template <class R>
+Future<R> CallLater(const std::shared_ptr<ActorSystem>& system, Duration timeout,
+                    const Future<std::string>& arguments, LaterCall::Make make) {
+  Future<R> future;
+  const auto done = [future, system](Result<std::string> reply) {
+    future.Complete(DecodeResult<R>(system.get(), std::move(reply)));
+  };
+  future.SetCall(LaterCall::Start(system, timeout, arguments, std::move(make), done));
+  return future;
+}
+
 class RefCall final : public PendingCall {
  public:
   RefCall(std::shared_ptr<ActorSystem> system, std::shared_ptr<ActorRef> ref, uint64_t call)
       : system_(std::move(system)), ref_(std::move(ref)), call_(call) {}
   void Cancel() override { ref_->Cancel(call_); }
   void Await(FiberEvent& event, Time until) override { system_->AwaitHelping(event, until); }
+  [[nodiscard]] std::string WhyNot() const override { return WhyNoAnswer(*ref_); }
 
  private:
   const std::shared_ptr<ActorSystem> system_;
@@ -53,6 +67,21 @@ Future<R> CallRef(const std::shared_ptr<ActorSystem>& system, const std::shared_
       });
   if (call != 0) future.SetCall(std::make_shared<RefCall>(system, ref, call));
   return future;
+}
+
+// The same with arguments that are complete later.
+template <class R>
+Future<R> CallRefLater(const std::shared_ptr<ActorSystem>& system,
+                       const std::shared_ptr<ActorRef>& ref, const std::string& method,
+                       const Future<std::string>& arguments, const CallOptions& options) {
+  return CallLater<R>(
+      system, options.timeout, arguments,
+      [system, ref, method, retry = options.retry](std::string encoded, Duration left,
+                                                   CallDone done) -> std::shared_ptr<PendingCall> {
+        const uint64_t call =
+            ref->Call(method, std::move(encoded), CallOptions{left, retry}, std::move(done));
+        return call == 0 ? nullptr : std::make_shared<RefCall>(system, ref, call);
+      });
 }
 
 }  // namespace actors
@@ -94,7 +123,8 @@ class ActorHandle {
       : system_(std::move(system)), ref_(std::move(ref)) {}
 
   // Calls a described method; the future completes with its result or a typed error within
-  // kCallTimeout.
+  // kCallTimeout. Arguments may be futures: the call is made when all of them are complete, and
+  // later calls of this process may run before it; the error of one is the call's.
   template <class F, class... A>
   auto Call(F method, A&&... arguments) const {
     return CallWith(CallOptions{}, method, std::forward<A>(arguments)...);
@@ -124,8 +154,14 @@ class ActorHandle {
                 std::string("the method is not among those that TROUPE_ACTOR(") +
                     ActorTraits<T>::kName + ", ...) lists"});
     }
-    typename Types::Pack pack{{std::forward<A>(arguments)...}};
-    return actors::CallRef<R>(system_, ref_, name, actors::EncodeArguments(pack), options);
+    if constexpr ((actors::kIsFuture<A> || ...)) {
+      return actors::CallRefLater<R>(
+          system_, ref_, name,
+          actors::EncodeLater<typename Types::Pack>(std::forward<A>(arguments)...), options);
+    } else {
+      typename Types::Pack pack{{std::forward<A>(arguments)...}};
+      return actors::CallRef<R>(system_, ref_, name, actors::EncodeArguments(pack), options);
+    }
   }
   // Ends the actor for good; outstanding and later calls fail with kPeerGone.
   Status Kill(const std::string& reason = "killed", Duration limit = kCallTimeout) const {

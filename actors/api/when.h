@@ -1,8 +1,10 @@
-// WhenAll and WhenAny: one future out of several.
+// WhenAll and WhenAny: one future out of several. Wait: which of several are complete.
 // Thread: any.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,6 +64,44 @@ template <class R>
     });
   }
   return any;
+}
+
+struct Waited {
+  std::vector<size_t> ready;    // Places of those that are complete, with a value or an error,
+  std::vector<size_t> pending;  // and of those that are not, both in the order of the futures.
+};
+
+// Waits until `count` of the futures are complete, no longer than `limit`: that fewer are then is
+// no error. kInvalidArgument: there are fewer futures, or `count` is 0; kCancelled: the call that
+// waits was.
+template <class R>
+[[nodiscard]] Result<Waited> Wait(const std::vector<Future<R>>& futures, size_t count,
+                                  Duration limit) {
+  using Value = typename Future<R>::Value;
+  if (count == 0 || count > futures.size()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "Wait for " + std::to_string(count) + " of " + std::to_string(futures.size()) +
+                     " futures: the number must be from 1 to that of the futures"};
+  }
+  FiberEvent enough;
+  const auto missing = std::make_shared<std::atomic<int64_t>>(static_cast<int64_t>(count));
+  std::vector<uint64_t> subscriptions;
+  std::shared_ptr<actors::PendingCall> call;
+  for (const Future<R>& future : futures) {
+    subscriptions.push_back(future.Subscribe([missing, enough](const Result<Value>&) mutable {
+      if (missing->fetch_sub(1) == 1) enough.Set();
+    }));
+    if (!call) call = future.call();
+  }
+  const Status waited =
+      missing->load() <= 0 ? Status::Ok() : actors::AwaitEvent(enough, limit, call.get());
+  Waited found;
+  for (size_t i = 0; i < futures.size(); ++i) {
+    if (subscriptions[i] != 0) futures[i].Unsubscribe(subscriptions[i]);
+    (futures[i].Ready() ? found.ready : found.pending).push_back(i);
+  }
+  if (!waited.ok() && waited.error().code == ErrorCode::kCancelled) return waited.error();
+  return found;
 }
 
 }  // namespace troupe

@@ -46,7 +46,16 @@ class ActorRef {
   virtual void Kill(bool restart, const std::string& reason, CallDone done) = 0;
   // Why it cannot be called now; empty if it can, or nothing is known.
   [[nodiscard]] virtual std::string WhyNot() const { return ""; }
+  // Why there is no room for it; empty if it has some, or that is not known.
+  [[nodiscard]] virtual std::string RoomReason() const { return ""; }
 };
+
+// Why a call of it has no answer yet: "Till 5f0c is pending: no node has ..."
+[[nodiscard]] inline std::string WhyNoAnswer(const ActorRef& ref) {
+  const ActorAddress address = ref.address();
+  const std::string why = ref.WhyNot();
+  return address.type + " " + address.actor + (why.empty() ? " has not answered" : " is " + why);
+}
 
 }  // namespace actors
 }  // namespace troupe

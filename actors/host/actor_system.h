@@ -32,6 +32,7 @@ namespace troupe::actors {
 inline constexpr size_t kLocalActorsMax = 1'000'000;
 inline constexpr size_t kEndedKept = 10'000;
 
+class LaterCall;
 class RemoteActor;
 class TaskPool;
 struct LeaveActor;
@@ -93,6 +94,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   [[nodiscard]] TaskPool& tasks();
 
  private:
+  friend class LaterCall;
   friend class RemoteActor;
   friend class LocalActor;
   friend class TaskPool;
@@ -148,6 +150,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   PeerAddress self_;
   std::unique_ptr<Executor> executor_;
   std::atomic<bool> stopped_{false};
+  std::atomic<size_t> later_calls_{0};
 
   mutable std::mutex mu_;
   std::unordered_map<std::string, std::shared_ptr<ActorCell>> cells_;

@@ -163,6 +163,9 @@ void RemoteActor::OnWhereabouts(const ActorLocation& whereabouts) {
     address_.incarnation = whereabouts.incarnation;
     why_not_ = std::string(ActorStateName(whereabouts.state)) +
                (whereabouts.reason.empty() ? "" : ": " + reason.message);
+    room_reason_ = whereabouts.state == ActorState::kPending && !whereabouts.reason.empty()
+                       ? reason.message
+                       : "";
     if (window_.bound()) failed = window_.Unbind(reason, false);
     if (alive) {
       address_.process = whereabouts.process;
@@ -224,6 +227,11 @@ void RemoteActor::WatchAgain() {
 std::string RemoteActor::WhyNot() const {
   std::lock_guard lock(mu_);
   return gone_ ? reason_.message : window_.bound() ? "" : why_not_;
+}
+
+std::string RemoteActor::RoomReason() const {
+  std::lock_guard lock(mu_);
+  return gone_ ? "" : room_reason_;
 }
 
 uint64_t RemoteActor::Monitor(OnDown down) {

@@ -28,6 +28,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
   void Demonitor(uint64_t monitor) override;
   void Kill(bool restart, const std::string& reason, CallDone done) override;
   [[nodiscard]] std::string WhyNot() const override;
+  [[nodiscard]] std::string RoomReason() const override;
 
   // Links to it or asks where it is. Once, when it is in the system's table.
   void Begin();
@@ -55,6 +56,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
   bool gone_ = false;
   Error reason_;
   std::string why_not_;  // While it is not bound.
+  std::string room_reason_;
   bool active_ = false;
   Time watch_at_{};  // When the next word that we watch it is due.
   uint64_t next_monitor_ = 1;

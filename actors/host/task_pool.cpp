@@ -5,17 +5,30 @@
 
 #include "actors/api/cluster.h"
 #include "actors/host/actor_system.h"
+#include "scheduler/resources.h"
 
 namespace troupe::actors {
+
+namespace {
+
+std::string Shown(const std::map<std::string, double>& resources) {
+  const auto needs = ResourceSet::FromMap(resources);
+  return needs.ok() ? needs->ToString() : needs.error().message;
+}
+
+}  // namespace
 
 // One task, from its submission to its end.
 class TaskPool::Task final : public PendingCall {
  public:
-  Task(ActorSystem* system, std::string method, std::string arguments, bool retry)
+  // `why_waits` is asked while the system lives.
+  Task(ActorSystem* system, std::string method, std::string arguments, bool retry,
+       std::function<std::string()> why_waits)
       : system_(system->weak_from_this()),
         method_(std::move(method)),
         arguments_(std::move(arguments)),
-        retry_(retry) {}
+        retry_(retry),
+        why_waits_(std::move(why_waits)) {}
 
   const std::shared_ptr<ActorSystem::LocalCall> call = std::make_shared<ActorSystem::LocalCall>();
 
@@ -55,13 +68,22 @@ class TaskPool::Task final : public PendingCall {
     if (const auto system = system_.lock()) return system->AwaitHelping(event, until);
     (void)event.WaitFor(until - SteadyClock().Now());
   }
+  [[nodiscard]] std::string WhyNot() const override {
+    {
+      std::lock_guard lock(mu_);
+      if (ref_) return "it runs in " + ref_->address().actor + " and has not ended";
+    }
+    const auto system = system_.lock();
+    return system ? why_waits_() : "";
+  }
 
  private:
   const std::weak_ptr<ActorSystem> system_;
   const std::string method_;
   std::string arguments_;
   const bool retry_;
-  std::mutex mu_;
+  const std::function<std::string()> why_waits_;
+  mutable std::mutex mu_;
   bool cancelled_ = false;
   std::shared_ptr<ActorRef> ref_;
   uint64_t number_ = 0;
@@ -71,10 +93,14 @@ std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const 
                                               std::string arguments, const CallDone& done) {
   const Kind kind{options.resources, options.labels, options.max_retries, options.plugin};
   auto submitted =
-      std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0);
+      std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0,
+                             [this, kind] { return WhyWaits(kind); });
   submitted->call->deadline = SteadyClock().Now() + options.timeout;
   submitted->call->done = done;
-  submitted->call->why_late = [this, kind] { return WhyLate(kind); };
+  submitted->call->why_late = [weak = std::weak_ptr<Task>(submitted)] {
+    const auto alive = weak.lock();
+    return "the task was not done within its time-out" + (alive ? "; " + alive->WhyNot() : "");
+  };
   bool stopped = false;
   {
     std::lock_guard lock(mu_);
@@ -236,7 +262,7 @@ void TaskPool::OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, 
   Serve(kind);
 }
 
-std::string TaskPool::WhyLate(const Kind& kind) {
+std::string TaskPool::WhyWaits(const Kind& kind) {
   std::shared_ptr<ActorRef> coming;
   {
     std::lock_guard lock(mu_);
@@ -245,8 +271,23 @@ std::string TaskPool::WhyLate(const Kind& kind) {
     }
   }
   const std::string why = coming ? coming->WhyNot() : "";
-  return "the task was not done within its time-out" +
-         (why.empty() ? "" : "; a process for it is " + why);
+  return why.empty() ? "it has no process yet" : "a process for it is " + why;
+}
+
+std::map<std::string, std::string> TaskPool::Waiting() {
+  std::map<std::string, std::string> waiting;
+  std::lock_guard lock(mu_);
+  for (auto& [kind, lane] : lanes_) {
+    std::erase_if(lane.waiting, [](const auto& task) { return task->over(); });
+    const bool runs =
+        std::ranges::any_of(lane.runners, [](const auto& runner) { return runner->alive; });
+    if (lane.waiting.empty() || runs) continue;
+    for (const auto& runner : lane.runners) {
+      const std::string why = runner->ref ? runner->ref->RoomReason() : "";
+      if (!why.empty()) waiting["a task (" + Shown(std::get<0>(kind)) + ")"] = why;
+    }
+  }
+  return waiting;
 }
 
 void TaskPool::Clean(Time now) {

@@ -44,6 +44,8 @@ class TaskPool {
   // These wait for room, by their ids; a runner of this pool may be among them. Holds until the
   // next word, and no longer than kRoomWanted.
   void GiveWay(Time now, const std::vector<std::string>& waiting);
+  // Tasks none of whose kind run, since no process for them has room: what they are, and why.
+  [[nodiscard]] std::map<std::string, std::string> Waiting();
   // Ends runners that nobody has needed for long.
   void Clean(Time now);
   // What waits fails with `why`, and no runner is kept.
@@ -75,7 +77,7 @@ class TaskPool {
   void OnRunner(const Kind& kind, const std::shared_ptr<Runner>& runner,
                 const std::shared_ptr<ActorRef>& ref);
   void OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, const Error& why);
-  [[nodiscard]] std::string WhyLate(const Kind& kind);
+  [[nodiscard]] std::string WhyWaits(const Kind& kind);
   [[nodiscard]] bool OthersWait(Time now, const Lane& lane) const;  // With mu_ held.
   void GiveWayNow(Time now);
 

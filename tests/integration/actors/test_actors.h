@@ -20,6 +20,7 @@ class Counter {
   void Fail(const std::string& what) { throw std::runtime_error(what); }
   Result<int> Refuse() { return Error{ErrorCode::kPermissionDenied, "not today"}; }
   std::string Echo(const std::string& text) { return text; }
+  std::vector<int> EchoNumbers(const std::vector<int>& numbers) { return numbers; }
   void Exit(int code) { std::_Exit(code); }
   void CorruptTheHeap();
   void Leave(CallContext& call, const std::string& reason) { call.Exit(reason); }
@@ -71,8 +72,8 @@ int LingeringTask(CallContext& call);
 
 }  // namespace troupe::testing
 
-TROUPE_ACTOR(troupe::testing::Counter, (int), Add, Value, Pid, Fail, Refuse, Echo, Exit,
-             CorruptTheHeap, Leave, Linger, Block, Gate, Env);
+TROUPE_ACTOR(troupe::testing::Counter, (int), Add, Value, Pid, Fail, Refuse, Echo, EchoNumbers,
+             Exit, CorruptTheHeap, Leave, Linger, Block, Gate, Env);
 TROUPE_ACTOR(troupe::testing::Ledger, (), Add, Sum, AddAndDie, Pid);
 TROUPE_ACTOR(troupe::testing::Boss, (), AddTo, MakeFail, Hire, HireHere, WaitFor);
 TROUPE_TASK(troupe::testing::Square);

@@ -149,6 +149,67 @@ TEST(WhenTest, AnyIsTheFirstSuccessOrTheLastError) {
   EXPECT_EQ(WhenAny(std::vector<Future<int>>{}).Get().error().code, ErrorCode::kInvalidArgument);
 }
 
+// What is behind a future that nobody completes: says why.
+class StuckCall final : public actors::PendingCall {
+ public:
+  void Cancel() override {}
+  void Await(FiberEvent& event, Time until) override {
+    (void)event.WaitFor(until - SteadyClock().Now());
+  }
+  [[nodiscard]] std::string WhyNot() const override { return "Till 5f0c is pending: no CPU"; }
+};
+
+TEST(FutureTest, WhoGivesUpWaitingIsToldWhatItWaitedFor) {
+  const Future<int> future;
+  EXPECT_EQ(future.Get(milliseconds(1)).error().message, "no result yet");
+  future.SetCall(std::make_shared<StuckCall>());
+  EXPECT_EQ(future.Get(milliseconds(1)).error().message,
+            "no result yet: Till 5f0c is pending: no CPU");
+  EXPECT_EQ(future.Get(Duration::zero()).error().message,
+            "no result yet: Till 5f0c is pending: no CPU");
+}
+
+// Who looks again and again leaves nothing behind in the future.
+TEST(FutureTest, WhoGivesUpWaitingIsForgotten) {
+  const Future<int> future;
+  const auto kept = std::make_shared<int>(0);
+  const uint64_t subscription = future.Subscribe([kept](const Result<int>&) { ++*kept; });
+  EXPECT_EQ(kept.use_count(), 2);
+  future.Unsubscribe(subscription);
+  EXPECT_EQ(kept.use_count(), 1);
+  future.Complete(1);
+  EXPECT_EQ(*kept, 0);
+  EXPECT_EQ(future.Subscribe([kept](const Result<int>&) { ++*kept; }), 0U);
+  EXPECT_EQ(*kept, 1);
+}
+
+TEST(WaitTest, SaysWhichAreCompleteWhenThereAreEnough) {
+  const std::vector<Future<int>> futures{Future<int>(), Future<int>(), Future<int>()};
+  futures[2].Complete(1);
+  futures[0].Complete(kNo);
+  const Result<Waited> two = Wait(futures, 2, seconds(20));
+  EXPECT_EQ(two->ready, (std::vector<size_t>{0, 2})) << "an error is complete, too";
+  EXPECT_EQ(two->pending, (std::vector<size_t>{1}));
+  std::thread other([future = futures[1]] { future.Complete(7); });
+  EXPECT_EQ(Wait(futures, 3, seconds(20))->ready.size(), 3U);
+  other.join();
+}
+
+TEST(WaitTest, AtItsLimitItSaysWhatThereIs) {
+  const std::vector<Future<int>> futures{Future<int>(), Future<int>()};
+  EXPECT_EQ(Wait(futures, 1, Duration::zero())->pending.size(), 2U);
+  futures[1].Complete(1);
+  EXPECT_EQ(Wait(futures, 2, milliseconds(1))->ready, (std::vector<size_t>{1}));
+}
+
+TEST(WaitTest, ANumberThatCannotBeIsRefused) {
+  const std::vector<Future<int>> futures{Future<int>()};
+  EXPECT_EQ(Wait(futures, 0, seconds(1)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Wait(futures, 2, seconds(1)).error().message,
+            "Wait for 2 of 1 futures: the number must be from 1 to that of the futures");
+  EXPECT_FALSE(Wait(std::vector<Future<int>>{}, 1, seconds(1)).ok());
+}
+
 TEST(WhenTest, ManyThreadsCompleteTheirsAtOnce) {
   constexpr int kThreads = 8;
   for (int round = 0; round < 50; ++round) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/api/actor_macros.h"
+#include "actors/api/dynamic_handle.h"
 #include "actors/api/handle.h"
 
 namespace shop {
@@ -93,7 +94,7 @@ using ::testing::HasSubstr;
 
 template <class... A>
 std::string Packed(A... values) {
-  return wire::Encode(kArgumentsType, Pack<A...>{{values...}});
+  return EncodeArguments(Pack<A...>{{values...}});
 }
 
 class InstanceTest : public ::testing::Test {
@@ -197,8 +198,9 @@ TEST_F(InstanceTest, TasksAreTheMethodsOfARunner) {
 class FakeRef final : public ActorRef {
  public:
   [[nodiscard]] ActorAddress address() const override { return {"x", 1, "shop::Till", {}, false}; }
-  uint64_t Call(std::string method, std::string, const CallOptions&, CallDone done) override {
+  uint64_t Call(std::string method, std::string bytes, const CallOptions&, CallDone done) override {
     called.push_back(method);
+    arguments = std::move(bytes);
     waiting = std::move(done);
     return 5;
   }
@@ -208,6 +210,7 @@ class FakeRef final : public ActorRef {
   void Kill(bool, const std::string&, CallDone done) override { done(std::string()); }
 
   std::vector<std::string> called;
+  std::string arguments;
   CallDone waiting;
   uint64_t cancelled = 0;
   uint64_t monitors = 0;
@@ -255,6 +258,63 @@ TEST(ActorHandleTest, ACallCanBeCancelledAndAMethodThatIsNotListedIsRefused) {
   EXPECT_EQ(ref->cancelled, 5u);
   EXPECT_EQ(sum.Get().error().code, ErrorCode::kCancelled);
   EXPECT_EQ(handle.Call(&shop::Till::Save).Get().error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(LaterCallTest, IsMadeWhenItsFuturesAreComplete) {
+  const auto ref = std::make_shared<FakeRef>();
+  const Handle handle(nullptr, ref);
+  const Future<int> argument;
+  const Future<int> sum = handle.Call(&shop::Till::Add, argument);
+  EXPECT_TRUE(ref->called.empty());
+  EXPECT_EQ(sum.Get(Duration::zero()).error().message,
+            "no result yet: the futures among the call's arguments are not complete");
+  argument.Complete(5);
+  EXPECT_THAT(ref->called, ::testing::ElementsAre("Add"));
+  EXPECT_EQ(ref->arguments, Packed(5));
+  ref->waiting(EncodeResult(Box<int>{8}));
+  EXPECT_EQ(sum.Get().value(), 8);
+}
+
+TEST(LaterCallTest, AnErrorOfAFutureIsTheErrorOfTheCall) {
+  const auto ref = std::make_shared<FakeRef>();
+  const Handle handle(nullptr, ref);
+  const Future<int> argument;
+  const Future<int> sum = handle.Call(&shop::Till::Add, argument);
+  argument.Complete(Error{ErrorCode::kUserError, "no number",
+                          std::make_shared<const ErrorOrigin>(
+                              ErrorOrigin{"std::out_of_range", "Shop 7", "n1", "", nullptr})});
+  EXPECT_EQ(sum.Get().error().ToString(),
+            "user_error: argument 1 of the call: no number [std::out_of_range in Shop 7 on node "
+            "n1]");
+  EXPECT_TRUE(ref->called.empty());
+}
+
+TEST(LaterCallTest, ACancellationReachesItAtEveryStage) {
+  const auto ref = std::make_shared<FakeRef>();
+  const Handle handle(nullptr, ref);
+  const Future<int> argument;
+  const Future<int> early = handle.Call(&shop::Till::Add, argument);
+  const Future<int> late = handle.Call(&shop::Till::Checked, argument);
+  early.Cancel();
+  EXPECT_EQ(early.Get().error().code, ErrorCode::kCancelled);
+  argument.Complete(5);
+  EXPECT_THAT(ref->called, ::testing::ElementsAre("Checked"));
+  late.Cancel();
+  EXPECT_EQ(ref->cancelled, 5U);
+}
+
+// Copies are made at once: what it refers to may be gone when it is made.
+TEST(LaterCallTest, OtherArgumentsAreKeptAsTheyWere) {
+  const auto ref = std::make_shared<FakeRef>();
+  const DynamicHandle handle(nullptr, ref);
+  const Future<std::vector<int>> argument;
+  {
+    const std::string text(100, 'x');
+    (void)handle.CallNamed<int>("take", text.c_str(), argument, "literal");
+  }
+  argument.Complete(std::vector<int>{1, 2});
+  EXPECT_EQ(ref->arguments,
+            Packed(std::string(100, 'x'), std::vector<int>{1, 2}, std::string("literal")));
 }
 
 TEST(ActorHandleTest, AMonitorIsUndoneOnce) {

@@ -1,0 +1,102 @@
+// How calls can be made, in a real cluster, and what who waits for one is told.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/integration/actors/shared_cluster.h"
+#include "tests/integration/actors/test_actors.h"
+
+namespace troupe::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CallKinds : public SharedCluster<CallKinds> {
+ public:
+  static std::map<std::string, double> Resources() { return {{"CPU", 4}, {"gadget", 1}}; }
+
+ protected:
+  template <class T, class... A>
+  static ActorHandle<T> Spawned(const ActorOptions& options, A... arguments) {
+    return Started(runtime().Spawn<T>(options, arguments...));
+  }
+};
+
+template <class R>
+std::string ErrorOf(const Result<R>& result) {
+  return result.ok() ? "no error" : result.error().ToString();
+}
+
+// What who gives up waiting is told, as soon as it names `word`.
+template <class R>
+std::string WhyNot(const Future<R>& future, const std::string& word) {
+  const Time until = SteadyClock().Now() + kSoon;
+  std::string why;
+  while (why.find(word) == std::string::npos && SteadyClock().Now() < until)
+    why = ErrorOf(future.Get(milliseconds(20)));
+  return why;
+}
+
+TEST_F(CallKinds, NumbersTravelInOnePiece) {
+  auto counter = Spawned<Counter>({}, 0);
+  std::vector<int> many(5'000'000);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int>(i) - 7;
+  EXPECT_EQ(In(counter.Call(&Counter::EchoNumbers, many)), many);
+  EXPECT_TRUE(In(counter.Call(&Counter::EchoNumbers, std::vector<int>{})).empty());
+}
+
+TEST_F(CallKinds, AFutureCanBeAnArgument) {
+  auto counter = Spawned<Counter>({}, 10);
+  const auto squared = runtime().Run<&Square>(runtime().Run<&Square>(3));
+  EXPECT_EQ(In(counter.Call(&Counter::Add, squared)), 91);
+  const auto text = Cluster::Put(std::string("put once"));
+  EXPECT_EQ(In(counter.Call(&Counter::Echo, text)), "put once");
+  EXPECT_EQ(In(counter.Call(&Counter::Echo, text)), "put once");
+  const Result<int> failed =
+      counter.Call(&Counter::Add, runtime().Run<&FailTask>("far out")).Get(kSoon);
+  EXPECT_EQ(failed.error().code, ErrorCode::kUserError);
+  EXPECT_THAT(failed.error().message, HasSubstr("argument 1 of the call"));
+  EXPECT_EQ(failed.error().origin->type, "std::out_of_range");
+  EXPECT_EQ(In(counter.Call(&Counter::Value)), 91) << "it was never called";
+}
+
+TEST_F(CallKinds, ACallWhoseFutureNeverComesEndsAtItsTime) {
+  auto counter = Spawned<Counter>({}, 0);
+  const Future<int> never;
+  const auto late = counter.CallWithin(milliseconds(100), &Counter::Add, never);
+  const Result<int> ended = late.Get(kSoon);
+  EXPECT_EQ(ended.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(ended.error().message, HasSubstr("the futures among the call's arguments"));
+  never.Complete(1);
+  EXPECT_EQ(In(counter.Call(&Counter::Value)), 0) << "it is over";
+}
+
+TEST_F(CallKinds, WaitSaysWhichAreComplete) {
+  auto counter = Spawned<Counter>({.max_concurrency = 2}, 0);
+  const std::vector<Future<int>> calls{counter.Call(&Counter::Gate, 60'000),
+                                       counter.Call(&Counter::Gate, 0)};
+  const Result<Waited> one = Wait(calls, 1, kSoon);
+  EXPECT_EQ(one->ready, (std::vector<size_t>{1}));
+  EXPECT_EQ(one->pending, (std::vector<size_t>{0}));
+  EXPECT_EQ(Wait(calls, 2, milliseconds(10))->ready.size(), 1u);
+  calls[0].Cancel();
+  EXPECT_EQ(Wait(calls, 2, kSoon)->ready.size(), 2u);
+}
+
+TEST_F(CallKinds, WhoGivesUpWaitingIsToldWhatForAndWhy) {
+  auto all = Spawned<Counter>({.resources = {{"gadget", 1}}}, 0);
+  auto waits = runtime().SpawnLater<Counter>({.resources = {{"gadget", 1}}}, 0).value();
+  const auto call = waits.Call(&Counter::Value);
+  EXPECT_THAT(WhyNot(call, "gadget"),
+              HasSubstr("no result yet: troupe::testing::Counter " + waits.id() + " is pending: "));
+  TaskOptions narrow;
+  narrow.resources = {{"gadget", 1}};
+  const auto task = runtime().RunWith<&Square>(narrow, 1);
+  EXPECT_THAT(WhyNot(task, "gadget"), HasSubstr("no result yet: a process for it is pending: "));
+  task.Cancel();
+  EXPECT_TRUE(waits.Kill().ok() && all.Kill().ok());
+}
+
+}  // namespace
+}  // namespace troupe::testing
