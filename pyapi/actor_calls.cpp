@@ -208,6 +208,10 @@ bool PyCall::WaitFor(Duration limit) const {
   return state_->Ready();
 }
 
+std::string PyCall::WhyNot() const {
+  return call_.here() && call_.get() ? call_->WhyNot() : std::string();
+}
+
 void PyCall::Cancel() {
   if (call_.get()) call_->Cancel();
   state_->Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"});
@@ -266,6 +270,7 @@ void BindCalls(py::module_& m) {
                 [](bool done) { return done; });
           },
           py::arg("timeout_s"))
+      .def("why_not", &PyCall::WhyNot)
       .def("result", &ResultOf)
       .def("cancel", &PyCall::Cancel)
       .def("complete_from",

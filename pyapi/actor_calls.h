@@ -107,6 +107,8 @@ class PyCall {
   void Cancel();
   // Not on a fiber; without the GIL. This thread may run the runtime's loop meanwhile.
   bool WaitFor(Duration limit) const;
+  // What it waits for; empty if that is not known.
+  [[nodiscard]] std::string WhyNot() const;
 
  private:
   const std::shared_ptr<CallState> state_;

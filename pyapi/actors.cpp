@@ -399,6 +399,13 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   system_options.actors_run_loop = false;
   system_options.program = ActorProgram(options.worker_argv, options.preload, options.python_path);
   system_options.directory_client = link;
+  const auto completions = std::make_shared<Completions>();
+  // Python logs what comes from no actor.
+  system_options.on_waiting = [completions](const std::string& line) {
+    actors::ActorOutput note;
+    note.lines = {line};
+    completions->Push(note);
+  };
   auto system = ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + client->socket_dir() + "/" + client->id() + ".sock";
   if (remote) {
@@ -410,7 +417,6 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
   }
   if (Status s = system->Listen(endpoint); !s.ok()) return s.error();
   link->SetSystem(system);
-  const auto completions = std::make_shared<Completions>();
   link->SetOutput([completions](const actors::ActorOutput& o) { completions->Push(o); });
   client->SetOther([link](const std::string& frame) { (void)link->OnFrame(frame); });
   link->Start();

@@ -36,8 +36,14 @@ Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& s
   }
   if (request.verb == PlacementGroupVerb::kCreate) request.spec.group = kGroupId + RandomId();
   Future<PlacementGroupStatus> answer;
-  system->directory_client()->Group(std::move(request), limit,
-                                    [answer](auto status) { answer.Complete(std::move(status)); });
+  const bool made = request.verb == PlacementGroupVerb::kCreate;
+  system->directory_client()->Group(
+      std::move(request), limit,
+      [answer, made, weak = std::weak_ptr<ActorSystem>(system)](auto status) {
+        if (const auto alive = weak.lock(); alive && made && status.ok())
+          alive->WatchGroup(status->id);
+        answer.Complete(std::move(status));
+      });
   return answer;
 }
 

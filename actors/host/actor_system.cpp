@@ -38,6 +38,7 @@ std::shared_ptr<ActorSystem> ActorSystem::Create(std::unique_ptr<Transport> tran
                              HostOf(system->self_).actor, 0, "");
   system->transport_->loop().Post([weak] {
     if (const auto alive = weak.lock()) alive->Clean();
+    if (const auto alive = weak.lock()) alive->TellWaiting();
   });
   return system;
 }

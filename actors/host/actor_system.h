@@ -20,6 +20,7 @@
 
 #include "actors/core/cluster_protocol.h"
 #include "actors/core/directory_client.h"
+#include "actors/core/waiting_notes.h"
 #include "actors/host/actor_cell.h"
 #include "actors/host/actor_ref.h"
 #include "actors/host/cpu_loan.h"
@@ -31,6 +32,7 @@ namespace troupe::actors {
 
 inline constexpr size_t kLocalActorsMax = 1'000'000;
 inline constexpr size_t kEndedKept = 10'000;
+inline constexpr size_t kGroupsWatchedMax = 100;
 
 class LaterCall;
 class RemoteActor;
@@ -51,6 +53,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
     std::vector<std::string> plugin_host = {kPluginHost, kPluginFlag};
     std::shared_ptr<ActorDirectoryClient> directory_client;  // Null: no placed actors.
     std::shared_ptr<CpuLoan> loan = nullptr;  // Null: this process has no CPU to lend.
+    // Told, on the loop, what has waited for room for kTellAfter, in a line; null: nobody.
+    std::function<void(const std::string& line)> on_waiting = nullptr;
   };
 
   static std::shared_ptr<ActorSystem> Create(std::unique_ptr<Transport> transport, Options options);
@@ -92,6 +96,9 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] TaskPool& tasks();
+  // A placement group of this process that has no place yet; the first kGroupsWatchedMax are told
+  // to on_waiting.
+  void WatchGroup(const std::string& group);
 
  private:
   friend class LaterCall;
@@ -136,6 +143,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   void OnWatch(const std::string& from, const ActorWatch& watch);
   void Sweep();
   void Clean();
+  void TellWaiting();
+  void AskOfGroups();
   [[nodiscard]] Status Reach(const PeerAddress& process);
   void Activate(std::shared_ptr<RemoteActor> actor);
   void Expect(std::shared_ptr<LocalCall> call);
@@ -163,6 +172,8 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   std::deque<std::string> ended_order_;
   std::vector<std::shared_ptr<ActorCell>> ending_;  // Until nothing runs in them.
   std::unique_ptr<TaskPool> tasks_;
+  std::map<std::string, std::string> groups_;  // That have no place, and why; empty: not known.
+  WaitingNotes notes_;                         // Of the loop.
   bool sweeping_ = false;
   uint64_t next_actor_ = 1;
   uint64_t next_monitor_ = 1;

@@ -78,6 +78,8 @@ Result<std::shared_ptr<actors::ActorSystem>> JoinCluster(WorkerClient& worker,
   system_options.types = std::move(options.types);
   system_options.program = std::move(options.program);
   system_options.directory_client = link;
+  // What it prints goes to its owner.
+  system_options.on_waiting = [](const std::string& line) { LogWarning(line); };
   if (options.has_cpu) {
     system_options.loan = std::make_shared<actors::CpuLoan>(
         &worker.loop(), [&worker](uint64_t number, bool lent) { worker.SetLoan(number, lent); });

@@ -13,6 +13,7 @@
 #include "daemons/client/driver_client.h"
 #include "daemons/client/head_client.h"
 #include "runtime/curve_key_files.h"
+#include "runtime/log.h"
 #include "runtime/process.h"
 
 namespace troupe::internal {
@@ -131,6 +132,7 @@ Result<Cluster> Start(const InitOptions& options, actors::TypeTable types,
   system_options.program = {{SelfPath()}, {}};
   system_options.directory_client = driver->link;
   system_options.actors_run_loop = false;
+  system_options.on_waiting = [](const std::string& line) { LogWarning(line); };
   driver->system = actors::ActorSystem::Create(std::move(*transport), std::move(system_options));
   std::string endpoint = "ipc://" + raw->socket_dir() + "/" + raw->id() + ".sock";
   if (remote) {

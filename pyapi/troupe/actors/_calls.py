@@ -161,6 +161,10 @@ def call_task(
     return _now_or_later(session, None, what, _refs.TASK, refs_in(args, kwargs), send)
 
 
+def _arguments_missing() -> str:
+    return "refs among its arguments, or calls before it, are not ready"
+
+
 def _now_or_later(
     session: _session.Session, key: Optional[str], what: str, language: str,
     refs: list[ObjectRef], send: Callable[[], Any],
@@ -170,6 +174,7 @@ def _now_or_later(
     waiting = [ref for ref in refs if not ref.ready()]
     if waiting or (key is not None and _outboxes.holds(key)):
         result = _refs.later(session, what, language)
+        result._why = _arguments_missing
 
         def settle() -> None:
             _refs.settle_later(result, send)

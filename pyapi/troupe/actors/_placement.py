@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 from troupe._config import check_resource_count
 from troupe.actors import _codec, _options, _refs, _session
 from troupe.actors._refs import ObjectRef
-from troupe.errors import ActorNameTakenError, ActorNotFoundError
+from troupe.errors import ActorNameTakenError, ActorNotFoundError, TroupeError
 
 _ASK_S = 30.0
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -46,7 +46,16 @@ class PlacementGroup:
         payload = _codec.encode(self).payload
         call = session.actors.placement_group_later(
             "await", {"group": self.id}, payload, _refs.FOREVER_S)
-        return ObjectRef(call, session, f"placement group {self.id}", _refs.PLACEMENT)
+        ref = ObjectRef(call, session, f"placement group {self.id}", _refs.PLACEMENT)
+        ref._why = self._why
+        return ref
+
+    def _why(self) -> str:
+        try:
+            status = self.status()
+        except TroupeError as error:
+            return str(error)
+        return f"it is {status['state']}: {status['reason']}"
 
     def wait(self, timeout: float = _ASK_S, *, timeout_seconds: Optional[float] = None) -> bool:
         """Whether every bundle has a place within ``timeout`` seconds; ``reason`` says why not.

@@ -47,7 +47,7 @@ class ObjectRef:
     """
 
     __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files", "_id",
-                 "__weakref__")
+                 "_why", "__weakref__")
 
     def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
         self._call = call
@@ -58,6 +58,7 @@ class ObjectRef:
         self._real: Any = None  # The native call, for one that was sent later.
         self._files = False
         self._id: Optional[bytes] = None  # Made when it is asked for: most refs never are.
+        self._why: Optional[Callable[[], str]] = None  # For what no native call knows about.
 
     def __repr__(self) -> str:
         state = "ready" if self._call is not None and self._call.ready() else "pending"
@@ -117,6 +118,15 @@ class ObjectRef:
         """Whether ``get`` returns or raises at once."""
         ready: bool = self._native().ready()
         return ready
+
+    def why_not(self) -> str:
+        """What it waits for, in words; empty if this process does not know."""
+        if self._why is not None:
+            return self._why()
+        if self._home is not None or self._call is None:
+            return ""  # Who has it knows.
+        why: str = (self._call if self._real is None else self._real).why_not()
+        return why
 
     def on_done(self, fn: Callable[[], None]) -> None:
         """Runs ``fn()`` on a thread of the runtime when it is ready. ``fn`` must not block."""
@@ -220,6 +230,7 @@ def settle_later(ref: ObjectRef, send: Callable[[], Any]) -> None:
     """Sends the call of a ref made by ``later``, unless it was cancelled meanwhile."""
     if ref._call.ready():
         return
+    ref._why = None
     try:
         ref._real = send()
     except BaseException as error:
@@ -454,7 +465,9 @@ def _deadline(timeout: Optional[float]) -> Optional[float]:
 def _get_one(ref: ObjectRef, deadline: Optional[float]) -> Any:
     left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
     if not ref.wait_ready(left):
-        raise GetTimeoutError(f"{ref._what}: not ready in time; the call goes on")
+        why = ref.why_not()
+        raise GetTimeoutError(
+            f"{ref._what}: not ready in time{': ' if why else ''}{why}; the call goes on")
     return ref.value()
 
 

@@ -101,6 +101,9 @@ class Session:
             for item in self._completions.take(_TURN_S):
                 if isinstance(item, int):
                     self._run_callback(item)
+                elif not item[0]:  # Of the runtime itself.
+                    for line in item[4]:
+                        _log.warning("%s", line)
                 elif self._log_to_driver:
                     _print_output(*item)
 

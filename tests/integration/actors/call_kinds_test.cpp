@@ -98,5 +98,26 @@ TEST_F(CallKinds, WhoGivesUpWaitingIsToldWhatForAndWhy) {
   EXPECT_TRUE(waits.Kill().ok() && all.Kill().ok());
 }
 
+// Lines that are printed on the driver: what is there has to wait for kTellAfter.
+TEST_F(CallKinds, WhatWaitsForRoomSaysWhyOnTheDriver) {
+  auto all = Spawned<Counter>({.resources = {{"gadget", 1}}}, 0);
+  ::testing::internal::CaptureStderr();
+  auto waits = runtime().SpawnLater<Counter>({.resources = {{"gadget", 1}}}, 0).value();
+  TaskOptions narrow;
+  narrow.resources = {{"gadget", 0.5}};
+  const auto task = runtime().RunWith<&Square>(narrow, 1);
+  const auto group = runtime().CreatePlacementGroup({.bundles = {{.resources = {{"gadget", 1}}}}});
+  ASSERT_TRUE(group.ok());
+  EXPECT_FALSE(group->Wait(actors::kTellAfter + seconds(8)).ok());
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, HasSubstr("room for 1"));
+  EXPECT_THAT(printed, HasSubstr("gadget"));
+  EXPECT_THAT(printed, ::testing::AnyOf(HasSubstr("Counter " + waits.id()), HasSubstr("a task"),
+                                        HasSubstr("placement group " + group->id())));
+  EXPECT_TRUE(group->Remove().ok());
+  task.Cancel();
+  EXPECT_TRUE(waits.Kill().ok() && all.Kill().ok());
+}
+
 }  // namespace
 }  // namespace troupe::testing
