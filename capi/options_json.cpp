@@ -159,6 +159,7 @@ Result<ActorOptions> ParseActorOptions(const char* text) {
       .Key("plugin", o.plugin, kText)
       .Key("program", o.program, kTexts)
       .Key("max_concurrency", o.max_concurrency, kWhole)
+      .Key("threads", o.threads, "true or false")
       .Key("mailbox_depth", o.mailbox_depth, kWhole)
       .Key("mailbox_bytes", o.mailbox_bytes, kWhole)
       .Key("overflow", o.overflow, "\"wait\" or \"refuse\"");

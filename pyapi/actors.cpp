@@ -64,6 +64,7 @@ ActorOptions OptionsOf(const py::dict& d) {
   o.program = Get(d, "program", o.program);
   o.plugin = Get<std::string>(d, "plugin", "");
   o.max_concurrency = Get(d, "max_concurrency", o.max_concurrency);
+  o.threads = Get(d, "threads", false);
   o.mailbox_depth = Get(d, "mailbox_depth", o.mailbox_depth);
   o.overflow = Get(d, "refuse_when_full", false) ? actors::Overflow::kRefuse : o.overflow;
   return o;

@@ -33,6 +33,7 @@ struct ActorGroupOptions {
   std::string plugin = {};
   std::vector<std::string> program = {};
   uint32_t max_concurrency = 1;
+  bool threads = false;
   uint32_t mailbox_depth = actors::kMailboxDepthMax;
   uint64_t mailbox_bytes = uint64_t{64} << 20;
   actors::Overflow overflow = actors::Overflow::kWait;

@@ -29,13 +29,15 @@ ActorBlueprint MakeBlueprint(const CallLimits& limits, const std::string& type,
           limits.max_concurrency,
           limits.mailbox_depth,
           limits.mailbox_bytes,
-          limits.overflow};
+          limits.overflow,
+          limits.threads};
 }
 
 void PlaceAsync(const std::shared_ptr<ActorSystem>& system, const ActorOptions& options,
                 const ActorBlueprint& blueprint, OnRef done) {
   if (system->directory_client() == nullptr) return done(NoCluster());
   if (const Status s = CheckProgram(options); !s.ok()) return done(s.error());
+  if (const Status s = CheckConcurrency(blueprint); !s.ok()) return done(s.error());
   // Here, since a request with too many of them would not even reach the head.
   if (const auto needs = ResourceSet::FromMap(options.resources); !needs.ok())
     return done(needs.error());

@@ -64,6 +64,8 @@ class CallContext {
   // Lets the actor's other calls run meanwhile; ends early, with Check's error.
   [[nodiscard]] Status Sleep(Duration duration);
   [[nodiscard]] const actors::ActorAddress& self() const { return *self_; }
+  // Whether the actor has died and was started again, by max_restarts or a drain.
+  [[nodiscard]] bool restarted() const { return self_->incarnation > 1; }
   [[nodiscard]] actors::ActorSystem& system() const { return *system_; }
   [[nodiscard]] const std::shared_ptr<actors::RunningCall>& call() const { return call_; }
   // Ends the actor when this method has returned; it is not restarted. Whoever watches it is told

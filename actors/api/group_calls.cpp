@@ -25,6 +25,7 @@ ActorOptions ActorGroupOptions::member() const {
   o.plugin = plugin;
   o.program = program;
   o.max_concurrency = max_concurrency;
+  o.threads = threads;
   o.mailbox_depth = mailbox_depth;
   o.mailbox_bytes = mailbox_bytes;
   o.overflow = overflow;

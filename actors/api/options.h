@@ -14,6 +14,9 @@ namespace troupe {
 // How an actor's calls are queued and run.
 struct CallLimits {
   uint32_t max_concurrency = 1;  // Calls at once; one that waits lets the others run.
+  // Calls run on threads, kCallThreadsMax at most, and may block: the others go on. The class
+  // guards its own data then. Without, they are fibers of one thread, which none must block.
+  bool threads = false;
   uint32_t mailbox_depth = actors::kMailboxDepthMax;  // Calls that wait,
   uint64_t mailbox_bytes = uint64_t{64} << 20;        // and their arguments.
   actors::Overflow overflow = actors::Overflow::kWait;
@@ -47,12 +50,13 @@ struct ActorOptions {
   std::vector<std::string> program = {};
   // As CallLimits.
   uint32_t max_concurrency = 1;
+  bool threads = false;
   uint32_t mailbox_depth = actors::kMailboxDepthMax;
   uint64_t mailbox_bytes = uint64_t{64} << 20;
   actors::Overflow overflow = actors::Overflow::kWait;
 
   [[nodiscard]] CallLimits limits() const {
-    return {max_concurrency, mailbox_depth, mailbox_bytes, overflow};
+    return {max_concurrency, threads, mailbox_depth, mailbox_bytes, overflow};
   }
 };
 

@@ -137,9 +137,10 @@ struct ActorBlueprint {
   uint32_t mailbox_depth = kMailboxDepthMax;
   uint64_t mailbox_bytes = uint64_t{64} << 20;
   Overflow overflow = Overflow::kWait;
+  bool threads = false;  // Calls run on threads of the actor's own, not on fibers.
   template <class A>
   void Fields(A& a) {
-    a(type, arguments, max_concurrency, mailbox_depth, mailbox_bytes, overflow);
+    a(type, arguments, max_concurrency, mailbox_depth, mailbox_bytes, overflow, threads);
   }
 };
 

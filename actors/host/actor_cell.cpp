@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/host/actor_ref.h"
+#include "actors/host/call_threads.h"
 #include "actors/host/cpu_loan.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -34,6 +35,15 @@ Error TooLate() {
 
 }  // namespace
 
+Status CheckConcurrency(const ActorBlueprint& blueprint) {
+  if (!blueprint.threads || blueprint.max_concurrency <= kCallThreadsMax) return Status::Ok();
+  return Error{ErrorCode::kInvalidArgument,
+               "max_concurrency is " + std::to_string(blueprint.max_concurrency) +
+                   ", but calls on threads are at most " + std::to_string(kCallThreadsMax) +
+                   " at once; without `threads` they are fibers, of which there may be " +
+                   std::to_string(kMaxConcurrencyMax)};
+}
+
 ActorCell::ActorCell(CellHost* host, ActorSystem* system, ActorAddress self,
                      std::unique_ptr<Instance> instance, const ActorBlueprint& blueprint,
                      size_t thread)
@@ -43,6 +53,7 @@ ActorCell::ActorCell(CellHost* host, ActorSystem* system, ActorAddress self,
       instance_(std::move(instance)),
       max_concurrency_(std::clamp(blueprint.max_concurrency, 1U, kMaxConcurrencyMax)),
       thread_(thread),
+      threads_(blueprint.threads ? std::make_unique<CallThreads>(max_concurrency_) : nullptr),
       mailbox_(self_.actor, LimitsOf(blueprint)) {}
 
 ActorCell::~ActorCell() = default;
@@ -153,7 +164,11 @@ uint64_t ActorCell::CallLocal(std::string method, std::string arguments, Time de
 
 // ---- running ----
 
-// A fiber takes calls until there are none; there are as many fibers as calls may run at once.
+Status ActorCell::RunThere(std::function<void()> fn) {
+  return threads_ ? threads_->Spawn(std::move(fn)) : host_->Spawn(thread_, std::move(fn));
+}
+
+// A fiber, or a thread, takes calls until there are none; there are as many as calls may run.
 void ActorCell::StartMore() {
   for (;;) {
     {
@@ -163,7 +178,7 @@ void ActorCell::StartMore() {
       if (fibers_ >= wanted || quiet_ || mailbox_.waiting() == 0) return;
       ++fibers_;
     }
-    const Status spawned = host_->Spawn(thread_, [self = shared_from_this()] { self->Drain(); });
+    const Status spawned = RunThere([self = shared_from_this()] { self->Drain(); });
     if (spawned.ok()) continue;
     {
       std::lock_guard lock(mu_);
@@ -386,11 +401,11 @@ void ActorCell::OnSaved(const std::vector<CallKey>& calls, const std::vector<Uns
     }
   }
   if (leaves) {
-    (void)host_->Spawn(
-        thread_, [self = shared_from_this(), last, why = *leaves] { self->LeaveAfter(last, why); });
+    (void)RunThere(
+        [self = shared_from_this(), last, why = *leaves] { self->LeaveAfter(last, why); });
   }
   if (more) {
-    (void)host_->Spawn(thread_, [self = shared_from_this()] { self->SaveIfDue(); });
+    (void)RunThere([self = shared_from_this()] { self->SaveIfDue(); });
   }
 }
 
@@ -441,8 +456,7 @@ void ActorCell::Leave(const Error& reason) {
     leaves = LeavesNow();
   }
   if (!leaves) return;
-  (void)host_->Spawn(thread_,
-                     [self = shared_from_this(), why = *leaves] { self->LeaveAfter({}, why); });
+  (void)RunThere([self = shared_from_this(), why = *leaves] { self->LeaveAfter({}, why); });
 }
 
 bool ActorCell::Idle() const {

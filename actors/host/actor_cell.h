@@ -1,14 +1,15 @@
 // ActorCell: one actor in its process: its mailbox, its running calls, its saved state.
 //
-// Calls run on fibers, at most `max_concurrency` at once; one that waits lets the others run. If
-// the instance saves its state, a reply leaves only when the state that it is due to is safe; calls
-// that end while a save is on its way share the next one.
-// Thread: any; methods run on the fiber thread that the cell was given.
-// Owns: the instance.
+// Calls run on fibers of one thread, or on threads of the actor's own, at most `max_concurrency` at
+// once; one that waits lets the others run. If the instance saves its state, a reply leaves only
+// when the state that it is due to is safe; calls that end while a save is on its way share the
+// next one.
+// Thread: any; methods run on the fiber thread that the cell was given, or on its own threads.
+// Owns: the instance, its threads.
 // Invariants: AL-1 no reply leaves before the state of its call is saved. AL-2 after End no method
 // begins, and every call that has not run, or runs, is answered with the reason. MB-1..4 of its
 // mailbox.
-// Limits: those of its mailbox; kMaxConcurrencyMax.
+// Limits: those of its mailbox; kMaxConcurrencyMax, and kCallThreadsMax on threads.
 #pragma once
 
 #include <functional>
@@ -25,7 +26,11 @@
 namespace troupe::actors {
 
 class ActorCell;
+class CallThreads;
 class CpuLoan;
+
+// kInvalidArgument: so many threads cannot be asked for.
+[[nodiscard]] Status CheckConcurrency(const ActorBlueprint& blueprint);
 
 // What a cell asks of its process. From any thread, with no lock of the cell's held.
 class CellHost {
@@ -83,6 +88,8 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
 
   void Handle(const std::string& from, Mailbox::Answer answer);
   void Refuse(Mailbox::Answer& answer);
+  // Where methods run, one at a time on a fiber thread.
+  Status RunThere(std::function<void()> fn);
   void StartMore();
   void Drain();
   void Run(Mailbox::Work work);
@@ -110,6 +117,7 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   const std::unique_ptr<Instance> instance_;
   const uint32_t max_concurrency_;
   const size_t thread_;
+  const std::unique_ptr<CallThreads> threads_;  // Null: on thread_'s fibers.
 
   mutable std::mutex mu_;  // A leaf: never held across a wait (F-4).
   Mailbox mailbox_;

@@ -123,6 +123,7 @@ Result<ActorAddress> ActorSystem::Host(const ActorBlueprint& blueprint, std::str
 Result<ActorAddress> ActorSystem::HostInstance(std::unique_ptr<Instance> instance,
                                                const ActorBlueprint& blueprint, std::string id,
                                                uint64_t incarnation, const std::string& saved) {
+  if (const Status s = CheckConcurrency(blueprint); !s.ok()) return s.error();
   ActorAddress address{std::move(id), incarnation, blueprint.type, {}, incarnation > 0};
   size_t thread = 0;
   {

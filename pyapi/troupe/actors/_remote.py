@@ -422,7 +422,8 @@ def kill(handle: ActorHandle, no_restart: bool = True) -> None:
 
 
 def cpp_actor(
-    program: Sequence[str], type: str, args: Sequence[Any] = (), **options: Any
+    program: Sequence[str], type: str, args: Sequence[Any] = (), *, threads: bool = False,
+    **options: Any,
 ) -> ActorHandle:
     """Starts an actor of a C++ program or plugin: one that describes ``type`` with TROUPE_ACTOR.
 
@@ -430,13 +431,17 @@ def cpp_actor(
         program: its command line, or a plugin, ``"/path/till.so"``; the path must exist on every
             node.
         type: the class, as TROUPE_ACTOR names it.
-        args: of its constructor: bool, int, float, str, bytes, list, dict with str keys, handles.
+        args: of its constructor: bool, int, float, str, bytes, list, dict with str keys, arrays of
+            numbers, handles.
+        threads: ``max_concurrency`` calls run on as many threads, and may block; else they are
+            fibers of one thread.
         options: as of actors of Python; see :func:`troupe.remote`.
     """
     session = _session.current()
     session.check()
     native = _options.actor_options(options, False)
     native["name"] = _named(native["name"], options.get("namespace"))
+    native["threads"] = bool(threads)
     if isinstance(program, str) and program.endswith(".so"):
         native["plugin"] = program
     else:

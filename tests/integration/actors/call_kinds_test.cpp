@@ -1,4 +1,5 @@
-// How calls can be made, in a real cluster, and what who waits for one is told.
+// How calls can be made, in a real cluster: with futures, of blocking methods; and what who waits
+// for one is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +97,52 @@ TEST_F(CallKinds, WhoGivesUpWaitingIsToldWhatForAndWhy) {
   EXPECT_THAT(WhyNot(task, "gadget"), HasSubstr("no result yet: a process for it is pending: "));
   task.Cancel();
   EXPECT_TRUE(waits.Kill().ok() && all.Kill().ok());
+}
+
+TEST_F(CallKinds, CallsOnThreadsMayBlock) {
+  auto crowd = Spawned<Crowd>({.max_concurrency = 4, .threads = true});
+  std::vector<Future<int>> calls;
+  for (int i = 0; i < 4; ++i) calls.push_back(crowd.Call(&Crowd::Meet, 4));
+  for (const auto& call : calls) EXPECT_EQ(In(call), 4) << "each blocks until all are there";
+  EXPECT_THAT(ErrorOf(runtime().Spawn<Crowd>({.max_concurrency = 2000, .threads = true})),
+              HasSubstr("calls on threads are at most 1000 at once"));
+  EXPECT_EQ(runtime().SpawnHere<Crowd>({.max_concurrency = 2000, .threads = true}).error().code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CallKinds, OnThreadsItsContextIsThere) {
+  auto crowd = Spawned<Crowd>({.max_concurrency = 2, .threads = true});
+  auto counter = Spawned<Counter>({}, 1);
+  EXPECT_EQ(In(crowd.Call(&Crowd::AddTo, counter, 2)), 3) << "it waits for another";
+  const auto lingering = crowd.Call(&Crowd::Linger);
+  EXPECT_EQ(Wait(std::vector{lingering}, 1, milliseconds(100))->ready.size(), 0u);
+  lingering.Cancel();
+  EXPECT_EQ(In(crowd.Call(&Crowd::Cancelled)), 1) << "the method was told";
+  const auto late = crowd.CallWithin(milliseconds(100), &Crowd::Meet, 2);
+  EXPECT_EQ(late.Get(kSoon).error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(In(crowd.Call(&Crowd::Meet, 2)), 2) << "it still runs there";
+}
+
+// In this process its end waits for what runs on its threads.
+TEST_F(CallKinds, AnActorOnThreadsEndsAsOthersDo) {
+  auto here = runtime().SpawnHere<Crowd>({.max_concurrency = 2, .threads = true}).value();
+  const auto lingering = here.Call(&Crowd::Linger);
+  EXPECT_EQ(Wait(std::vector{lingering}, 1, milliseconds(100))->ready.size(), 0u);
+  ASSERT_TRUE(here.Kill().ok());
+  EXPECT_EQ(lingering.Get(kSoon).error().code, ErrorCode::kPeerGone);
+  auto placed = Spawned<Crowd>({.max_restarts = 1, .max_concurrency = 2, .threads = true});
+  const auto blocked = placed.Call(&Crowd::Meet, 1000);
+  EXPECT_EQ(Wait(std::vector{blocked}, 1, milliseconds(100))->ready.size(), 0u);
+  ASSERT_TRUE(placed.Restart().ok());
+  EXPECT_EQ(blocked.Get(kSoon).error().code, ErrorCode::kPeerGone);
+  EXPECT_EQ(In(placed.CallWith({kSoon, true}, &Crowd::Meet, 1)), 1);
+}
+
+TEST_F(CallKinds, AnActorKnowsThatItWasRestarted) {
+  auto crowd = Spawned<Crowd>({.max_restarts = 1});
+  EXPECT_FALSE(In(crowd.Call(&Crowd::Restarted)));
+  ASSERT_TRUE(crowd.Restart().ok());
+  EXPECT_TRUE(In(crowd.CallWith({kSoon, true}, &Crowd::Restarted)));
 }
 
 // Lines that are printed on the driver: what is there has to wait for kTellAfter.

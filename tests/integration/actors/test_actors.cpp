@@ -66,6 +66,31 @@ std::string Boss::WaitFor(const ActorHandle<Counter>& counter) {
   return said.ok() ? *said : said.error().ToString();
 }
 
+int Crowd::Meet(int wanted) {
+  std::unique_lock lock(mu_);
+  ++here_;
+  changed_.notify_all();
+  (void)changed_.wait_for(lock, std::chrono::seconds(60), [&] { return here_ >= wanted; });
+  return here_;
+}
+
+int Crowd::AddTo(const ActorHandle<Counter>& counter, int by) {
+  return counter.Call(&Counter::Add, by).GetValue();
+}
+
+void Crowd::Linger() {
+  const Status woken = CallContext::Current()->Sleep(seconds(60));
+  std::lock_guard lock(mu_);
+  if (!woken.ok() && woken.error().code == ErrorCode::kCancelled) ++cancelled_;
+  changed_.notify_all();
+}
+
+int Crowd::Cancelled() {
+  std::unique_lock lock(mu_);
+  (void)changed_.wait_for(lock, std::chrono::seconds(20), [&] { return cancelled_ > 0; });
+  return cancelled_;
+}
+
 int Square(int x) { return x * x; }
 int NestedTask(int depth, double cpus) {
   if (depth == 0) return 0;

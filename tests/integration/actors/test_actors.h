@@ -1,7 +1,9 @@
 // Actors that the tests of real clusters spawn. The test program is their worker, too.
 #pragma once
 
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,25 @@ class Boss {
   std::string WaitFor(const ActorHandle<Counter>& counter);
 };
 
+// Its methods block their threads.
+class Crowd {
+ public:
+  // Until so many calls are in it; how many there are.
+  int Meet(int wanted);
+  int AddTo(const ActorHandle<Counter>& counter, int by);
+  // Until it is cancelled, or its time is up.
+  void Linger();
+  // How many calls of Linger were cancelled, when there is one.
+  int Cancelled();
+  bool Restarted(CallContext& call) { return call.restarted(); }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  int here_ = 0;
+  int cancelled_ = 0;
+};
+
 int Square(int x);
 // Waits for one like it, `depth` times; each takes `cpus`.
 int NestedTask(int depth, double cpus);
@@ -76,6 +97,7 @@ TROUPE_ACTOR(troupe::testing::Counter, (int), Add, Value, Pid, Fail, Refuse, Ech
              Exit, CorruptTheHeap, Leave, Linger, Block, Gate, Env);
 TROUPE_ACTOR(troupe::testing::Ledger, (), Add, Sum, AddAndDie, Pid);
 TROUPE_ACTOR(troupe::testing::Boss, (), AddTo, MakeFail, Hire, HireHere, WaitFor);
+TROUPE_ACTOR(troupe::testing::Crowd, (), Meet, AddTo, Linger, Cancelled, Restarted);
 TROUPE_TASK(troupe::testing::Square);
 TROUPE_TASK(troupe::testing::NestedTask);
 TROUPE_TASK(troupe::testing::FailTask);
