@@ -38,6 +38,10 @@ class GroupWatch {
 template <class T>
 class ActorGroup {
  public:
+  // Of the results of all members.
+  template <class F>
+  using GroupFuture = Future<std::vector<typename actors::CallFuture<F>::Value>>;
+
   struct Member {
     uint32_t number = 0;
     GroupMemberState state = GroupMemberState::kStarting;
@@ -86,11 +90,11 @@ class ActorGroup {
   // returned: their results by number. A member that dies is called again in its next life; who
   // joins after one has returned is not called any more. What a method threw fails the run.
   template <class F, class... A>
-  auto Run(F method, A&&... arguments) const {
+  GroupFuture<F> Run(F method, A&&... arguments) const {
     return RunWithin(kUntilComplete, method, std::forward<A>(arguments)...);
   }
   template <class F, class... A>
-  auto RunWithin(Duration limit, F method, A&&... arguments) const {
+  GroupFuture<F> RunWithin(Duration limit, F method, A&&... arguments) const {
     using Types = actors::MethodTypes<F>;
     using Value = typename Future<typename Types::Result>::Value;
     static_assert(Types::template Accepts<A...>(),

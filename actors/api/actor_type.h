@@ -156,6 +156,21 @@ struct MethodTypes<R (T::*)(A...) noexcept> : FunctionTypes<R (*)(A...)> {};
 template <class T, class R, class... A>
 struct MethodTypes<R (T::*)(A...) const noexcept> : FunctionTypes<R (*)(A...)> {};
 
+// Of the result of a call of a method. Named where calls are declared, so that their bodies are
+// compiled only when the whole program text is known: a method that is defined inside its class
+// may call others of its type, which is described further down.
+template <class F>
+struct CallFutureOf {
+  using Type = Future<void>;  // It is no method; the call says so.
+};
+template <class F>
+requires std::is_member_function_pointer_v<F>
+struct CallFutureOf<F> {
+  using Type = Future<typename MethodTypes<F>::Result>;
+};
+template <class F>
+using CallFuture = typename CallFutureOf<F>::Type;
+
 // void(A...) -> Arguments<A...>, for the macro.
 template <class F>
 struct ArgumentsOf;

@@ -126,15 +126,15 @@ class ActorHandle {
   // kCallTimeout. Arguments may be futures: the call is made when all of them are complete, and
   // later calls of this process may run before it; the error of one is the call's.
   template <class F, class... A>
-  auto Call(F method, A&&... arguments) const {
+  actors::CallFuture<F> Call(F method, A&&... arguments) const {
     return CallWith(CallOptions{}, method, std::forward<A>(arguments)...);
   }
   template <class F, class... A>
-  auto CallWithin(Duration timeout, F method, A&&... arguments) const {
+  actors::CallFuture<F> CallWithin(Duration timeout, F method, A&&... arguments) const {
     return CallWith(CallOptions{timeout, false}, method, std::forward<A>(arguments)...);
   }
   template <class F, class... A>
-  auto CallWith(const CallOptions& options, F method, A&&... arguments) const {
+  actors::CallFuture<F> CallWith(const CallOptions& options, F method, A&&... arguments) const {
     static_assert(actors::DescribedActor<T>,
                   "describe the class with TROUPE_ACTOR to call it through a handle");
     static_assert(std::is_member_function_pointer_v<F>,

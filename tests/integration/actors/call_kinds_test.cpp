@@ -1,5 +1,5 @@
-// How calls can be made, in a real cluster: with futures, of blocking methods; and what who waits
-// for one is told.
+// How calls can be made, in a real cluster: with futures, of blocking methods, of an actor's own
+// type; and what who waits for one is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -136,6 +136,13 @@ TEST_F(CallKinds, AnActorOnThreadsEndsAsOthersDo) {
   ASSERT_TRUE(placed.Restart().ok());
   EXPECT_EQ(blocked.Get(kSoon).error().code, ErrorCode::kPeerGone);
   EXPECT_EQ(In(placed.CallWith({kSoon, true}, &Crowd::Meet, 1)), 1);
+}
+
+TEST_F(CallKinds, AMethodInItsClassCallsItsOwnType) {
+  auto chain = Spawned<Chain>({});
+  EXPECT_EQ(In(chain.Call(&Chain::Length, ActorHandle<Chain>())), 1);
+  EXPECT_EQ(In(chain.Call(&Chain::Length, Spawned<Chain>({}))), 2);
+  EXPECT_EQ(In(chain.Call(&Chain::LengthWithOneMore)), 2);
 }
 
 TEST_F(CallKinds, AnActorKnowsThatItWasRestarted) {

@@ -83,6 +83,15 @@ class Crowd {
   int cancelled_ = 0;
 };
 
+// What stands in the class comes before its description.
+class Chain {
+ public:
+  int Length(const ActorHandle<Chain>& next) {
+    return next ? 1 + next.Call(&Chain::Length, ActorHandle<Chain>()).GetValue() : 1;
+  }
+  int LengthWithOneMore() { return Length(Cluster::Current().SpawnHere<Chain>({}).value()); }
+};
+
 int Square(int x);
 // Waits for one like it, `depth` times; each takes `cpus`.
 int NestedTask(int depth, double cpus);
@@ -98,6 +107,7 @@ TROUPE_ACTOR(troupe::testing::Counter, (int), Add, Value, Pid, Fail, Refuse, Ech
 TROUPE_ACTOR(troupe::testing::Ledger, (), Add, Sum, AddAndDie, Pid);
 TROUPE_ACTOR(troupe::testing::Boss, (), AddTo, MakeFail, Hire, HireHere, WaitFor);
 TROUPE_ACTOR(troupe::testing::Crowd, (), Meet, AddTo, Linger, Cancelled, Restarted);
+TROUPE_ACTOR(troupe::testing::Chain, (), Length, LengthWithOneMore);
 TROUPE_TASK(troupe::testing::Square);
 TROUPE_TASK(troupe::testing::NestedTask);
 TROUPE_TASK(troupe::testing::FailTask);
