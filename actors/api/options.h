@@ -65,7 +65,9 @@ struct TaskOptions {
   std::vector<std::string> labels = {};
   Duration timeout = seconds(3600);
   int32_t max_retries = 3;  // If its process dies; a task that threw is not repeated.
-  std::string plugin = {};  // As ActorOptions::plugin.
+  std::string plugin = {};  // As in ActorOptions, as the two that follow.
+  std::vector<std::string> program = {};
+  std::map<std::string, std::string> env = {};
 };
 
 }  // namespace troupe

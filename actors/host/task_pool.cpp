@@ -91,7 +91,8 @@ class TaskPool::Task final : public PendingCall {
 
 std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const std::string& task,
                                               std::string arguments, const CallDone& done) {
-  const Kind kind{options.resources, options.labels, options.max_retries, options.plugin};
+  const Kind kind{options.resources, options.labels,  options.max_retries,
+                  options.plugin,    options.program, options.env};
   auto submitted =
       std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0,
                              [this, kind] { return WhyWaits(kind); });
@@ -221,7 +222,8 @@ void TaskPool::AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runn
 
 void TaskPool::Create(const Kind& kind, const std::shared_ptr<Runner>& runner) {
   ActorOptions options;
-  std::tie(options.resources, options.labels, options.max_restarts, options.plugin) = kind;
+  std::tie(options.resources, options.labels, options.max_restarts, options.plugin, options.program,
+           options.env) = kind;
   const auto system = system_->shared_from_this();
   PlaceAsync(system, options, MakeBlueprint(options.limits(), kTaskRunner, ""),
              [this, system, kind, runner](const Result<std::shared_ptr<ActorRef>>& placed) {

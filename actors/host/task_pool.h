@@ -1,7 +1,7 @@
 // TaskPool: runs a program's tasks in worker processes that are started and ended by demand.
 //
 // A runner is a placed actor whose methods are the tasks; it runs one at a time. Tasks of one kind
-// (resources, labels, retries, plugin) wait in one queue, from which any runner of the kind takes
+// (resources, labels, retries, program) wait in one queue, from which any runner of the kind takes
 // the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
 // asked for, kRunnersComing at once; in place of one that could not start none is, while others may
 // yet come. If none does, the tasks fail with the reason. A runner that has been idle is ended, one
@@ -54,7 +54,8 @@ class TaskPool {
  private:
   class Task;
   using Kind =
-      std::tuple<std::map<std::string, double>, std::vector<std::string>, int32_t, std::string>;
+      std::tuple<std::map<std::string, double>, std::vector<std::string>, int32_t, std::string,
+                 std::vector<std::string>, std::map<std::string, std::string>>;
   struct Runner {
     std::shared_ptr<ActorRef> ref;  // Null: being created.
     bool alive = false;             // It has answered once, so there was room for it.

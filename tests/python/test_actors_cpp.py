@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import troupe
@@ -40,6 +43,9 @@ class Helper:
 
     def total(self, prices: dict[str, float]) -> float:
         return sum(prices.values())
+
+    def doubled(self, values: list[float]) -> np.ndarray:
+        return np.array(values, dtype=np.float32) * 2
 
     def nothing(self) -> None:
         return None
@@ -77,12 +83,53 @@ def test_python_calls_an_actor_of_cpp() -> None:
     assert soon(abacus.Add.remote(troupe.put(5))) == 55
 
 
+def test_numbers_travel_in_one_piece() -> None:
+    abacus = spawn()
+    many = 5_000_000  # More than an array of the wire format holds.
+    counted = soon(abacus.Count.remote(many))
+    assert len(counted) == many and counted[:3] == [0, 1, 2] and counted[-1] == many - 1
+    total = many * (many - 1) // 2
+    assert soon(abacus.Sum.remote(np.arange(many, dtype=np.int32))) == total
+    assert soon(abacus.Sum.remote(counted)) == total
+    assert soon(abacus.Sum.remote(array.array("q", [1, -3]))) == -2
+    assert soon(abacus.Sum.remote(np.arange(6)[::2])) == 6
+    assert soon(abacus.Mean.remote(np.array([1, 2], dtype=np.float32))) == 1.5
+    assert soon(abacus.Rows.remote(np.arange(4.0).reshape(2, 2).T)) == [[0, 2], [1, 3]]
+    assert soon(abacus.Rows.remote([[1, 2.5], []])) == [[1, 2.5], []]
+    assert soon(abacus.Raw.remote(b"\x00\xff")) == [0, 255]
+    assert soon(abacus.Raw.remote(memoryview(b"ab"))) == [97, 98]
+    assert soon(abacus.Add.remote(np.int64(3))) == 3
+
+
+def test_numbers_that_do_not_fit() -> None:
+    abacus = spawn()
+    with pytest.raises(TypeError, match="number out of range"):
+        soon(abacus.Sum.remote(np.array([2**31])))
+    with pytest.raises(TypeError, match="number out of range"):
+        soon(abacus.Sum.remote(np.array([0.5])))
+    with pytest.raises(TypeError, match='not of format "\\?"'):
+        abacus.Sum.remote(np.array([True]))
+    with pytest.raises(TypeError, match='not of format ">i"'):
+        abacus.Sum.remote(np.arange(3, dtype=">i4"))
+    with pytest.raises(TypeError, match="tolist"):
+        abacus.Sum.remote(np.array(["a"]))
+    with pytest.raises(ValueError, match="1000001 items, over the limit of 1000000"):
+        abacus.Join.remote(["a"] * 1_000_001, "")
+
+
 def test_python_calls_an_actor_of_a_plugin() -> None:
     till = troupe.cpp_actor(str(PLUGIN), "troupe::testing::Till", [40])
     assert soon(till.Sell.remote(2)) == 42
     assert soon(till.Program.remote()) == "troupe-worker"
     with pytest.raises(troupe.ActorError, match="/nowhere.so cannot be read"):
         soon(troupe.cpp_actor("/nowhere.so", "Till").Sell.remote(1))
+
+
+def test_calls_on_threads_may_block() -> None:
+    abacus = spawn(threads=True, max_concurrency=3)
+    assert troupe.get([abacus.Meet.remote(3) for _ in range(3)], timeout=SOON_S) == [3, 3, 3]
+    with pytest.raises(troupe.ActorError, match="calls on threads are at most 1000 at once"):
+        spawn(threads=True, max_concurrency=2000)
 
 
 def test_errors_of_an_actor_of_cpp() -> None:
@@ -108,6 +155,64 @@ def test_errors_of_an_actor_of_cpp() -> None:
         soon(troupe.cpp_actor([str(PEER)], "Nonsense").Add.remote(1))
 
 
+SHOP = """
+import troupe
+
+LIMIT = 3
+
+
+@troupe.remote
+class Till:
+    def __init__(self, owner, start):
+        if start < 0:
+            raise ValueError("start is negative")
+        self.owner, self.sum = owner, start
+
+    def sell(self, count):
+        self.sum += count
+        return self.sum
+
+
+class Maths:
+    @staticmethod
+    def square(value):
+        return value * value
+
+
+@troupe.remote
+def total(prices):
+    return sum(prices)
+
+
+def nothing():
+    pass
+
+
+def fail():
+    raise LookupError("no tea")
+"""
+
+
+def test_cpp_starts_actors_and_tasks_of_python(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    session = _session.current()
+    assert session.cluster is not None
+    path = os.pathsep.join([str(tmp_path), str(PYAPI), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [str(PEER), session.cluster.driver.address, sys.executable, path],
+        capture_output=True, text=True, timeout=100)
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (lines["sold"], lines["sum"], lines["last"]) == ("42", "500", "361")
+    assert (lines["later"], lines["none"]) == ("16", "1")
+    assert lines["raised"].startswith("user_error") and "LookupError: no tea" in lines["raised"]
+    assert "No module named 'no_such_module'" in lines["nowhere"]
+    assert "module shop has no nobody" in lines["unknown"]
+    assert "shop:LIMIT is a int, which cannot be called" in lines["constant"]
+    assert "start is negative" in lines["refused"] and "shop:Till" in lines["refused"]
+    assert "module shop has no Nobody" in lines["missing"]
+
+
 def test_cpp_calls_an_actor_of_python() -> None:
     helper = Helper.options(name="helper").remote()
     assert soon(spawn(10).ScaledBy.remote("helper")) == 15.0
@@ -120,6 +225,7 @@ def test_cpp_calls_an_actor_of_python() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (lines["scale"], lines["upper"], lines["total"]) == ("10.5", "TEXT", "0.5")
     assert ordered == ["1", "2", "3"] and lines["nothing"] == "1"
+    assert (lines["doubled"], lines["later"]) == ("2000000 of 1", "4.5")
     assert "user_error" in lines["error"] and "LookupError: on purpose" in lines["error"]
     assert lines["unknown"].startswith("not_found") and lines["other"].startswith("corrupt")
     assert soon(helper.scale.remote(2)) == 3

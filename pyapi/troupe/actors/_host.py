@@ -7,6 +7,7 @@ Methods run on the main thread; with ``max_concurrency`` on that many threads; i
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import itertools
 import logging
@@ -20,8 +21,8 @@ from typing import Any, Optional
 from troupe import _forks, _native
 from troupe.actors import _calls, _codec, _context, _session
 from troupe.actors._held_streams import HeldStreams
-from troupe.actors._remote import MethodKind, has_async, methods_of
-from troupe.actors._tasks import SoloTask
+from troupe.actors._remote import ActorClass, MethodKind, has_async, methods_of
+from troupe.actors._tasks import RemoteFunction, SoloTask
 from troupe.errors import SerializationError
 
 _log = logging.getLogger("troupe.actors")
@@ -54,6 +55,29 @@ class TaskRunner:
         return self._known[digest](*args, **kwargs)
 
 
+def imported(name: str) -> Callable[..., Any]:
+    """The class or function that ``"module:name"`` names; what ``troupe.remote`` wraps, if it does.
+
+    Raises:
+        ImportError: there is no such module, or it has no such name.
+        TypeError: it cannot be called, or this is no such name.
+    """
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise TypeError(f"{name!r} names no class or function of Python: write \"module:name\"")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ImportError(f"module {module} has no {path}")
+        found = getattr(found, part)
+    if isinstance(found, (ActorClass, RemoteFunction)):
+        found = found.wrapped
+    if not callable(found):
+        raise TypeError(f"{name} is a {type(found).__name__}, which cannot be called")
+    called: Callable[..., Any] = found
+    return called
+
+
 def serve(worker: Any) -> int:
     """Hosts the actor of a worker's assignment until it is let go; the process's exit status."""
     actors = worker.actors()
@@ -83,6 +107,8 @@ def _make(info: dict[str, Any], session: _session.Session, where: _context.Runni
     if info["type"] == _native.core().TASK_RUNNER:
         where.is_task = True
         return TaskRunner()
+    if not _codec.is_payload(info["arguments"]):  # Of a driver of C++, by its name.
+        return imported(info["type"])(*_native.core().unpack_arguments(info["arguments"]))
     dumped, about, args, kwargs, _ = _codec.take_apart(info["arguments"]).load(session.store)
     where.about = about
     where.is_task = "task" in about
@@ -291,6 +317,8 @@ class ActorHost:
             _calls.CLOSE: self._streams.close}
         if name in special:
             return special[name]
+        if isinstance(self._instance, TaskRunner) and ":" in name:
+            return imported(name)
         method = getattr(self._instance, name, None)
         dunder = name.startswith("__") and name.endswith("__") and name != "__call__"
         if dunder or not callable(method):

@@ -120,6 +120,11 @@ class ActorClass:
     def __reduce__(self) -> tuple:
         return ActorClass, (self._cls, self._options)
 
+    @property
+    def wrapped(self) -> type:
+        """The class whose instances the actors are."""
+        return self._cls
+
     def _look(self) -> tuple[dict[str, MethodKind], bool]:
         """Its methods, and whether it is async. Not when it is made: a class that refers to itself
         is unpickled before its methods are."""

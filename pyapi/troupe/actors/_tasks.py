@@ -44,6 +44,11 @@ class RemoteFunction:
         return RemoteFunction, (self._fn, self._options)
 
     @property
+    def wrapped(self) -> Any:
+        """The function that runs."""
+        return self._fn
+
+    @property
     def _function_name(self) -> str:
         return getattr(self._fn, "__name__", "f")
 

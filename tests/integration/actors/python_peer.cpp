@@ -1,12 +1,18 @@
 // What the tests of the Python package call, and what calls them: the worker of C++ actors, and
-// with a command line a driver that calls an actor of Python by its name.
+// with a command line a driver that calls an actor of Python by its name, or with an interpreter
+// and a path one that starts actors and tasks of Python.
+#include <chrono>
+#include <condition_variable>
 #include <iostream>
 #include <map>
+#include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <troupe/dynamic.h>
+#include <troupe/python.h>
 #include <troupe/troupe.h>
 
 namespace troupe::testing {
@@ -22,6 +28,14 @@ class Abacus {
   std::map<std::string, int64_t> Doubled(std::map<std::string, int64_t> values) const;
   std::string Bytes() const { return {"\xff\x00\x80", 3}; }
   bool Not(bool value) const { return !value; }
+  std::vector<int32_t> Count(int32_t to) const;
+  int64_t Sum(const std::vector<int32_t>& values) const;
+  std::vector<std::vector<double>> Rows(std::vector<std::vector<double>> rows) const {
+    return rows;
+  }
+  std::vector<uint8_t> Raw(std::vector<uint8_t> bytes) const { return bytes; }
+  // Blocks its thread until so many calls are in it.
+  int64_t Meet(int64_t wanted);
   void Nothing() const {}
   void Fail(const std::string& what) { throw std::runtime_error(what); }
   // Asks the Python actor of this name to scale the value.
@@ -31,12 +45,15 @@ class Abacus {
 
  private:
   int64_t value_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  int64_t here_ = 0;
 };
 
 }  // namespace troupe::testing
 
-TROUPE_ACTOR(troupe::testing::Abacus, (int64_t), Add, Mean, Join, Doubled, Bytes, Not, Nothing,
-             Fail, ScaledBy, AddTo);
+TROUPE_ACTOR(troupe::testing::Abacus, (int64_t), Add, Mean, Join, Doubled, Bytes, Not, Count, Sum,
+             Rows, Raw, Meet, Nothing, Fail, ScaledBy, AddTo);
 
 namespace troupe::testing {
 
@@ -50,6 +67,24 @@ std::string Abacus::Join(const std::vector<std::string>& parts, const std::strin
   std::string all;
   for (const std::string& part : parts) all += (all.empty() ? "" : by) + part;
   return all;
+}
+
+std::vector<int32_t> Abacus::Count(int32_t to) const {
+  std::vector<int32_t> numbers(static_cast<size_t>(to));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+int64_t Abacus::Meet(int64_t wanted) {
+  std::unique_lock lock(mu_);
+  ++here_;
+  changed_.notify_all();
+  (void)changed_.wait_for(lock, std::chrono::seconds(60), [&] { return here_ >= wanted; });
+  return here_;
+}
+
+int64_t Abacus::Sum(const std::vector<int32_t>& values) const {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
 std::map<std::string, int64_t> Abacus::Doubled(std::map<std::string, int64_t> values) const {
@@ -79,12 +114,46 @@ int Drive(Cluster& runtime, const std::string& name) {
   const std::vector<int64_t> numbers{3, 1, 2};
   const auto ordered = actor.CallNamed<std::vector<int64_t>>("ordered", numbers).Get();
   for (const int64_t n : ordered.value()) std::cout << "ordered " << n << "\n";
+  const std::vector<float> many(2'000'000, 0.5F);
+  const auto scaled = actor.CallNamed<std::vector<float>>("doubled", many).Get().value();
+  std::cout << "doubled " << scaled.size() << " of " << scaled.back() << "\n";
+  const auto value = actor.CallNamed<double>("scale", 2);
+  std::cout << "later " << actor.CallNamed<double>("scale", value).Get().value() << "\n";
   const std::map<std::string, double> prices{{"a", 0.5}};
   std::cout << "total " << actor.CallNamed<double>("total", prices).Get().value() << "\n";
   std::cout << "nothing " << actor.CallNamed<void>("nothing").Get().ok() << "\n";
   std::cout << "error " << ErrorOf(actor.CallNamed<double>("fail", "on purpose").Get()) << "\n";
   std::cout << "unknown " << ErrorOf(actor.CallNamed<double>("nonsense").Get()) << "\n";
   std::cout << "other " << ErrorOf(actor.CallNamed<double>("upper", "text").Get()) << std::endl;
+  return 0;
+}
+
+// Starts what the Python module `shop` has: a class as an actor, functions as tasks.
+int StartPython(Cluster& cluster, const PythonProgram& python) {
+  const DynamicHandle till =
+      SpawnPython(cluster, {.name = "till"}, python, "shop:Till", "Ada", 40).value();
+  std::cout << "sold " << till.CallNamed<int>("sell", 2).Get().value() << "\n";
+  const std::vector<double> prices(1000, 0.5);
+  std::cout << "sum " << RunPython<double>(cluster, {}, python, "shop:total", prices).Get().value()
+            << "\n";
+  std::vector<Future<int64_t>> squares;
+  for (int i = 0; i < 20; ++i)
+    squares.push_back(RunPython<int64_t>(cluster, {}, python, "shop:Maths.square", i));
+  std::cout << "last " << WhenAll(squares).Get().value().back() << "\n";
+  const auto later = RunPython<int64_t>(cluster, {}, python, "shop:Maths.square", squares[2]);
+  std::cout << "later " << later.Get().value() << "\n";
+  std::cout << "none " << RunPython<void>(cluster, {}, python, "shop:nothing").Get().ok() << "\n";
+  const auto failed = [&](const std::string& name) {
+    return ErrorOf(RunPython<double>(cluster, {}, python, name).Get());
+  };
+  std::cout << "raised " << failed("shop:fail") << "\n";
+  std::cout << "nowhere " << failed("no_such_module:f") << "\n";
+  std::cout << "unknown " << failed("shop:nobody") << "\n";
+  std::cout << "constant " << failed("shop:LIMIT") << "\n";
+  const auto refused = SpawnPython(cluster, {}, python, "shop:Till", "Ada", -1);
+  std::cout << "refused " << (refused.ok() ? "no error" : refused.error().ToString()) << "\n";
+  const auto missing = SpawnPython(cluster, {}, python, "shop:Nobody");
+  std::cout << "missing " << (missing.ok() ? "no error" : missing.error().ToString()) << std::endl;
   return 0;
 }
 
@@ -99,5 +168,6 @@ int main(int argc, char** argv) {
     std::cerr << runtime.error().ToString() << std::endl;
     return 1;
   }
+  if (argc > 3) return troupe::testing::StartPython(*runtime, {argv[2], argv[3]});
   return argc > 2 ? troupe::testing::Drive(*runtime, argv[2]) : 0;
 }
