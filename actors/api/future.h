@@ -84,6 +84,7 @@ class Future {
   // The result; kDeadlineExceeded, with what it waits for, if it is not there within `limit` (the
   // call goes on).
   [[nodiscard]] Result<Value> Get(Duration limit = kUntilComplete) const {
+    if (Ready()) return *state_->result;
     FiberEvent ready;
     const uint64_t waiting = Subscribe([ready](const Result<Value>&) mutable { ready.Set(); });
     if (waiting == 0) return *state_->result;
