@@ -99,6 +99,7 @@ class ActorGroup {
     using Value = typename Future<typename Types::Result>::Value;
     static_assert(Types::template Accepts<A...>(),
                   "these arguments do not fit the method's parameters");
+    static_assert(!(actors::kIsFuture<A> || ...), "a run takes values: wait for the futures first");
     Future<std::vector<Value>> future;
     const char* const name = actors::MethodName<T>(method);
     if (name == nullptr) {

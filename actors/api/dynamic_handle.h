@@ -29,6 +29,7 @@ using Sent = std::conditional_t<std::is_convertible_v<A, std::string>, std::stri
                                 std::decay_t<ValueOf<A>>>;
 template <class... A>
 std::string EncodeDynamic(A&&... arguments) {
+  static_assert(!(kIsFuture<A> || ...), "an actor is spawned with values: wait for the futures");
   const Pack<Sent<A>...> pack{{std::forward<A>(arguments)...}};
   return EncodeArguments(pack);
 }
