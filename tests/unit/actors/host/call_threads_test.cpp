@@ -50,24 +50,31 @@ TEST(CallThreadsTest, WhatBlocksDoesNotStopTheOthers) {
 }
 
 TEST(CallThreadsTest, NoMoreRunAtOnceThanItIsMadeFor) {
+  constexpr int kCalls = 50;
   std::atomic<int> now{0};
   std::atomic<int> most{0};
+  Meeting begun;
+  Meeting open;
   Meeting done;
   CallThreads threads(2);
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < kCalls; ++i) {
     ASSERT_TRUE(threads
                     .Spawn([&] {
                       const int running = ++now;
                       int before = most.load();
                       while (before < running && !most.compare_exchange_weak(before, running)) {
                       }
+                      (void)begun.Join(1);
+                      EXPECT_TRUE(open.Await(1)) << "so that those that may run at once do";
                       --now;
                       (void)done.Join(1);
                     })
                     .ok());
   }
-  EXPECT_TRUE(done.Await(200));
-  EXPECT_LE(most.load(), 2);
+  EXPECT_TRUE(begun.Await(2));
+  (void)open.Join(1);
+  EXPECT_TRUE(done.Await(kCalls));
+  EXPECT_EQ(most.load(), 2);
 }
 
 TEST(CallThreadsTest, ItsEndWaitsForWhatWasGivenToIt) {
