@@ -25,6 +25,12 @@ void BindRequest(py::module_& m) {
       .def_property_readonly("key", &PyRequestHandle::key)
       .def_property_readonly("cancelled", &PyRequestHandle::Cancelled)
       .def_property_readonly("remaining", &PyRequestHandle::Remaining)
+      .def("add_child", &PyRequestHandle::AddChild, py::arg("call"))
+      .def("cancel_children",
+           [](const PyRequestHandle& r) {
+             const WithoutGil released;
+             r.get().CancelChildren();
+           })
       .def("reply", [](const PyRequestHandle& r,
                        const py::bytes& value) { (void)Answered(r, std::string(value)); })
       .def("exit", [](const PyRequestHandle& r, const py::bytes& value,

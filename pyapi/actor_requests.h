@@ -22,6 +22,8 @@ class PyRequestHandle {
     if (request_->deadline == Time::Never()) return py::none();
     return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
   }
+  // The call `child` goes with it if it is cancelled.
+  void AddChild(const PyCall& child) const { request_->children.Add(child); }
   [[nodiscard]] uintptr_t key() const { return reinterpret_cast<uintptr_t>(request_.get()); }
 
  private:

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/core/protocol.h"
 #include "runtime/clock.h"
 #include "runtime/executor.h"
 #include "runtime/result.h"
@@ -41,7 +42,7 @@ namespace actors {
 class PendingCall {
  public:
   virtual ~PendingCall() = default;
-  virtual void Cancel() = 0;
+  virtual void Cancel(const Cancellation& how) = 0;
   // Waits on a plain thread, and may do the work meanwhile that the wait is for.
   virtual void Await(FiberEvent& event, Time until) = 0;
 };
@@ -154,7 +155,7 @@ class Future {
       if (!state_->result) call = state_->call;
     }
     if (!call) return;
-    call->Cancel();
+    call->Cancel({});
     Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"});
   }
   void SetCall(const std::shared_ptr<actors::PendingCall>& call) const {

@@ -12,12 +12,13 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _native, _sources
-from troupe.actors import _codec, _refs, _session
+from troupe.actors import _codec, _context, _refs, _session
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 _SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
 DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
+OWN = (DESCRIBE, NEXT, CLOSE)  # What the worker answers itself.
 
 
 class DependencyError(Exception):
@@ -167,6 +168,7 @@ def _now_or_later(
 ) -> ObjectRef:
     """Sends a call, or keeps it until its arguments are ready; without a key in any order."""
     session.check()
+    send = _context.child_of_this(send)
     waiting = [ref for ref in refs if not ref.ready()]
     if waiting or (key is not None and _outboxes.holds(key)):
         result = _refs.later(session, what, language)

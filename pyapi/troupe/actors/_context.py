@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -31,19 +31,35 @@ _running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
     "troupe_running", default=None)
 
 
-@contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """The call that runs here waits for what others do: its CPU may be lent meanwhile."""
+_NOT_COUNTED = contextlib.nullcontext()
+
+
+def waiting() -> Any:
+    """While its block runs the call here waits for what others do, and its CPU may be lent."""
     running = _running.get()
     loan = running.loan if running is not None else None
-    if loan is None:
-        yield
-        return
-    loan.wait_began()
-    try:
-        yield
-    finally:
-        loan.wait_ended()
+    return _NOT_COUNTED if loan is None else loan.waiting()
+
+
+def request() -> Any:
+    """The call that runs here."""
+    running = _running.get()
+    return running.request if running is not None else None
+
+
+def child_of_this(send: Callable[[], Any]) -> Callable[[], Any]:
+    """``send`` for a call that is to be cancelled with the one that runs here, if one does."""
+    running = _running.get()
+    if running is None or running.request is None:
+        return send
+    request = running.request
+
+    def send_child() -> Any:
+        call = send()
+        request.add_child(call)
+        return call
+
+    return send_child
 
 
 @contextlib.contextmanager

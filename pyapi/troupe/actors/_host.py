@@ -20,9 +20,10 @@ from typing import Any, Optional
 from troupe import _forks, _native
 from troupe.actors import _calls, _codec, _context, _session
 from troupe.actors._held_streams import HeldStreams
+from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
 from troupe.actors._tasks import SoloTask
-from troupe.errors import SerializationError
+from troupe.errors import SerializationError, TaskCancelledError
 
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
@@ -103,7 +104,9 @@ class ActorHost:
         self._where = where
         self._concurrency = concurrency
         self._is_async = has_async(type(instance))
-        self._streams = HeldStreams()
+        self._streams = HeldStreams(self._run_users)
+        # Of a task, which runs alone, and on the main thread: it can be ended when it is cancelled.
+        self._interrupts = Interrupts() if where.is_task else None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False  # By exit_actor: no call begins any more.
         # A process that was started for one task ends with it, and says so.
@@ -115,7 +118,8 @@ class ActorHost:
         if saves != hasattr(self._instance, "__troupe_restore__"):
             raise TypeError(f"{type(self._instance).__name__} needs both __troupe_save__ and "
                             "__troupe_restore__, or neither")
-        self._actors.host(saves, self._restore, self._is_async)
+        signal = self._interrupts.install() if self._interrupts is not None else 0
+        self._actors.host(saves, self._restore, self._is_async, signal)
 
     def run(self) -> None:
         """Answers calls until the process is let go."""
@@ -157,9 +161,20 @@ class ActorHost:
         except _context.ExitActor as leaving:
             _forks.end_child(self._pid)
             self._reply(request, None, None, leaving.reason)
+        except TaskInterrupt as error:
+            _forks.end_child(self._pid, error)
+            self._end_interrupted(request)
         except BaseException as error:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
+
+    def _end_interrupted(self, request: Any) -> None:
+        """Its caller has been told already: this says that it is over."""
+        if self._leaves:
+            error = TaskCancelledError("it was cancelled while it ran")
+            self._answer_with(request, _codec.encode_error(error), "")
+        else:
+            _fail_cancelled(request)
 
     def _run(self, request: Any) -> None:
         again = 0
@@ -167,18 +182,30 @@ class ActorHost:
             name, args, kwargs, owner, returns = self._read(request)  # Unspoilt by a first attempt.
             method = self._find(name)
             try:
-                value = method(*args, **kwargs)
+                if self._interrupts is None or request.method in _calls.OWN:
+                    value = method(*args, **kwargs)
+                else:
+                    value = self._interrupts.run(
+                        request, _call_whole, method, args, kwargs, returns)
                 break
             except Exception as error:
                 _forks.end_child(self._pid, error)
                 again += 1
-                if not self._retries(method, error, again) or _context.current().cancelled():
+                if not self._retries(request, method, error, again) or request.cancelled:
                     raise
         _forks.end_child(self._pid)
         self._reply(request, value, owner, returns=returns)
 
-    def _retries(self, method: Any, error: Exception, again: int) -> bool:
+    def _run_users(self, fn: Any, *args: Any) -> Any:
+        """Calls what a user has written, for the call that runs here."""
+        if self._interrupts is None:
+            return fn(*args)
+        return self._interrupts.run(_context.request(), fn, *args)
+
+    def _retries(self, request: Any, method: Any, error: Exception, again: int) -> bool:
         """Whether a call that has raised is to run for the ``again``-th time once more."""
+        if request.method in _calls.OWN:
+            return False
         about = _context.about()
         if self._where.is_task:
             kinds = about.get("retry_exceptions")
@@ -208,6 +235,7 @@ class ActorHost:
             if cancelled:
                 if request.key in self._tasks:
                     self._tasks[request.key].cancel()
+                    request.cancel_children()  # Now: it is to hear of its own end first.
             elif request.saves:
                 self._save(request)
             else:
@@ -248,7 +276,7 @@ class ActorHost:
                 except Exception as error:
                     _forks.end_child(self._pid, error)
                     again += 1
-                    if not self._retries(method, error, again):
+                    if not self._retries(request, method, error, again):
                         raise
             _forks.end_child(self._pid)
             if returns != 1 and inspect.isasyncgen(value):
@@ -423,6 +451,14 @@ class ActorHost:
         except BaseException as error:
             _log.exception("__troupe_restore__ raised")
             return f"__troupe_restore__ raised {type(error).__name__}: {error}"
+
+
+def _call_whole(method: Any, args: Any, kwargs: dict[str, Any], returns: int) -> Any:
+    """What a call gives; of a generator whose values it returns, those, and one more than due."""
+    value = method(*args, **kwargs)
+    if returns not in (0, 1) and inspect.isgenerator(value):
+        return list(itertools.islice(value, returns + 1))
+    return value
 
 
 async def _first(values: AsyncIterator[Any], most: int) -> list[Any]:

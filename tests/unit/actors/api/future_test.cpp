@@ -67,7 +67,7 @@ class CountedCall final : public actors::PendingCall {
  public:
   explicit CountedCall(int* asked, std::shared_ptr<int> kept = nullptr)
       : asked_(asked), kept_(std::move(kept)) {}
-  void Cancel() override { ++*asked_; }
+  void Cancel(const actors::Cancellation&) override { ++*asked_; }
   void Await(FiberEvent& event, Time until) override {
     (void)event.WaitFor(until - SteadyClock().Now());
   }
