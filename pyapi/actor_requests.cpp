@@ -35,6 +35,11 @@ void BindRequest(py::module_& m) {
                        const py::bytes& value) { (void)Answered(r, std::string(value)); })
       .def("exit", [](const PyRequestHandle& r, const py::bytes& value,
                       const std::string& reason) { (void)Answered(r, std::string(value), reason); })
+      // The actor ends, and this call has no other result.
+      .def("leave",
+           [](const PyRequestHandle& r, const std::string& reason) {
+             (void)Answered(r, Error{ErrorCode::kPeerGone, reason}, reason);
+           })
       .def(
           "fail",
           [](const PyRequestHandle& r, const std::string& code, const std::string& message,

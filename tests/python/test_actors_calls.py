@@ -90,8 +90,6 @@ def test_an_exception_keeps_its_type_its_fields_and_its_traceback(echo: Any) -> 
     with pytest.raises(troupe.ActorTaskError, match="LocalError: stays here") as bare:
         soon(echo.local.remote())
     assert bare.value.__cause__ is None and bare.value.exc_type == "LocalError"
-    with pytest.raises(troupe.ActorTaskError, match="SystemExit: 3"):
-        soon(echo.exits.remote())
     with pytest.raises(RecursionError):
         soon(echo.deep.remote(1_000_000))
     assert soon(echo.same.remote("alive")) == "alive"

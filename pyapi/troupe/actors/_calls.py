@@ -13,12 +13,17 @@ import cloudpickle
 
 from troupe import _native, _sources
 from troupe.actors import _codec, _context, _refs, _session
+from troupe.actors._coming import ComingActor, RefHolder
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 _SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
 DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
-OWN = (DESCRIBE, NEXT, CLOSE)  # What the worker answers itself.
+READY, CALL, TERMINATE = "__troupe_ready__", "__troupe_call__", "__troupe_terminate__"
+OWN = (DESCRIBE, NEXT, CLOSE, READY)  # What the worker answers itself.
+OF_ALL = {  # What every actor of Python has beside its own methods, by the names for it.
+    READY: READY, "__ray_ready__": READY, CALL: CALL, "__ray_call__": CALL,
+    TERMINATE: TERMINATE, "__ray_terminate__": TERMINATE}
 
 
 class DependencyError(Exception):
@@ -118,9 +123,9 @@ class Packed:
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
     kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _refs.PYTHON,
-    returns: Any = 1,
+    returns: Any = 1, ordered: bool = True,
 ) -> ObjectRef:
-    """Calls a method of a Python actor."""
+    """Calls a method of a Python actor; ``ordered``: behind the calls before it that wait."""
 
     def send() -> Any:
         packed = Packed(session, what, args, kwargs, returns=returns)
@@ -128,7 +133,22 @@ def call_python(
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, native.id, what, language, refs_in(args, kwargs), send)
+    return _now_or_later(session, key(native) if ordered else None, what, language,
+                         awaited(native, args, kwargs), send)
+
+
+def key(native: Any) -> str:
+    """Which order calls through this handle keep."""
+    name: str = native.key if isinstance(native, ComingActor) else native.id
+    return name
+
+
+def awaited(native: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ObjectRef]:
+    """What must be ready before a call is sent: refs, and actors that are not started yet."""
+    refs = refs_in(args, kwargs)
+    actors = [native, *(value._native for value in (*args, *kwargs.values())
+                        if isinstance(value, RefHolder))]
+    return refs + [actor.started for actor in actors if isinstance(actor, ComingActor)]
 
 
 def call_cpp(
@@ -144,7 +164,7 @@ def call_cpp(
             raise DependencyError(f"an argument of {what}") from error
         return native.call(method, pack_plain(values, what), timeout_s, retry)
 
-    return _now_or_later(session, native.id, what, _refs.CPP, refs_in(args, {}), send)
+    return _now_or_later(session, key(native), what, _refs.CPP, awaited(native, args, {}), send)
 
 
 def call_task(
@@ -159,7 +179,7 @@ def call_task(
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, None, what, _refs.TASK, refs_in(args, kwargs), send)
+    return _now_or_later(session, None, what, _refs.TASK, awaited(None, args, kwargs), send)
 
 
 def _now_or_later(

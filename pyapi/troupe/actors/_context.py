@@ -25,6 +25,7 @@ class Running:
     loan: Any = None  # Where its waits are counted; None: it has no CPU to lend.
     is_task: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)  # As started_with makes it.
+    described: Any = None  # Of an actor that is made: as its host describes it.
 
 
 _running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
@@ -163,7 +164,10 @@ class RuntimeContext:
         """
         from troupe.actors import _remote
 
-        return _remote.own_handle(self._actor("current_actor").actor_type)
+        here = self._actor("current_actor")
+        if here.described is None:
+            raise ValueError("an actor has no handle before its constructor has returned")
+        return _remote.own_handle(here.actor_type, here.described)
 
     def get_job_id(self) -> str:
         """As :attr:`job_id`."""
@@ -268,12 +272,16 @@ def started_with(native: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def exit_actor(reason: str = "it has ended itself") -> None:
-    """Ends the actor whose method calls this; it is not restarted. The call returns None.
+    """Ends the actor whose method calls this; it is not restarted. The call's result is an error.
+
+    ``sys.exit()`` does the same; with a status that is not 0 it is a crash, which ``max_restarts``
+    may mend. Exit handlers (``atexit``) run.
 
     Raises:
         NotInWorkerError: this is no method of an actor.
     """
-    if _running.get() is None or not _session.in_worker():
+    running = _running.get()
+    if running is None or running.is_task or not _session.in_worker():
         raise NotInWorkerError("exit_actor() is for methods of actors")
     raise ExitActor(reason or "it has ended itself")
 

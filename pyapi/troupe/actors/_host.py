@@ -7,6 +7,7 @@ Methods run on the main thread; with ``max_concurrency`` on that many threads; i
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import itertools
 import logging
@@ -104,7 +105,13 @@ class ActorHost:
         self._where = where
         self._concurrency = concurrency
         self._is_async = has_async(type(instance))
+        self._methods = methods_of(type(instance))
+        where.described = self._describe()
         self._streams = HeldStreams(self._run_users)
+        self._found: dict[str, Callable[..., Any]] = {
+            _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
+            _calls.CLOSE: self._streams.close, _calls.READY: lambda: True,
+            _calls.CALL: self._call_with, _calls.TERMINATE: self._terminate}
         # Of a task, which runs alone, and on the main thread: it can be ended when it is cancelled.
         self._interrupts = Interrupts() if where.is_task else None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -158,9 +165,9 @@ class ActorHost:
     def _answer(self, request: Any) -> None:
         try:
             self._run(request)
-        except _context.ExitActor as leaving:
-            _forks.end_child(self._pid)
-            self._reply(request, None, None, leaving.reason)
+        except (_context.ExitActor, SystemExit) as leaving:
+            _forks.end_child(self._pid, leaving)
+            self._leave(request, leaving)
         except TaskInterrupt as error:
             _forks.end_child(self._pid, error)
             self._end_interrupted(request)
@@ -168,11 +175,25 @@ class ActorHost:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
 
+    def _leave(self, request: Any, leaving: BaseException) -> None:
+        """Ends the process: for good, or after ``sys.exit`` with another status than 0 as a crash.
+
+        Its caller is told either way that there will be no result.
+        """
+        if isinstance(leaving, SystemExit) and leaving.code not in (None, 0):
+            _forks.end_process(leaving)
+        self._left = True
+        atexit.unregister(_session.shutdown)
+        _forks.run_exit_handlers()  # Now: the process may be ended as soon as this is known.
+        self._flush()
+        request.leave(leaving.reason if isinstance(leaving, _context.ExitActor)
+                      else f"{request.method} called sys.exit()")
+
     def _end_interrupted(self, request: Any) -> None:
         """Its caller has been told already: this says that it is over."""
         if self._leaves:
             error = TaskCancelledError("it was cancelled while it ran")
-            self._answer_with(request, _codec.encode_error(error), "")
+            self._answer_with(request, _codec.encode_error(error))
         else:
             _fail_cancelled(request)
 
@@ -282,9 +303,9 @@ class ActorHost:
             if returns != 1 and inspect.isasyncgen(value):
                 value = await _first(value, returns + 1)
             self._reply(request, value, owner, returns=returns)
-        except _context.ExitActor as leaving:
-            _forks.end_child(self._pid)
-            self._reply(request, None, None, leaving.reason)
+        except (_context.ExitActor, SystemExit) as leaving:
+            _forks.end_child(self._pid, leaving)
+            self._leave(request, leaving)
         except asyncio.CancelledError:
             _forks.end_child(self._pid)
             _fail_cancelled(request)
@@ -298,7 +319,7 @@ class ActorHost:
         where = self._where
         return _context.Running(
             request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan,
-            where.is_task, where.about)
+            where.is_task, where.about, where.described)
 
     def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str], int]:
         """Name, arguments, to whom the files of the result belong, how many results there are."""
@@ -314,21 +335,35 @@ class ActorHost:
         return request.method, args, kwargs, owner, returns[0] if returns else 1
 
     def _find(self, name: str) -> Callable[..., Any]:
-        special: dict[str, Callable[..., Any]] = {
-            _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
-            _calls.CLOSE: self._streams.close}
-        if name in special:
-            return special[name]
-        method = getattr(self._instance, name, None)
+        known = self._found.get(name)
+        if known is not None:
+            return known
+        kind = type(self._instance)
+        # The class comes first: an attribute of the instance may have the name of a method.
+        method = inspect.getattr_static(kind, name, None)
+        if hasattr(method, "__get__"):
+            method = method.__get__(self._instance, kind)
+        if not callable(method):
+            method = getattr(self._instance, name, None)
         dunder = name.startswith("__") and name.endswith("__") and name != "__call__"
         if dunder or not callable(method):
-            raise UnknownMethodError(f"{type(self._instance).__name__} has no method {name!r}")
+            raise UnknownMethodError(f"{kind.__name__} has no method {name!r}")
+        if name in self._methods:
+            self._found[name] = method
         found: Callable[..., Any] = method
         return found
 
-    def _describe(self) -> tuple[dict[str, MethodKind], bool]:
-        """Its methods, and whether calls are sent again to its next incarnation."""
-        return methods_of(type(self._instance)), bool(self._where.about.get("retries"))
+    def _describe(self) -> tuple[dict[str, MethodKind], bool, bool]:
+        """Its methods, whether calls are sent again to its next incarnation and keep their order"""
+        about = self._where.about
+        return self._methods, bool(about.get("retries")), bool(about.get("ordered"))
+
+    def _call_with(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function gives that is called with the instance."""
+        return fn(self._instance, *args, **kwargs)
+
+    def _terminate(self) -> None:
+        raise _context.ExitActor("it was asked to end")
 
     def _next(self, stream: int, index: int) -> Any:
         remaining = _context.current().remaining()
@@ -357,15 +392,15 @@ class ActorHost:
         _fail_cancelled(request)
 
     def _reply(
-        self, request: Any, value: Any, owner: Optional[str], leave: str = "", returns: int = 1
+        self, request: Any, value: Any, owner: Optional[str], returns: int = 1
     ) -> None:
         left = request.remaining
-        if left is not None and left <= 0 and not leave:
+        if left is not None and left <= 0:
             _fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
             return
         if not _codec.is_payload(request.arguments):
             payload = self._plain(request, value)
-        elif request.method == _calls.NEXT and not leave:
+        elif request.method == _calls.NEXT:
             there, item = value
             payload = (self._encode(item, owner) if there
                        else _codec.encode(None, kind=_codec.END).payload)
@@ -375,17 +410,19 @@ class ActorHost:
             payload = _codec.encode(self._streams.add(value), kind=_codec.STREAM).payload
         else:
             payload = self._encode(value, owner)
-        self._answer_with(request, payload, leave)
+        self._answer_with(request, payload)
 
-    def _answer_with(self, request: Any, payload: bytes, leave: str) -> None:
-        leave = leave or self._leaves
-        if leave:
-            sys.stdout.flush()
-            sys.stderr.flush()
+    def _answer_with(self, request: Any, payload: bytes) -> None:
+        if self._leaves:
+            self._flush()
             self._left = True
-            request.exit(payload, leave)
+            request.exit(payload, self._leaves)
         else:
             request.reply(payload)
+
+    def _flush(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
     def _several(self, value: Any, owner: Optional[str], returns: int) -> bytes:
         """A payload of the payloads of so many values."""
@@ -425,7 +462,7 @@ class ActorHost:
 
     def _fail(self, request: Any, error: BaseException) -> None:
         if _codec.is_payload(request.arguments):
-            self._answer_with(request, _codec.encode_error(error, skip_frames=2), "")
+            self._answer_with(request, _codec.encode_error(error, skip_frames=2))
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         unknown = isinstance(error, UnknownMethodError)

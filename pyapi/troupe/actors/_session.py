@@ -24,6 +24,7 @@ from troupe.errors import TroupeError
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _JOIN_S = 5.0
+ASK_S = 30.0  # For the head to answer.
 _PRELOAD = ["numpy"]
 _INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
                   "cluster_resources", "preload", "python", "bin_dir", "redis_server", "log_dir",
@@ -77,6 +78,10 @@ class Session:
     def keep(self, ref: Any) -> None:
         """Keeps a ref that other processes may ask for, until the end."""
         self._kept.append(ref)
+
+    def runs_here(self) -> bool:
+        """Whether this is the thread of callbacks, which must not wait."""
+        return threading.current_thread() is self._thread
 
     def check(self) -> None:
         """Raises in a forked child."""
