@@ -16,7 +16,8 @@ Status Answered(const PyRequestHandle& request, Result<std::string> result,
 
 void BindRequest(py::module_& m) {
   py::class_<PyRequestHandle>(m, "Request")
-      .def_property_readonly("method", [](const PyRequestHandle& r) { return r.get().method; })
+      .def_property_readonly("method", &PyRequestHandle::Method)
+      .def_property_readonly("group", &PyRequestHandle::Group)
       .def_property_readonly("arguments",
                              [](const PyRequestHandle& r) { return py::bytes(r.get().arguments); })
       .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })

@@ -137,6 +137,11 @@ def call_python(
                          awaited(native, args, kwargs), send)
 
 
+def in_group(method: str, group: str) -> str:
+    """How a call names a method that is to run in a concurrency group; "": in that of the method"""
+    return f"{group}:{method}" if group else method
+
+
 def key(native: Any) -> str:
     """Which order calls through this handle keep."""
     name: str = native.key if isinstance(native, ComingActor) else native.id

@@ -1,7 +1,7 @@
 """A worker process that hosts an actor, or runs tasks: makes the instance and answers its calls.
 
-Methods run on the main thread; with ``max_concurrency`` on that many threads; if there are
-``async`` methods on one event loop of the main thread.
+Methods run on the main thread; with ``max_concurrency`` or ``concurrency_groups`` on that many
+threads; if there are ``async`` methods on one event loop of the main thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from troupe import _forks, _native
@@ -24,6 +23,7 @@ from troupe.actors._held_streams import HeldStreams
 from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
 from troupe.actors._tasks import SoloTask
+from troupe.actors._turns import Turns
 from troupe.errors import SerializationError, TaskCancelledError
 
 _log = logging.getLogger("troupe.actors")
@@ -103,10 +103,12 @@ class ActorHost:
         self._pid = os.getpid()
         self._instance = instance
         self._where = where
-        self._concurrency = concurrency
         self._is_async = has_async(type(instance))
         self._methods = methods_of(type(instance))
         where.described = self._describe()
+        groups = where.about.get("groups", {})
+        self._turns = Turns(
+            self._methods, groups, where.about["concurrency"] if groups else concurrency)
         self._streams = HeldStreams(self._run_users)
         self._found: dict[str, Callable[..., Any]] = {
             _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
@@ -132,11 +134,17 @@ class ActorHost:
         """Answers calls until the process is let go."""
         if self._is_async:
             asyncio.run(self._run_loop())
-        elif self._concurrency > 1:
-            with ThreadPoolExecutor(self._concurrency, "troupe-call") as pool:
-                self._run_queue(lambda request: pool.submit(self.answer, request))
-        else:
+        elif self._turns.one_by_one:
             self._run_queue(self.answer)
+        else:
+            with self._turns.threads() as begin:
+                self._run_queue(lambda request: self._begin(request, begin))
+
+    def _begin(self, request: Any, begin: Callable[[Any, Callable[[Any], None]], None]) -> None:
+        try:
+            begin(request, self.answer)
+        except ValueError as error:  # There is no such group.
+            self._fail(request, error)
 
     def _run_queue(self, answer: Callable[[Any], Any]) -> None:
         while not self._actors.released:
@@ -280,8 +288,14 @@ class ActorHost:
         task.add_done_callback(over)
 
     async def _answer_async(self, request: Any) -> None:
-        with _context.counted(self._running(request)):  # A task has a context of its own.
-            await self._answer_in_loop(request)
+        try:
+            async with self._turns.turn(request):
+                with _context.counted(self._running(request)):  # A task has a context of its own.
+                    await self._answer_in_loop(request)
+        except asyncio.CancelledError:  # Before its turn.
+            self._drop(request)
+        except ValueError as error:  # There is no such group.
+            self._fail(request, error)
 
     async def _answer_in_loop(self, request: Any) -> None:
         try:

@@ -38,7 +38,9 @@ def remote(*args: Any, **options: Any) -> Any:
     :func:`troupe.placement_group`),
     ``placement_group_bundle_index``, ``priority``, ``max_restarts`` (0; -1: always),
     ``max_task_retries`` (0; calls that are sent again to the next incarnation),
-    ``max_concurrency`` (1; 1000 with async methods), ``max_pending_calls``, ``start_timeout``
+    ``max_concurrency`` (1; 1000 with async methods), ``concurrency_groups`` (``{"io": 2}``: calls
+    of methods of this group that run at once, beside the others), ``max_pending_calls``,
+    ``start_timeout``
     (60 s), ``runtime_env={"env_vars": {...}}``.
     Options of tasks: ``name``, ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
     ``label_selector``, ``max_retries`` (3; when its process dies), ``retry_exceptions`` (True, or
@@ -64,7 +66,8 @@ MethodKind = tuple[bool, Optional[_shapes.Shape], dict[str, Any]]
 
 
 def method(
-    *, num_returns: Any = 1, retry_exceptions: Union[None, bool, Sequence[type]] = None
+    *, num_returns: Any = 1, retry_exceptions: Union[None, bool, Sequence[type]] = None,
+    concurrency_group: Optional[str] = None,
 ) -> Callable[[Any], Any]:
     """Options of one method, given where it is defined: ``@troupe.method(num_returns=2)``.
 
@@ -74,15 +77,19 @@ def method(
             a number above 1.
         retry_exceptions: what the method raises and that makes it run again, as often as the
             actor's ``max_task_retries`` says: a list of exception types, or True for any.
+        concurrency_group: which of the actor's ``concurrency_groups`` it runs in.
 
     Raises:
         TypeError, ValueError: an option is unusable.
     """
     _options.check_returns(num_returns)
     _options.check_retry_exceptions(retry_exceptions)
+    given = {"num_returns": num_returns, "retry_exceptions": retry_exceptions}
+    if concurrency_group is not None:
+        given["concurrency_group"] = _options.check_group(concurrency_group)
 
     def mark(fn: Any) -> Any:
-        fn.__troupe_method__ = {"num_returns": num_returns, "retry_exceptions": retry_exceptions}
+        fn.__troupe_method__ = given
         return fn
 
     return mark
@@ -227,11 +234,25 @@ class ActorClass:
         if self._dumped is None:
             self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
         if about is None:
+            groups = _options.concurrency_groups(self._options)
+            _check_groups(self.__name__, methods, groups)
             about = _context.started_with(
                 native, name=native["name"], retries=self._options.get("max_task_retries"),
-                ordered=not is_async and native["max_concurrency"] == 1)
+                ordered=not is_async and native["max_concurrency"] == 1, groups=groups,
+                concurrency=_options.concurrency_of(self._options, is_async))
         native["name"] = _named(native["name"], self._options.get("namespace"))
         return session, native, (self._dumped, about), methods
+
+
+def _check_groups(
+    actor: str, methods: Mapping[str, MethodKind], groups: Mapping[str, int]
+) -> None:
+    for name, (_, _, given) in methods.items():
+        group = given.get("concurrency_group")
+        if group is not None and group not in groups:
+            known = ", ".join(groups) or "none"
+            raise ValueError(f"{actor}.{name} runs in the concurrency group {group!r}, which is "
+                             f"none of the actor's: {known}; name it in concurrency_groups")
 
 
 def _named(name: str, namespace: Optional[str]) -> str:
@@ -373,9 +394,12 @@ class ActorMethod:
             look_ahead: of a generator: how many values it may be ahead of its reader.
             num_returns: as of :func:`troupe.method`.
             name: what errors call it.
+            concurrency_group: as of :func:`troupe.method`.
         """
         _options.check_names(options, _options.METHOD_OPTIONS, "methods")
         _options.timeout_of(options)
+        if options.get("concurrency_group") is not None:
+            _options.check_group(options["concurrency_group"])
         _options.check_returns(options.get("num_returns", 1))
         return ActorMethod(self._handle, self._method, self._kind, {**self._options, **options})
 
@@ -401,12 +425,14 @@ class ActorMethod:
         several = returns if isinstance(returns, int) else 1
         if isinstance(returns, str) and not stream:
             raise TypeError(f"{what}: num_returns={returns!r} is for generators")
-        ref = _calls.call_python(handle._session, handle._native, what, self._method, args, kwargs,
-                                 timeout, retry, returns=several, ordered=handle._ordered)
+        group = options.get("concurrency_group") or given.get("concurrency_group") or ""
+        ref = _calls.call_python(
+            handle._session, handle._native, what, _calls.in_group(self._method, group), args,
+            kwargs, timeout, retry, returns=several, ordered=handle._ordered)
         if not stream or several != 1:
             return _refs.split(ref, several)
         return RemoteGenerator(handle._session, handle._native, ref, what, timeout,
-                               options.get("look_ahead"))
+                               options.get("look_ahead"), group=group)
 
 
 def own_handle(actor_type: str, described: Any) -> ActorHandle:

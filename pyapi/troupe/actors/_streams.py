@@ -27,13 +27,14 @@ class RemoteGenerator:
     def __init__(
         self, session: _session.Session, native: Any, made: ObjectRef, what: str,
         timeout_s: float, look_ahead: Optional[int] = None,
-        on_end: Optional[Callable[[bool], None]] = None,
+        on_end: Optional[Callable[[bool], None]] = None, group: str = "",
     ) -> None:
         """``on_end``: of a task; is told when it ends, and whether by force."""
         self._session = session
         self._actor = native
         self._what = what
         self._timeout_s = timeout_s
+        self._next_method = _calls.in_group(_calls.NEXT, group)
         self._ahead = LOOK_AHEAD if look_ahead is None else check_count("look_ahead", look_ahead)
         self._lock = threading.RLock()  # A wait goes on where the runtime tells that it is made.
         self._made: Optional[ObjectRef] = made
@@ -122,7 +123,7 @@ class RemoteGenerator:
                 self._begin(self._made)
             while self._stream is not None and len(self._coming) < self._ahead:
                 self._coming.append(_calls.call_python(
-                    self._session, self._actor, self._what, _calls.NEXT,
+                    self._session, self._actor, self._what, self._next_method,
                     (self._stream, self._asked), {}, self._timeout_s, False))
                 self._asked += 1
             return self._coming[0]
