@@ -105,6 +105,19 @@ class Leaver:
         troupe.exit_actor("enough")
 
 
+@troupe.remote(num_cpus=0.01, max_restarts=1, max_task_retries=2)
+class DiesOnce:
+    def die(self, path: str) -> str:
+        if not os.path.exists(path):
+            Path(path).touch()
+            os._exit(1)
+        return "alive"
+
+    def values(self, gate: str) -> Iterator[int]:
+        Gated().wait(gate)
+        yield 1
+
+
 @troupe.remote(num_cpus=0.01)
 class AsyncLeaver:
     async def exit(self, status: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,49 @@ def test_a_task_that_exits_has_no_result(tmp_path: Path) -> None:
     assert notes(path) == ["ran"] * 3
     with pytest.raises(troupe.NotInWorkerError):
         soon(cases.leave_task.remote())
+
+
+# ---- handles and what is dropped ----
+
+
+def test_a_handle_found_by_name_retries_as_its_actor_says(tmp_path: Path) -> None:
+    actor = cases.DiesOnce.options(name="dies-once").remote()
+    soon(actor.__troupe_ready__.remote())
+    found = troupe.get_actor("dies-once")
+    assert soon(found.die.remote(str(tmp_path / "x"))) == "alive"
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"name", ""])
+def test_what_is_no_name_is_not_looked_for(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="the name of an actor"):
+        troupe.get_actor(wrong)
+
+
+def test_a_generator_that_is_dropped_before_it_begins_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = cases.DiesOnce.remote()
+    dropped = [actor.values.remote(str(tmp_path)), cases.gated_numbers.remote(str(tmp_path), 1)]
+    del dropped
+    values = actor.values.remote(str(tmp_path))
+    troupe.kill(actor)
+    del values
+    gc.collect()
+    with pytest.raises(troupe.ActorDiedError):
+        soon(actor.die.remote(str(tmp_path)))
+    assert soon(next(cases.gated_numbers.remote(str(tmp_path.parent), 0), troupe.put(5))) == 5
+    assert not caplog.records
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
+
+
+def test_an_actor_class_is_no_base() -> None:
+    with pytest.raises(TypeError, match="derive from the class itself"):
+        class Derived(cases.Model):  # type: ignore[misc]
+            """Cannot be."""
+
+
+def test_there_is_nothing_to_wait_for() -> None:
+    assert troupe.wait([]) == ([], [])
+    with pytest.raises(ValueError, match="num_returns"):
+        troupe.wait([], num_returns=2)

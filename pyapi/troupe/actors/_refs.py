@@ -380,6 +380,8 @@ def wait(
         raise ValueError("wait() takes each ref once")
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
         raise TypeError(f"num_returns must be a whole number, not {num_returns!r}")
+    if not refs and num_returns == 1:  # As Ray does, so that a loop may end with none left.
+        return [], []
     if not 0 < num_returns <= len(refs):
         raise ValueError(f"num_returns must lie between 1 and {len(refs)}, not {num_returns}")
     deadline = _deadline(timeout)

@@ -125,6 +125,10 @@ class ActorClass:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{self.__name__} is an actor class: use {self.__name__}.remote(...)")
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise TypeError(f"{self.__name__} is an actor class and cannot be a base; derive from the "
+                        "class itself, and make actor classes of both: troupe.remote(Derived)")
+
     def __reduce__(self) -> tuple:
         return ActorClass, (self._cls, self._options)
 
