@@ -254,13 +254,22 @@ def _cwd() -> str:
         return "/"
 
 
+_directory_kept = False
+
+
+def keep_directory() -> None:
+    """This process has a working directory of its own, in which code is loaded from now on."""
+    global _directory_kept
+    _directory_kept = True
+
+
 def load_code(dumped: bytes) -> Any:
     """What ``dump_code`` was given, with the sender's modules importable."""
     path, cwd, blob, sources = cloudpickle.loads(dumped)
     for entry in path:
         if entry not in sys.path and os.path.exists(entry):
             sys.path.append(entry)
-    if os.path.isdir(cwd):
+    if os.path.isdir(cwd) and not _directory_kept:
         os.chdir(cwd)
     _sources.register(sources)
     return cloudpickle.loads(blob)

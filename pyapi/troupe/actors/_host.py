@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Optional
 
 from troupe import _forks, _native
-from troupe.actors import _calls, _codec, _context, _session
+from troupe.actors import _calls, _codec, _context, _environment_setup, _session
 from troupe.actors._held_streams import HeldStreams
 from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
@@ -65,6 +65,8 @@ def serve(worker: Any) -> int:
         None, info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
     try:
         with _context.counted(where):
+            if _environment_setup.enter(session):
+                _calls.keep_directory()
             instance = _make(info, session, where)
             host = ActorHost(actors, session, instance, where, info["max_concurrency"])
             host.start()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from troupe._config import check_amount, check_count, check_resource_count
-from troupe.actors import _session
+from troupe.actors import _environment, _session
 
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
@@ -135,7 +135,7 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         "priority": options.get("priority", 0),
         "max_restarts": check_count("max_restarts", options.get("max_restarts", 0), least=-1),
         "max_concurrency": concurrency,
-        "env": env_of(options),
+        "env": _environment.variables_of(_environment.check(options.get("runtime_env"))),
         "start_timeout_s": check_amount(
             "start_timeout", START_TIMEOUT_S if start_timeout is None else start_timeout),
     }
@@ -197,7 +197,7 @@ def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_names(options, TASK_OPTIONS, "tasks")
     with_strategy(options)
-    env_of(options)
+    _environment.check(options.get("runtime_env"))
     _group_of(options.get("placement_group"))
     check_returns(options.get("num_returns", 1))
     check_retry_exceptions(options.get("retry_exceptions"))
@@ -250,10 +250,3 @@ def labels_of(options: Mapping[str, Any]) -> list[str]:
     if isinstance(selector, str) or not all(isinstance(term, str) for term in selector):
         raise TypeError('label_selector must be a dict or a list of terms such as "zone=a"')
     return list(selector)
-
-
-def env_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Environment variables of its process."""
-    runtime_env = options.get("runtime_env") or {}
-    check_names(runtime_env, ("env_vars",), "runtime_env: environments")
-    return {str(key): str(value) for key, value in (runtime_env.get("env_vars") or {}).items()}

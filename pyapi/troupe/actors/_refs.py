@@ -23,6 +23,7 @@ from troupe.errors import (
     GetTimeoutError,
     PendingCallsLimitExceededError,
     PlacementError,
+    RuntimeEnvSetupError,
     TaskCancelledError,
     TroupeError,
     WorkerCrashedError,
@@ -291,6 +292,8 @@ def translate(error: RuntimeError, what: str, language: str) -> BaseException:
     }
     if code == "user_error":  # A Python method's exception is a payload: this is a constructor's.
         kind: type[ActorError] = ActorTaskError if language == CPP else ActorDiedError
+        if fields["exc_type"] == RuntimeEnvSetupError.__name__:
+            kind = RuntimeEnvSetupError
         return kind(message, **fields)
     if code == "peer_gone":
         return (WorkerCrashedError if language == TASK else ActorDiedError)(message, **fields)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from troupe import _native
-from troupe.actors import _calls, _context, _options, _refs, _session, _shapes
+from troupe.actors import _calls, _context, _environment, _options, _refs, _session, _shapes
 from troupe.actors._coming import ComingActor, RefHolder
 from troupe.actors._refs import ObjectRef
 from troupe.actors._streams import RemoteGenerator
@@ -40,8 +40,8 @@ def remote(*args: Any, **options: Any) -> Any:
     ``max_task_retries`` (0; calls that are sent again to the next incarnation),
     ``max_concurrency`` (1; 1000 with async methods), ``concurrency_groups`` (``{"io": 2}``: calls
     of methods of this group that run at once, beside the others), ``max_pending_calls``,
-    ``start_timeout``
-    (60 s), ``runtime_env={"env_vars": {...}}``.
+    ``start_timeout`` (60 s), ``runtime_env`` (``env_vars``, ``working_dir``, ``py_modules``,
+    ``pip``: see docs/actors.md).
     Options of tasks: ``name``, ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
     ``label_selector``, ``max_retries`` (3; when its process dies), ``retry_exceptions`` (True, or
     exception types that make it run again, too), ``num_returns`` (1), ``timeout``. A task with
@@ -235,6 +235,7 @@ class ActorClass:
         session.check()
         methods, is_async = self._look()
         native = _options.actor_options(self._options, is_async)
+        _environment.prepare(session, self._options, native)
         if self._dumped is None:
             self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
         if about is None:
@@ -504,6 +505,9 @@ def cpp_actor(
     session = _session.current()
     session.check()
     native = _options.actor_options(options, False)
+    only = set(options.get("runtime_env") or {}) - {"env_vars"}
+    if only:
+        raise ValueError(f"runtime_env of C++ actors has env_vars only, not {', '.join(only)}")
     native["name"] = _named(native["name"], options.get("namespace"))
     if isinstance(program, str) and program.endswith(".so"):
         native["plugin"] = program

@@ -71,7 +71,8 @@ class RemoteFunction:
             return self._generate(args, kwargs)
         if isinstance(returns, str):
             raise TypeError(f"{self._what}: num_returns={returns!r} is for generators")
-        if any(self._options.get(name) for name in _OWN_PROCESS):
+        if session.runtime_env or session.environment or any(
+                self._options.get(name) for name in _OWN_PROCESS):
             ref = self._run_alone(args, kwargs, returns)
         else:
             if self._dumped is None:
