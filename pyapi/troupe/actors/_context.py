@@ -235,6 +235,10 @@ class RuntimeContext:
         left = request.remaining
         return bool(request.cancelled) or (left is not None and left <= 0)
 
+    def is_canceled(self) -> bool:
+        """As :meth:`cancelled`."""
+        return self.cancelled()
+
     def remaining(self) -> Optional[float]:
         """Seconds until this call's deadline, at least 0; None outside a call."""
         request = self._running.request if self._running else None
