@@ -29,10 +29,12 @@ RayError = TroupeError
 RayTaskError = ActorTaskError
 RayActorError = ActorUnreachableError
 ActorUnschedulableError = PlacementError
+ActorAlreadyExistsError = ActorNameTakenError
 TaskUnschedulableError = PlacementError
 PendingCallsLimitExceeded = PendingCallsLimitExceededError
 
 __all__ = [
+    "ActorAlreadyExistsError",
     "ActorDiedError",
     "ActorError",
     "ActorNameTakenError",

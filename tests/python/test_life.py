@@ -107,6 +107,23 @@ def test_an_actor_that_runs_one_call_at_a_time_keeps_their_order(tmp_path: Path)
     assert soon(refs)[1] == [0, 1]
 
 
+def test_an_actor_may_allow_another_order(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    kind = troupe.remote(num_cpus=0.01)(cases.Gate)
+    for options in ({"max_concurrency": 2}, {"concurrency_groups": {"io": 1}}):
+        with pytest.raises(ValueError, match="keep no order"):
+            kind.options(allow_out_of_order_execution=False, **options)
+    with pytest.raises(TypeError, match="bool"):
+        kind.options(allow_out_of_order_execution="yes")
+    with pytest.raises(ValueError, match="keep no order"):
+        cases.AsyncGate.options(allow_out_of_order_execution=False).remote()
+    actor = kind.options(allow_out_of_order_execution=True).remote()
+    late = actor.see.remote(cases.wait_for.remote(str(gate), 0))
+    assert soon(actor.see.remote(1)) == [1]
+    gate.touch()
+    assert soon(late) == [1, 0]
+
+
 def test_wait_and_get_take_generators(tmp_path: Path) -> None:
     slow = cases.gated_numbers.remote(str(tmp_path), 2)
     quick = cases.gated_numbers.remote(str(tmp_path), 0)

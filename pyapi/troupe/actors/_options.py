@@ -21,7 +21,8 @@ _COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "run
 ACTOR_OPTIONS = (*_COMMON, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
                  "max_task_retries", "max_concurrency", "concurrency_groups", "max_pending_calls",
                  "scheduling_strategy", "node", "node_soft", "placement_group",
-                 "placement_group_bundle_index", "priority", "start_timeout")
+                 "placement_group_bundle_index", "priority", "start_timeout",
+                 "allow_out_of_order_execution")
 TASK_OPTIONS = (*_COMMON, "max_retries", "timeout", "num_returns", "retry_exceptions", "name",
                 "max_calls", "look_ahead", "scheduling_strategy", "node", "node_soft",
                 "placement_group", "placement_group_bundle_index")
@@ -118,6 +119,7 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
     groups = concurrency_groups(options)
     if groups:  # The process sees to it: a group's turn must not wait for another group's.
         concurrency = max(GROUPED_CALLS, concurrency + sum(groups.values()))
+    in_order(options, concurrency == 1)
     start_timeout = options.get("start_timeout")
     group = _group_of(options.get("placement_group"))
     native: dict[str, Any] = {
@@ -151,6 +153,23 @@ def concurrency_of(options: Mapping[str, Any], is_async: bool) -> int:
     if given is None:
         return ASYNC_CONCURRENCY if is_async else 1
     return check_count("max_concurrency", given)
+
+
+def in_order(options: Mapping[str, Any], one_by_one: bool) -> bool:
+    """Whether calls of an actor wait for those before them whose arguments are not ready.
+
+    Raises:
+        TypeError, ValueError: ``allow_out_of_order_execution`` is unusable.
+    """
+    any_order = options.get("allow_out_of_order_execution")
+    if any_order is None:
+        return one_by_one
+    if not isinstance(any_order, bool):
+        raise TypeError(f"allow_out_of_order_execution must be a bool, not {any_order!r}")
+    if not any_order and not one_by_one:
+        raise ValueError("allow_out_of_order_execution=False is for actors that run one call at a "
+                         "time; threaded and async ones keep no order")
+    return not any_order
 
 
 def concurrency_groups(options: Mapping[str, Any]) -> dict[str, int]:

@@ -40,6 +40,8 @@ def remote(*args: Any, **options: Any) -> Any:
     ``max_task_retries`` (0; calls that are sent again to the next incarnation),
     ``max_concurrency`` (1; 1000 with async methods), ``concurrency_groups`` (``{"io": 2}``: calls
     of methods of this group that run at once, beside the others), ``max_pending_calls``,
+    ``allow_out_of_order_execution`` (calls do not wait for those before them whose arguments are
+    not ready; of threaded and async actors they never do),
     ``start_timeout`` (60 s), ``runtime_env`` (``env_vars``, ``working_dir``, ``py_modules``,
     ``pip``: see docs/actors.md).
     Options of tasks: ``name``, ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
@@ -243,7 +245,8 @@ class ActorClass:
             _check_groups(self.__name__, methods, groups)
             about = _context.started_with(
                 native, name=native["name"], retries=self._options.get("max_task_retries"),
-                ordered=not is_async and native["max_concurrency"] == 1, groups=groups,
+                ordered=_options.in_order(self._options, native["max_concurrency"] == 1),
+                groups=groups,
                 concurrency=_options.concurrency_of(self._options, is_async))
         native["name"] = _named(native["name"], self._options.get("namespace"))
         return session, native, (self._dumped, about), methods

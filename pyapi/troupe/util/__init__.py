@@ -6,6 +6,7 @@ Importing it starts nothing.
 from __future__ import annotations
 
 from troupe.util.actor_pool import ActorPool
+from troupe.util.completion import as_completed, map_unordered
 from troupe.util.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -20,8 +21,10 @@ __all__ = [
     "ActorPool",
     "PlacementGroup",
     "Queue",
+    "as_completed",
     "get_current_placement_group",
     "get_placement_group",
+    "map_unordered",
     "placement_group",
     "placement_group_table",
     "remove_placement_group",
