@@ -124,11 +124,12 @@ void TaskPool::Serve(const Kind& kind) {
 
 void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
                    const std::shared_ptr<Task>& task) {
-  task->RunOn(runner->ref, [this, kind, runner](bool sure) {
+  task->RunOn(runner->ref, [this, kind, runner, task](bool sure) {
+    if (sure) return Free(kind, runner);
     // Or the error is that of somebody whom the task has called. It answers when its turn comes, or
     // the monitor follows.
-    if (!sure) return AwaitRunner(kind, runner);
-    Free(kind, runner);
+    task->Cancel({});  // Its time may be up, of which it has not been told.
+    AwaitRunner(kind, runner);
   });
 }
 

@@ -148,6 +148,12 @@ class TestOnACluster:
         until(lambda: notes(str(path))[1:], ["TaskInterrupt", "cleaned"])
         assert_cancelled(ref)
 
+    def test_a_task_whose_time_is_up_is_interrupted(self, tmp_path: Path) -> None:
+        path = tmp_path / "x"
+        with pytest.raises(troupe.GetTimeoutError):
+            soon(cases.sleep.options(timeout=1).remote(str(path)))
+        until(lambda: notes(str(path))[1:], ["TaskInterrupt", "cleaned"])
+
     def test_a_task_of_a_process_of_its_own_cleans_up_and_ends(self, tmp_path: Path) -> None:
         path = tmp_path / "x"
         ref = cases.sleep.options(max_calls=1).remote(str(path))

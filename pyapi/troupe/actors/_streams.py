@@ -193,8 +193,8 @@ class RemoteGenerator:
         try:
             if stop and not force:
                 if made is not None:
-                    session, actor = self._session, self._actor  # This object may be going.
-                    made.on_done(lambda: _close_made(session, actor, made))
+                    actor = self._actor  # This object may be going.
+                    made.on_done(lambda: _close_made(actor, made))
                 if stream is not None:
                     for ref in coming:
                         ref.cancel(recursive=recursive)
@@ -204,13 +204,12 @@ class RemoteGenerator:
                 on_end(force)
 
 
-def _close_made(session: _session.Session, actor: Any, made: ObjectRef) -> None:
+def _close_made(actor: Any, made: ObjectRef) -> None:
     try:
         stream = made.value(stream=True)
     except BaseException:  # There is no generator then, and nobody who wants to know why.
         return
-    if session.pid == made._session.pid:
-        _tell_closed(actor, stream)
+    _tell_closed(actor, stream)
 
 
 def _tell_closed(actor: Any, stream: int) -> None:

@@ -236,6 +236,18 @@ TEST_F(TaskPoolTest, ACancelledTaskDoesNotBeginOrIsToldOfIt) {
   EXPECT_THAT(Ran(), ElementsAre("runner0 runs", "runner0 next"));
 }
 
+TEST_F(TaskPoolTest, ATaskWhoseTimeIsUpIsToldOfIt) {
+  TaskOptions soon;
+  soon.timeout = milliseconds(50);
+  const auto runs = Submit("runs", "wait", soon);
+  Place(0);
+  ASSERT_TRUE(Until([&] { return runs->result.has_value(); }));
+  EXPECT_EQ(runs->result->error().code, ErrorCode::kDeadlineExceeded);
+  const auto next = Submit("next");
+  ASSERT_TRUE(Until([&] { return next->result.has_value(); })) << "the runner is free again";
+  EXPECT_THAT(Ran(), ElementsAre("runner0 runs", "runner0 next"));
+}
+
 TEST_F(TaskPoolTest, ARunnerWhoseCancelledTaskGoesOnIsGivenNothingElse) {
   const auto insists = Submit("insists", "insist");
   Place(0);
