@@ -6,12 +6,15 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from conftest import PYAPI
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY_PYTHON = ROOT / ".third_party" / "ray" / "bin" / "python"  # `make bench-ray` makes it.
@@ -85,6 +88,17 @@ def test_a_name_is_here_with_its_arguments_or_says_what_to_do(about: dict[str, s
     assert set(about.get("takes", "").split()) <= arguments
     assert not set(about.get("lacks", "").split()) & arguments
     assert not set(about.get("positional", "").split()) & arguments
+
+
+def test_one_import_line_is_enough() -> None:
+    """As after `import ray`: its modules are there, and nothing heavy is."""
+    code = ("import sys, troupe as ray\n"
+            "ray.exceptions.RayError, ray.util.ActorPool, ray.actor.exit_actor\n"
+            "ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy, ray.util.queue.Queue\n"
+            "print([name for name in ('numpy', 'torch') if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE,
+                          timeout=60, env={**os.environ, "PYTHONPATH": str(PYAPI)})
+    assert done.stdout.decode().strip() == "[]"
 
 
 def test_the_page_is_that_of_the_data() -> None:

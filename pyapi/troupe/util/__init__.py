@@ -5,6 +5,7 @@ Importing it starts nothing.
 
 from __future__ import annotations
 
+from troupe.util import scheduling_strategies
 from troupe.util.actor_pool import ActorPool
 from troupe.util.completion import as_completed, map_unordered
 from troupe.util.placement_group import (
@@ -28,4 +29,5 @@ __all__ = [
     "placement_group",
     "placement_group_table",
     "remove_placement_group",
+    "scheduling_strategies",
 ]
