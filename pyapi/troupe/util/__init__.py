@@ -5,6 +5,7 @@ Importing it starts nothing.
 
 from __future__ import annotations
 
+from troupe.actors._nodes import list_named_actors
 from troupe.util import scheduling_strategies
 from troupe.util.actor_pool import ActorPool
 from troupe.util.completion import as_completed, map_unordered
@@ -25,6 +26,7 @@ __all__ = [
     "as_completed",
     "get_current_placement_group",
     "get_placement_group",
+    "list_named_actors",
     "map_unordered",
     "placement_group",
     "placement_group_table",
