@@ -154,6 +154,20 @@ class TestOnACluster:
         with pytest.raises(troupe.RuntimeEnvSetupError, match=r"status 1"):
             soon(actor.look.remote())
 
+    def test_a_damaged_archive_is_told(self, tmp_path: Path) -> None:
+        path = tmp_path / "damaged.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("helper.py", "VALUE = 8")
+        path.write_bytes(path.read_bytes().replace(b"VALUE", b"value"))
+        actor = Looker.options(runtime_env={"working_dir": path}).remote()
+        with pytest.raises(troupe.RuntimeEnvSetupError, match="CRC"):
+            soon(actor.look.remote())
+        ok = tmp_path / "whole.zip"
+        with zipfile.ZipFile(ok, "w") as archive:
+            archive.writestr("helper.py", "VALUE = 8")
+        task = look.options(runtime_env={"working_dir": str(ok)})
+        assert soon(task.remote("helper"))[2] == 8
+
     def test_what_cannot_be_packed_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

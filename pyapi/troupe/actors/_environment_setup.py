@@ -44,8 +44,19 @@ def enter(session: _session.Session) -> bool:
     given = os.environ.pop(_environment.VARIABLE, "")
     if not given:
         return False
-    made: _environment.Environment = pickle.loads(base64.b64decode(given))
-    session.environment = made  # For what is started from here.
+    try:
+        made: _environment.Environment = pickle.loads(base64.b64decode(given))
+        session.environment = made  # For what is started from here.
+        _set_up(made)
+    except RuntimeEnvSetupError:
+        raise
+    except Exception as error:  # A damaged archive, a full disk.
+        raise RuntimeEnvSetupError(
+            f"the runtime_env cannot be set up: {type(error).__name__}: {error}") from error
+    return made.working_dir is not None
+
+
+def _set_up(made: _environment.Environment) -> None:
     deadline = time.monotonic() + made.timeout_s
     for package in made.modules:
         sys.path.insert(0, _unpacked(package, deadline))
@@ -56,7 +67,6 @@ def enter(session: _session.Session) -> bool:
         os.chdir(folder)
         sys.path.insert(0, folder)
     importlib.invalidate_caches()
-    return made.working_dir is not None
 
 
 def _unpacked(package: _environment.Package, deadline: float) -> str:

@@ -24,7 +24,7 @@ from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
 from troupe.actors._tasks import SoloTask
 from troupe.actors._turns import Turns
-from troupe.errors import SerializationError, TaskCancelledError
+from troupe.errors import RuntimeEnvSetupError, SerializationError, TaskCancelledError
 
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
@@ -71,7 +71,7 @@ def serve(worker: Any) -> int:
             host = ActorHost(actors, session, instance, where, info["max_concurrency"])
             host.start()
     except BaseException as error:
-        problem = getattr(error, "__cause__", None) or error
+        problem = error if isinstance(error, RuntimeEnvSetupError) else error.__cause__ or error
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         actors.fail(f"{info['type']}() raised {type(problem).__name__}: {problem}",
                     type(problem).__name__, text)
