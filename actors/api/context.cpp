@@ -29,13 +29,15 @@ std::optional<Cancellation> RunningCall::cancellation() const {
 }
 
 void RunningCall::OnCancel(std::function<void(const Cancellation& how)> fn) {
+  std::function<void(const Cancellation& how)> tell;
   std::optional<Cancellation> already;
   {
     std::lock_guard lock(mu_);
-    on_cancel_ = fn;
+    on_cancel_ = std::move(fn);
     already = cancelled_;
+    if (already) tell = on_cancel_;
   }
-  if (already) fn(*already);
+  if (already) tell(*already);
 }
 
 Status RunningCall::Await(FiberEvent& event, Duration limit, Time deadline) {
