@@ -91,6 +91,18 @@ bool WaitForSome(const std::vector<PyCall*>& calls, size_t count, double limit_s
   return enough;
 }
 
+// Of `with loan.waiting():`. In C++, since a handler of a signal may raise between any two steps of
+// Python, but not between Begin and the block that ends with End.
+class CountedWait {
+ public:
+  explicit CountedWait(std::shared_ptr<actors::CpuLoan> loan) : loan_(std::move(loan)) {}
+  void Begin() const { loan_->WaitBegan(); }
+  void End() const { loan_->WaitEnded(); }
+
+ private:
+  const std::shared_ptr<actors::CpuLoan> loan_;
+};
+
 py::list TakeItems(Completions& completions, double limit_s) {
   std::deque<Completions::Item> items = WaitInSlices(
       limit_s, [&](Duration slice) { return completions.Take(slice); },
@@ -138,6 +150,8 @@ void CallState::Complete(Result<std::string> result) {
   done_.Set();
   for (const auto& [id, fn] : then) fn();
 }
+
+void CallState::GiveUp() { Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"}); }
 
 bool CallState::Ready() const {
   std::lock_guard lock(mu_);
@@ -212,9 +226,9 @@ std::string PyCall::WhyNot() const {
   return call_.here() && call_.get() ? call_->WhyNot() : std::string();
 }
 
-void PyCall::Cancel() {
-  if (call_.get()) call_->Cancel();
-  state_->Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"});
+void PyCall::Cancel(const actors::Cancellation& how) {
+  if (call_.get()) call_->Cancel(how);
+  state_->GiveUp();
 }
 
 std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::bytes& arguments,
@@ -257,8 +271,12 @@ void BindCalls(py::module_& m) {
   py::class_<actors::CpuLoan, std::shared_ptr<actors::CpuLoan>>(m, "CpuLoan")
       .def("call_began", &actors::CpuLoan::CallBegan)
       .def("call_ended", &actors::CpuLoan::CallEnded)
-      .def("wait_began", &actors::CpuLoan::WaitBegan)
-      .def("wait_ended", &actors::CpuLoan::WaitEnded);
+      .def("waiting", [](std::shared_ptr<actors::CpuLoan> loan) {
+        return std::make_unique<CountedWait>(std::move(loan));
+      });
+  py::class_<CountedWait>(m, "CountedWait")
+      .def("__enter__", &CountedWait::Begin)
+      .def("__exit__", [](const CountedWait& wait, const py::args&) { wait.End(); });
   py::class_<PyCall>(m, "Call")
       .def("ready", [](const PyCall& call) { return call.state()->Ready(); })
       .def(
@@ -272,7 +290,13 @@ void BindCalls(py::module_& m) {
           py::arg("timeout_s"))
       .def("why_not", &PyCall::WhyNot)
       .def("result", &ResultOf)
-      .def("cancel", &PyCall::Cancel)
+      .def(
+          "cancel",
+          [](PyCall& call, bool force, bool recursive) {
+            const WithoutGil released;
+            call.Cancel({force, recursive});
+          },
+          py::arg("force"), py::arg("recursive"))
       .def("complete_from",
            [](const PyCall& call, const PyCall& other) {
              const auto& source = other.state();

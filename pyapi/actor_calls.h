@@ -36,6 +36,8 @@ class CallState {
   CallState& operator=(const CallState&) = delete;
 
   void Complete(Result<std::string> result);
+  // Nobody waits for it any more.
+  void GiveUp();
   [[nodiscard]] bool Ready() const;
   // Set when it is ready.
   [[nodiscard]] FiberEvent& done() { return done_; }
@@ -104,7 +106,8 @@ class PyCall {
   PyCall(std::shared_ptr<CallState> state, std::shared_ptr<actors::PendingCall> call)
       : state_(std::move(state)), call_(std::move(call)) {}
   [[nodiscard]] const std::shared_ptr<CallState>& state() const { return state_; }
-  void Cancel();
+  [[nodiscard]] const std::shared_ptr<actors::PendingCall>& pending() const { return call_.get(); }
+  void Cancel(const actors::Cancellation& how);
   // Not on a fiber; without the GIL. This thread may run the runtime's loop meanwhile.
   bool WaitFor(Duration limit) const;
   // What it waits for; empty if that is not known.

@@ -1,5 +1,6 @@
 #include "pyapi/actor_instance.h"
 
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@ namespace troupe::pyapi {
 namespace {
 
 constexpr Duration kLookAgain = seconds(1);  // Whether the process is being shut down.
+constexpr int kForcedExit = 1;
 
 Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this call ran"}; }
 
@@ -21,6 +23,11 @@ void PyRequest::Answer(Result<std::string> result, std::string exit_reason) {
 }
 
 void PyRequest::Refuse() { Settle(Closed(), "", false); }
+
+void PyRequest::CancelChildren() {
+  const std::optional<actors::Cancellation> how = call->cancellation();
+  if (how && how->recursive) children.Cancel(*how);
+}
 
 void PyRequest::Settle(Result<std::string> result, std::string exit_reason, bool now) {
   {
@@ -130,12 +137,17 @@ Result<std::string> PyInstance::Invoke(CallContext& context, const std::string& 
   request->call = context.call();
   request->answer_now = context.answer_now();
   queue_->Push(request);
-  if (queue_->tell_cancelled()) {
-    const std::weak_ptr<PyRequest> weak = request;
-    context.call()->OnCancel([queue = queue_, weak] {
-      if (const auto alive = weak.lock()) queue->PushCancelled(alive);
-    });
-  }
+  const std::weak_ptr<PyRequest> weak = request;
+  context.call()->OnCancel(
+      [queue = queue_, weak, signal = signal_](const actors::Cancellation& how) {
+        const auto alive = weak.lock();
+        if (!alive) return;
+        // First, so that what it waits for does not end its wait in another way.
+        if (signal != 0 && !how.force) (void)::tgkill(::getpid(), ::getpid(), signal);
+        if (queue->tell_cancelled()) return queue->PushCancelled(alive);
+        alive->CancelChildren();
+        if (signal != 0 && how.force) ::_exit(kForcedExit);
+      });
   Result<std::string> result = request->Await([this] { return queue_->closed(); });
   if (!request->exit_reason().empty()) context.Exit(request->exit_reason());
   return result;

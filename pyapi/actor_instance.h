@@ -1,7 +1,8 @@
 // PyInstance: an actor that is written in Python, as its cell sees it.
 //
 // A call's fiber puts it into a queue and waits; threads of Python take it from there and answer.
-// So Python never runs on a fiber (F-8), and no fiber ever waits for the GIL.
+// So Python never runs on a fiber (F-8), and no fiber ever waits for the GIL. A task that runs on
+// the main thread is told of its cancellation by a signal; to force it ends the process.
 // Thread: the queue: any; an instance: its actor's fibers.
 // Invariants: while the state is being saved no call is handed out.
 #pragma once
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "actors/host/instance.h"
+#include "pyapi/child_calls.h"
 
 namespace troupe::pyapi {
 
@@ -26,9 +28,12 @@ struct PyRequest {
   Time deadline = Time::Never();
   std::shared_ptr<actors::RunningCall> call;  // Null: a save.
   CallContext::AnswerNow answer_now;          // While Await waits.
+  ChildCalls children;                        // What it has called itself.
 
   // Once; later answers do nothing. From any thread: what may leave at once does so from here.
   void Answer(Result<std::string> result, std::string exit_reason = "");
+  // When it is cancelled.
+  void CancelChildren();
   // It will not run, or not be heard. What that means to its caller is up to the fiber.
   void Refuse();
   // What it was answered with; `closed` tells that nobody will answer.
@@ -87,8 +92,10 @@ class PyInstance final : public actors::Instance {
  public:
   using Restorer = std::function<Status(const std::string& state)>;
   // `restore` is called where the actor is hosted, not on a fiber.
-  PyInstance(std::shared_ptr<RequestQueue> queue, bool saves, Restorer restore)
-      : queue_(std::move(queue)), saves_(saves), restore_(std::move(restore)) {}
+  // `signal`: sent to the main thread when a call is cancelled, and calls may be forced; 0:
+  // neither.
+  PyInstance(std::shared_ptr<RequestQueue> queue, bool saves, Restorer restore, int signal = 0)
+      : queue_(std::move(queue)), saves_(saves), restore_(std::move(restore)), signal_(signal) {}
 
   Result<std::string> Invoke(CallContext& context, const std::string& method,
                              std::string arguments) override;
@@ -102,6 +109,7 @@ class PyInstance final : public actors::Instance {
   const std::shared_ptr<RequestQueue> queue_;
   const bool saves_;
   const Restorer restore_;
+  const int signal_;
 };
 
 }  // namespace troupe::pyapi

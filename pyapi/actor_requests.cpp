@@ -16,7 +16,8 @@ Status Answered(const PyRequestHandle& request, Result<std::string> result,
 
 void BindRequest(py::module_& m) {
   py::class_<PyRequestHandle>(m, "Request")
-      .def_property_readonly("method", [](const PyRequestHandle& r) { return r.get().method; })
+      .def_property_readonly("method", &PyRequestHandle::Method)
+      .def_property_readonly("group", &PyRequestHandle::Group)
       .def_property_readonly("arguments",
                              [](const PyRequestHandle& r) { return py::bytes(r.get().arguments); })
       .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })
@@ -25,10 +26,21 @@ void BindRequest(py::module_& m) {
       .def_property_readonly("key", &PyRequestHandle::key)
       .def_property_readonly("cancelled", &PyRequestHandle::Cancelled)
       .def_property_readonly("remaining", &PyRequestHandle::Remaining)
+      .def("add_child", &PyRequestHandle::AddChild, py::arg("call"))
+      .def("cancel_children",
+           [](const PyRequestHandle& r) {
+             const WithoutGil released;
+             r.get().CancelChildren();
+           })
       .def("reply", [](const PyRequestHandle& r,
                        const py::bytes& value) { (void)Answered(r, std::string(value)); })
       .def("exit", [](const PyRequestHandle& r, const py::bytes& value,
                       const std::string& reason) { (void)Answered(r, std::string(value), reason); })
+      // The actor ends, and this call has no other result.
+      .def("leave",
+           [](const PyRequestHandle& r, const std::string& reason) {
+             (void)Answered(r, Error{ErrorCode::kPeerGone, reason}, reason);
+           })
       .def(
           "fail",
           [](const PyRequestHandle& r, const std::string& code, const std::string& message,

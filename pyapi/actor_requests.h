@@ -22,9 +22,21 @@ class PyRequestHandle {
     if (request_->deadline == Time::Never()) return py::none();
     return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
   }
+  // A caller names what it calls "GROUP:METHOD", or "METHOD" for the group that the method is of.
+  [[nodiscard]] std::string Method() const {
+    return request_->method.substr(request_->method.find(kGroupEnd) + 1);
+  }
+  [[nodiscard]] std::string Group() const {
+    const size_t end = request_->method.find(kGroupEnd);
+    return end == std::string::npos ? "" : request_->method.substr(0, end);
+  }
+  // The call `child` goes with it if it is cancelled.
+  void AddChild(const PyCall& child) const { request_->children.Add(child); }
   [[nodiscard]] uintptr_t key() const { return reinterpret_cast<uintptr_t>(request_.get()); }
 
  private:
+  static constexpr char kGroupEnd = ':';
+
   const std::shared_ptr<PyRequest> request_;
 };
 

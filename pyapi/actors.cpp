@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "actors/api/cluster.h"
@@ -73,36 +74,54 @@ ActorOptions OptionsOf(const py::dict& d) {
 // What refs that have left this process inside values refer to.
 class PublishedObjects {
  public:
-  std::string Add(std::shared_ptr<CallState> state) {
+  struct Object {
+    std::shared_ptr<CallState> state;
+    std::shared_ptr<actors::PendingCall> call;  // Null: there is none to give up.
+  };
+  std::string Add(const PyCall& call) {
     std::lock_guard lock(mu_);
-    if (states_.size() >= kPublishedMax) {
+    if (objects_.size() >= kPublishedMax) {
       Raise(Error{ErrorCode::kResourceExhausted,
                   "this process has handed out " + std::to_string(kPublishedMax) +
                       " refs inside values; pass values, or refs as arguments of their own"});
     }
-    return (states_.emplace(std::to_string(next_++), std::move(state)).first)->first;
+    const Object object{call.state(), call.pending()};
+    return objects_.emplace(std::to_string(next_++), object).first->first;
   }
-  [[nodiscard]] std::shared_ptr<CallState> Find(const std::string& id) const {
+  // Without a state if there is no such ref.
+  [[nodiscard]] Object Find(const std::string& id) const {
     std::lock_guard lock(mu_);
-    const auto it = states_.find(id);
-    return it == states_.end() ? nullptr : it->second;
+    const auto it = objects_.find(id);
+    return it == objects_.end() ? Object{} : it->second;
   }
 
  private:
   mutable std::mutex mu_;
-  std::map<std::string, std::shared_ptr<CallState>> states_;
+  std::map<std::string, Object> objects_;
   uint64_t next_ = 1;
 };
 
-// The actor through which other processes read them: method "get"(id).
+// The actor through which other processes read them, or give them up: methods "get"(id), and
+// "cancel"(id) with 'f' in front to force it and 'r' to give up what it has called.
 class ObjectsActor final : public actors::Instance {
  public:
   explicit ObjectsActor(std::shared_ptr<PublishedObjects> objects) : objects_(std::move(objects)) {}
-  Result<std::string> Invoke(CallContext&, const std::string&, std::string id) override {
-    const std::shared_ptr<CallState> state = objects_->Find(id);
+  Result<std::string> Invoke(CallContext&, const std::string& method, std::string id) override {
+    actors::Cancellation how{.force = false, .recursive = false};
+    if (method == "cancel") {
+      const size_t digits = std::min(id.find_first_not_of("fr"), id.size());
+      how = {id.find('f') < digits, id.find('r') < digits};
+      id.erase(0, digits);
+    }
+    const auto [state, call] = objects_->Find(id);
     if (!state) {
       return Error{ErrorCode::kNotFound,
                    "its owner does not have this ref any more; keep one there, or pass the value"};
+    }
+    if (method == "cancel") {
+      if (call) call->Cancel(how);
+      state->GiveUp();
+      return std::string();
     }
     FiberEvent ready;
     const uint64_t asked = state->OnComplete([ready]() mutable { ready.Set(); });
@@ -242,7 +261,7 @@ class PyActors {
     call.state()->Claim();
     const auto address = actors::Pack<ActorAddress>{{objects_address_}};
     return py::make_tuple(py::bytes(wire::Encode(actors::kArgumentsType, address)),
-                          objects_->Add(call.state()));
+                          objects_->Add(call));
   }
 
   // ---- a worker's actor ----
@@ -292,12 +311,15 @@ class PyActors {
     d["max_concurrency"] = blueprint.max_concurrency;
     return d;
   }
-  void Host(bool saves, const py::object& restore, bool tell_cancelled) {
+  // `signal`: see PyInstance.
+  void Host(bool saves, const py::object& restore, bool tell_cancelled, int signal) {
     auto blueprint = Unwrap(
         wire::Decode<actors::ActorBlueprint>(actors::kActorBlueprint, assignment_.blueprint));
     // Who bounds the calls that wait is to be refused when as many wait, not later.
     const bool bounded = blueprint.overflow == actors::Overflow::kRefuse;
-    if (!tell_cancelled && !bounded && blueprint.max_concurrency == 1)
+    // A pool's runner answers a ping when it is free.
+    const bool pooled = blueprint.type == actors::kTaskRunner;
+    if (!tell_cancelled && !bounded && !pooled && blueprint.max_concurrency == 1)
       blueprint.max_concurrency = kReadAhead;
     queue_ = std::make_shared<RequestQueue>(tell_cancelled);
     std::string problem;
@@ -309,8 +331,9 @@ class PyActors {
     };
     own_address_ = Unwrap([&] {
       const WithoutGil released;
-      return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer), blueprint,
-                                   assignment_.actor, assignment_.incarnation, assignment_.saved);
+      return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer, signal),
+                                   blueprint, assignment_.actor, assignment_.incarnation,
+                                   assignment_.saved);
     }());
     worker_->Announce(system_->self());
   }
@@ -497,7 +520,8 @@ void BindActors(py::module_& m) {
       .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
       .def("publish", &PyActors::Publish, py::arg("call"))
       .def("assigned", &PyActors::Assigned)
-      .def("host", &PyActors::Host, py::arg("saves"), py::arg("restore"), py::arg("tell_cancelled"))
+      .def("host", &PyActors::Host, py::arg("saves"), py::arg("restore"), py::arg("tell_cancelled"),
+           py::arg("signal"))
       .def("own", &PyActors::Own)
       .def("fail", &PyActors::Fail, py::arg("message"), py::arg("type"), py::arg("traceback"))
       .def("next", &PyActors::Next, py::arg("timeout_s"))

@@ -9,31 +9,35 @@
 namespace troupe {
 namespace actors {
 
-void RunningCall::Cancel() {
-  std::function<void()> tell;
+void RunningCall::Cancel(const Cancellation& how) {
+  std::function<void(const Cancellation& how)> tell;
   {
     std::lock_guard lock(mu_);
-    if (std::exchange(cancelled_, true)) return;
-    tell.swap(on_cancel_);
+    if (cancelled_ && (cancelled_->force || !how.force)) return;
+    cancelled_ = how;
+    tell = on_cancel_;
     if (waiting_ != nullptr) waiting_->Set();
   }
-  if (tell) tell();
+  if (tell) tell(how);
 }
 
-bool RunningCall::cancelled() const {
+bool RunningCall::cancelled() const { return cancellation().has_value(); }
+
+std::optional<Cancellation> RunningCall::cancellation() const {
   std::lock_guard lock(mu_);
   return cancelled_;
 }
 
-void RunningCall::OnCancel(std::function<void()> fn) {
+void RunningCall::OnCancel(std::function<void(const Cancellation& how)> fn) {
+  std::function<void(const Cancellation& how)> tell;
+  std::optional<Cancellation> already;
   {
     std::lock_guard lock(mu_);
-    if (!cancelled_) {
-      on_cancel_ = std::move(fn);
-      return;
-    }
+    on_cancel_ = std::move(fn);
+    already = cancelled_;
+    if (already) tell = on_cancel_;
   }
-  fn();
+  if (already) tell(*already);
 }
 
 Status RunningCall::Await(FiberEvent& event, Duration limit, Time deadline) {

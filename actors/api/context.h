@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "actors/core/protocol.h"
@@ -27,17 +28,21 @@ class CpuLoan;
 // One call that runs. Shared with whoever may cancel it.
 class RunningCall {
  public:
-  void Cancel();
+  // Again only to force what was asked for before.
+  void Cancel(const Cancellation& how);
   [[nodiscard]] bool cancelled() const;
-  // Called once, when the call is cancelled; at once if it is already.
-  void OnCancel(std::function<void()> fn);
+  // How; nothing if it is not.
+  [[nodiscard]] std::optional<Cancellation> cancellation() const;
+  // Called when the call is cancelled, and once more if it is forced later; at once if it is
+  // already.
+  void OnCancel(std::function<void(const Cancellation& how)> fn);
   // Waits for `event`; a cancellation ends the wait.
   [[nodiscard]] Status Await(FiberEvent& event, Duration limit, Time deadline);
 
  private:
   mutable std::mutex mu_;
-  bool cancelled_ = false;
-  std::function<void()> on_cancel_;
+  std::optional<Cancellation> cancelled_;
+  std::function<void(const Cancellation& how)> on_cancel_;
   FiberEvent* waiting_ = nullptr;
 };
 }  // namespace actors

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/core/protocol.h"
 #include "runtime/clock.h"
 #include "runtime/executor.h"
 #include "runtime/result.h"
@@ -43,7 +44,7 @@ namespace actors {
 class PendingCall {
  public:
   virtual ~PendingCall() = default;
-  virtual void Cancel() = 0;
+  virtual void Cancel(const Cancellation& how) = 0;
   // Waits on a plain thread, and may do the work meanwhile that the wait is for.
   virtual void Await(FiberEvent& event, Time until) = 0;
   // What it waits for, for who gives up waiting: "Till 5f0c is pending: no node has ...".
@@ -165,7 +166,7 @@ class Future {
       if (!state_->result) call = state_->call;
     }
     if (!call) return;
-    call->Cancel();
+    call->Cancel({});
     Complete(Error{ErrorCode::kCancelled, "cancelled by its caller"});
   }
   void SetCall(const std::shared_ptr<actors::PendingCall>& call) const {

@@ -98,7 +98,9 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
         });
     follower_->Ask(0);
   }
-  void Cancel() override { Finish(Error{ErrorCode::kCancelled, "the run was cancelled"}); }
+  void Cancel(const Cancellation&) override {
+    Finish(Error{ErrorCode::kCancelled, "the run was cancelled"});
+  }
   void Await(FiberEvent& event, Time until) override { system_->AwaitHelping(event, until); }
 
  private:
@@ -164,7 +166,7 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
     if (it != parts_.end()) it->second.call = call;
     const bool over = it == parts_.end();
     lock.unlock();
-    if (over && call != 0) ref->Cancel(call);
+    if (over && call != 0) ref->Cancel(call, {});
   }
 
   void OnResult(uint32_t number, Result<std::string> result) {
@@ -238,7 +240,7 @@ class GroupRun final : public PendingCall, public std::enable_shared_from_this<G
       follower.swap(follower_);
     }
     for (const auto& [number, part] : parts)
-      if (!part.value && part.call != 0) part.ref->Cancel(part.call);
+      if (!part.value && part.call != 0) part.ref->Cancel(part.call, {});
     std::exchange(done_, nullptr)(std::move(results));
   }
 

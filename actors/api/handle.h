@@ -46,7 +46,7 @@ class RefCall final : public PendingCall {
  public:
   RefCall(std::shared_ptr<ActorSystem> system, std::shared_ptr<ActorRef> ref, uint64_t call)
       : system_(std::move(system)), ref_(std::move(ref)), call_(call) {}
-  void Cancel() override { ref_->Cancel(call_); }
+  void Cancel(const Cancellation& how) override { ref_->Cancel(call_, how); }
   void Await(FiberEvent& event, Time until) override { system_->AwaitHelping(event, until); }
   [[nodiscard]] std::string WhyNot() const override { return WhyNoAnswer(*ref_); }
 

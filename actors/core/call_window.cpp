@@ -145,8 +145,9 @@ void CallWindow::OnFull(Time now, uint64_t number) {
 
 CallWindow::GivenUp CallWindow::Cancel(uint64_t number, const Error& why) {
   Entry* entry = Find(number);
-  if (entry == nullptr || entry->given_up || entry->state == State::kSettled) return {};
+  if (entry == nullptr || entry->state == State::kSettled) return {};
   const bool tell = entry->state == State::kInFlight;
+  if (entry->given_up) return {std::nullopt, tell};
   return {Finish(*entry, why), tell};
 }
 

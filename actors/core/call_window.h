@@ -69,7 +69,8 @@ class CallWindow {
   void OnMissing(const std::vector<uint64_t>& numbers);
   void OnFull(Time now, uint64_t number);
   void OnRoom() { full_until_ = Time{}; }
-  // The waiter does not want it any more; whether the receiver has to be told.
+  // The waiter does not want it any more; whether the receiver has to be told, again if it is
+  // given up again.
   struct GivenUp {
     std::optional<SettledCall> settled;
     bool tell = false;

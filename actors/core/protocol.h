@@ -96,12 +96,20 @@ struct ActorRoom {
   }
 };
 
+// How a call is given up.
+struct Cancellation {
+  bool force = false;     // Of a task: the process that runs it ends.
+  bool recursive = true;  // The calls that it has made are given up, too.
+};
+
 struct ActorCancel {
   std::string actor;
   uint64_t number = 0;
+  bool force = false;
+  bool recursive = true;
   template <class A>
   void Fields(A& a) {
-    a(actor, number);
+    a(actor, number, force, recursive);
   }
 };
 

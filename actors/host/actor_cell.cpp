@@ -123,7 +123,7 @@ void ActorCell::Handle(const std::string& from, Mailbox::Answer answer) {
   if (answer.work) StartMore();
 }
 
-void ActorCell::OnCancel(const std::string& from, uint64_t number) {
+void ActorCell::OnCancel(const std::string& from, uint64_t number, const Cancellation& how) {
   std::shared_ptr<RunningCall> running;
   std::optional<Mailbox::Work> waiting;
   {
@@ -132,7 +132,7 @@ void ActorCell::OnCancel(const std::string& from, uint64_t number) {
     if (!running) waiting = mailbox_.Withdraw(from, number);
     if (waiting) metrics::Add(metrics::Id::kMailboxDepth, -1);
   }
-  if (running) running->Cancel();
+  if (running) running->Cancel(how);
   if (waiting) Answer(*waiting, Error{ErrorCode::kCancelled, "cancelled before it ran"}, false);
 }
 
@@ -425,7 +425,7 @@ void ActorCell::End(const Error& reason, bool for_good) {
     for (const auto& [key, call] : running_) running.push_back(call);
   }
   metrics::Add(metrics::Id::kMailboxDepth, -static_cast<double>(left.size()));
-  for (const auto& call : running) call->Cancel();
+  for (const auto& call : running) call->Cancel({.force = false, .recursive = false});
   for (Mailbox::Work& work : left) {
     if (work.caller.empty()) {
       work.done(why);

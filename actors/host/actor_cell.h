@@ -64,11 +64,10 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   [[nodiscard]] Status Restore(const std::string& saved);
   void OnCall(const std::string& from, ActorCall call);
   void OnCheck(const std::string& from, const ActorCheck& check);
-  void OnCancel(const std::string& from, uint64_t number);
-  // From this process; the number is for CancelLocal.
+  void OnCancel(const std::string& from, uint64_t number, const Cancellation& how);
+  // From this process; the number is for OnCancel, with an empty `from`.
   uint64_t CallLocal(std::string method, std::string arguments, Time deadline,
                      const CallDone& done);
-  void CancelLocal(uint64_t number) { OnCancel("", number); }
   // Settles what waits with `reason` and cancels what runs. Idempotent. Not `for_good`: other
   // processes are told nothing, since another incarnation may do what they wait for.
   void End(const Error& reason, bool for_good = true);

@@ -37,7 +37,8 @@ class ActorRef {
   // if it is refused, on this one. Returns what Cancel takes; 0 if it is over already.
   virtual uint64_t Call(std::string method, std::string arguments, const CallOptions& options,
                         CallDone done) = 0;
-  virtual void Cancel(uint64_t call) = 0;
+  // Its waiter is told at once. Again to force what was asked for before.
+  virtual void Cancel(uint64_t call, const Cancellation& how) = 0;
   // `down` runs once when the actor has ended for good; at once if it has. Returns what Demonitor
   // takes.
   virtual uint64_t Monitor(OnDown down) = 0;

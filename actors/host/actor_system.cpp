@@ -467,7 +467,7 @@ void ActorSystem::OnFrame(const std::string& from, const std::string& frame) {
       });
     case kFrameActorCancel:
       return On<ActorCancel>(*type, frame, [&](ActorCancel& m) {
-        if (const auto cell = Find(m.actor)) cell->OnCancel(from, m.number);
+        if (const auto cell = Find(m.actor)) cell->OnCancel(from, m.number, {m.force, m.recursive});
       });
     case kFrameActorReply:
       return On<ActorReply>(*type, frame, [&](ActorReply& m) {

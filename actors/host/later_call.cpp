@@ -50,23 +50,23 @@ void LaterCall::OnArguments(const Result<std::string>& arguments) {
   }
   const Duration left = std::max(Duration::zero(), waiting_->deadline - SteadyClock().Now());
   const std::shared_ptr<PendingCall> made = make(*arguments, left, std::move(done));
-  bool cancel = false;
+  std::optional<Cancellation> cancel;
   {
     std::lock_guard lock(mu_);
     made_ = made;
     cancel = cancelled_;
   }
-  if (cancel && made) made->Cancel();
+  if (cancel && made) made->Cancel(*cancel);
 }
 
-void LaterCall::Cancel() {
+void LaterCall::Cancel(const Cancellation& how) {
   std::shared_ptr<PendingCall> made;
   {
     std::lock_guard lock(mu_);
-    cancelled_ = true;
+    cancelled_ = how;
     made = made_;
   }
-  if (made) return made->Cancel();
+  if (made) return made->Cancel(how);
   waiting_->Finish(Error{ErrorCode::kCancelled, "cancelled by its caller"});
 }
 

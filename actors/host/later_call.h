@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -36,7 +37,7 @@ class LaterCall final : public PendingCall, public std::enable_shared_from_this<
   static std::shared_ptr<LaterCall> Start(const std::shared_ptr<ActorSystem>& system,
                                           Duration timeout, const Future<std::string>& arguments,
                                           Make make, CallDone done);
-  void Cancel() override;
+  void Cancel(const Cancellation& how) override;
   void Await(FiberEvent& event, Time until) override;
   [[nodiscard]] std::string WhyNot() const override;
 
@@ -49,7 +50,7 @@ class LaterCall final : public PendingCall, public std::enable_shared_from_this<
   mutable std::mutex mu_;
   Make make_;
   std::shared_ptr<PendingCall> made_;
-  bool cancelled_ = false;
+  std::optional<Cancellation> cancelled_;
 };
 
 // The arguments of a call, encoded when all futures among them are complete; the first error of one

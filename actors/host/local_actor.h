@@ -19,7 +19,7 @@ class LocalActor final : public ActorRef {
   [[nodiscard]] ActorAddress address() const override { return cell_->self(); }
   uint64_t Call(std::string method, std::string arguments, const CallOptions& options,
                 CallDone done) override;
-  void Cancel(uint64_t call) override { cell_->CancelLocal(call); }
+  void Cancel(uint64_t call, const Cancellation& how) override { cell_->OnCancel("", call, how); }
   uint64_t Monitor(OnDown down) override;
   void Demonitor(uint64_t monitor) override;
   void Kill(bool restart, const std::string& reason, CallDone done) override;
@@ -39,7 +39,7 @@ class EndedActor final : public ActorRef {
     done(reason_);
     return 0;
   }
-  void Cancel(uint64_t) override {}
+  void Cancel(uint64_t, const Cancellation&) override {}
   uint64_t Monitor(OnDown down) override {
     down(reason_);
     return 0;

@@ -93,7 +93,7 @@ uint64_t RemoteActor::Call(std::string method, std::string arguments, const Call
   return number;
 }
 
-void RemoteActor::Cancel(uint64_t call) {
+void RemoteActor::Cancel(uint64_t call, const Cancellation& how) {
   CallWindow::GivenUp given_up;
   std::string peer;
   {
@@ -103,7 +103,8 @@ void RemoteActor::Cancel(uint64_t call) {
   }
   if (given_up.tell) {
     (void)system_->transport_->Send(
-        peer, wire::Encode(kFrameActorCancel, ActorCancel{address_.actor, call}));
+        peer, wire::Encode(kFrameActorCancel,
+                           ActorCancel{address_.actor, call, how.force, how.recursive}));
   }
   if (given_up.settled) given_up.settled->done(std::move(given_up.settled->result));
 }

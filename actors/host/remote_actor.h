@@ -23,7 +23,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
   [[nodiscard]] ActorAddress address() const override;
   uint64_t Call(std::string method, std::string arguments, const CallOptions& options,
                 CallDone done) override;
-  void Cancel(uint64_t call) override;
+  void Cancel(uint64_t call, const Cancellation& how) override;
   uint64_t Monitor(OnDown down) override;
   void Demonitor(uint64_t monitor) override;
   void Kill(bool restart, const std::string& reason, CallDone done) override;

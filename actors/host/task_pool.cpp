@@ -1,6 +1,7 @@
 #include "actors/host/task_pool.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "actors/api/cluster.h"
@@ -33,35 +34,38 @@ class TaskPool::Task final : public PendingCall {
   const std::shared_ptr<ActorSystem::LocalCall> call = std::make_shared<ActorSystem::LocalCall>();
 
   [[nodiscard]] bool over() const { return call->finished.load(); }
-  // Lets it run there; `left` follows when the runner is free again, or has perhaps died.
-  void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void(bool died)> left) {
+  // Lets it run there; `left` follows when it is over. `sure`: the runner is free again; else it
+  // may have died, or go on with what nobody waits for any more.
+  void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void(bool sure)> left) {
     const Duration limit = std::max(Duration::zero(), call->deadline - SteadyClock().Now());
-    const uint64_t number =
-        ref->Call(method_, std::move(arguments_), CallOptions{limit, retry_},
-                  [call = call, left = std::move(left)](Result<std::string> result) {
-                    const bool died = !result.ok() && result.error().code == ErrorCode::kPeerGone;
-                    call->Finish(std::move(result));
-                    left(died);
-                  });
-    bool cancel = false;
+    const uint64_t number = ref->Call(
+        method_, std::move(arguments_), CallOptions{limit, retry_},
+        [call = call, left = std::move(left)](Result<std::string> result) {
+          const ErrorCode code = result.ok() ? ErrorCode::kOk : result.error().code;
+          const bool sure = code != ErrorCode::kPeerGone && code != ErrorCode::kCancelled &&
+                            code != ErrorCode::kDeadlineExceeded;
+          call->Finish(std::move(result));
+          left(sure);
+        });
+    std::optional<Cancellation> cancelled;
     {
       std::lock_guard lock(mu_);
       ref_ = ref;
       number_ = number;
-      cancel = cancelled_;
+      cancelled = cancelled_;
     }
-    if (cancel && number != 0) ref->Cancel(number);
+    if (cancelled && number != 0) ref->Cancel(number, *cancelled);
   }
-  void Cancel() override {
+  void Cancel(const Cancellation& how) override {
     std::shared_ptr<ActorRef> ref;
     uint64_t number = 0;
     {
       std::lock_guard lock(mu_);
-      cancelled_ = true;
+      cancelled_ = how;
       ref = ref_;
       number = number_;
     }
-    if (ref && number != 0) ref->Cancel(number);
+    if (ref && number != 0) ref->Cancel(number, how);
     call->Finish(Error{ErrorCode::kCancelled, "cancelled by its caller"});
   }
   void Await(FiberEvent& event, Time until) override {
@@ -84,7 +88,7 @@ class TaskPool::Task final : public PendingCall {
   const bool retry_;
   const std::function<std::string()> why_waits_;
   mutable std::mutex mu_;
-  bool cancelled_ = false;
+  std::optional<Cancellation> cancelled_;
   std::shared_ptr<ActorRef> ref_;
   uint64_t number_ = 0;
 };
@@ -147,10 +151,12 @@ void TaskPool::Serve(const Kind& kind) {
 
 void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
                    const std::shared_ptr<Task>& task) {
-  task->RunOn(runner->ref, [this, kind, runner](bool died) {
-    // Or somebody whom the task has called has: it answers, or the monitor follows.
-    if (died) return AwaitRunner(kind, runner);
-    Free(kind, runner);
+  task->RunOn(runner->ref, [this, kind, runner, task](bool sure) {
+    if (sure) return Free(kind, runner);
+    // Or the error is that of somebody whom the task has called. It answers when its turn comes, or
+    // the monitor follows.
+    task->Cancel({});  // Its time may be up, of which it has not been told.
+    AwaitRunner(kind, runner);
   });
 }
 
@@ -206,7 +212,7 @@ void TaskPool::GiveWayNow(Time now) {
     ref->Kill(false, "it was idle and others wait for room", [](const Result<std::string>&) {});
 }
 
-// Its word says that there is room for it, and that it lives.
+// Its word says that there is room for it, that it lives, and that it runs nothing.
 void TaskPool::AwaitRunner(const Kind& kind, const std::shared_ptr<Runner>& runner) {
   std::shared_ptr<ActorRef> ref;
   {

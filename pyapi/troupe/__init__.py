@@ -17,6 +17,7 @@ numpy and starts nothing.
 
 from __future__ import annotations
 
+from troupe import actor, exceptions, util
 from troupe._runtime import report
 from troupe._version import __version__
 from troupe.actors._context import current, exit_actor
@@ -55,6 +56,7 @@ from troupe.errors import (
     ParametersDifferError,
     PendingCallsLimitExceededError,
     PlacementError,
+    RuntimeEnvSetupError,
     SerializationError,
     TaskCancelledError,
     TroupeError,
@@ -96,18 +98,21 @@ __all__ = [
     "PlacementGroup",
     "RemoteGenerator",
     "RunHandle",
+    "RuntimeEnvSetupError",
     "SerializationError",
     "TaskCancelledError",
     "TroupeError",
     "WorkerCrashedError",
     "WorkerError",
     "__version__",
+    "actor",
     "attach",
     "available_resources",
     "cancel",
     "cluster_resources",
     "cpp_actor",
     "current",
+    "exceptions",
     "exit_actor",
     "get",
     "get_actor",
@@ -126,5 +131,6 @@ __all__ = [
     "remove_placement_group",
     "report",
     "shutdown",
+    "util",
     "wait",
 ]

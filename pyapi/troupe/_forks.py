@@ -1,7 +1,12 @@
-"""A forked child never speaks for its parent: where it comes out of user code, it ends."""
+"""Ends of processes that user code brings about: of forked children, and by ``sys.exit``.
+
+A forked child never speaks for its parent: where it comes out of user code, it ends.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 import traceback
@@ -19,6 +24,24 @@ def end_child(pid: int, error: Optional[BaseException] = None) -> None:
     code = 0
     try:
         code = _exit_code(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def run_exit_handlers() -> None:
+    """Runs what was registered by ``atexit``, once; what a handler raises is printed."""
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+
+
+def end_process(error: SystemExit) -> None:
+    """Ends this process with the status of ``sys.exit``, from any thread; exit handlers run."""
+    code = 1
+    try:
+        code = _exit_code(error)
+        run_exit_handlers()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

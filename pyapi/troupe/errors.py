@@ -241,6 +241,10 @@ class ActorNotFoundError(ActorError, ValueError):
     """There is no living actor of this name."""
 
 
+class RuntimeEnvSetupError(ActorDiedError):
+    """The process of an actor or a task could not set up its ``runtime_env``; says what failed."""
+
+
 class ObjectStoreFullError(TroupeError, MemoryError):
     """A large buffer does not fit into what this host sets aside for them."""
 

@@ -18,6 +18,7 @@ from troupe.errors import (
     ObjectStoreFullError,
     PendingCallsLimitExceededError,
     PlacementError,
+    RuntimeEnvSetupError,
     SerializationError,
     TaskCancelledError,
     TroupeError,
@@ -28,10 +29,12 @@ RayError = TroupeError
 RayTaskError = ActorTaskError
 RayActorError = ActorUnreachableError
 ActorUnschedulableError = PlacementError
+ActorAlreadyExistsError = ActorNameTakenError
 TaskUnschedulableError = PlacementError
 PendingCallsLimitExceeded = PendingCallsLimitExceededError
 
 __all__ = [
+    "ActorAlreadyExistsError",
     "ActorDiedError",
     "ActorError",
     "ActorNameTakenError",
@@ -48,6 +51,7 @@ __all__ = [
     "RayActorError",
     "RayError",
     "RayTaskError",
+    "RuntimeEnvSetupError",
     "SerializationError",
     "TaskCancelledError",
     "TaskUnschedulableError",

@@ -83,9 +83,6 @@ class Echo:
     def os_error(self, path: str) -> bytes:
         return Path(path).read_bytes()
 
-    def exits(self) -> None:
-        raise SystemExit(3)
-
     def lock(self) -> Any:
         return threading.Lock()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ def die_until(path: str, deaths: int) -> int:
     if Path(path).stat().st_size <= deaths:
         os._exit(1)
     return os.getpid()
+
+
+@troupe.remote(num_cpus=0.01)
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 @troupe.remote(num_cpus=0.01)

@@ -53,6 +53,11 @@ def task_facts() -> dict[str, Any]:
     return facts()
 
 
+@troupe.remote(num_cpus=0.01)
+def list_names() -> list[Any]:
+    return troupe.util.list_named_actors()
+
+
 @troupe.remote(num_cpus=0.25)
 def find(name: str, namespace: Optional[str] = None) -> Any:
     return troupe.get(troupe.get_actor(name, namespace).facts.remote(), timeout=60)["name"]

@@ -178,7 +178,8 @@ class TestSizes:
 
     def test_who_ends_itself_is_lost_and_too_few_end_the_group(self, name: str) -> None:
         group = made(name, 3, min_size=2)
-        troupe.get(group.members()[1].handle.leave.remote(), timeout=SOON_S)
+        with pytest.raises(troupe.ActorDiedError):
+            troupe.get(group.members()[1].handle.leave.remote(), timeout=SOON_S)
         until(lambda: [m.number for m in group.members()], [0, 2])
         troupe.kill(group.members()[0].handle)
         until(lambda: group.status()["ended"], True)

@@ -204,7 +204,7 @@ def test_options_become_those_of_the_core() -> None:
 
 
 def test_values_are_given_in_order_whoever_asks_first() -> None:
-    streams = _held_streams.HeldStreams()
+    streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
     number = streams.add(i for i in range(2))
     given: dict[int, Any] = {}
 
@@ -228,7 +228,7 @@ def test_a_value_whose_turn_does_not_come_is_an_error_in_time(is_async: bool) ->
     async def later() -> Any:
         yield 0
 
-    streams = _held_streams.HeldStreams()
+    streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
     number = streams.add(later() if is_async else (i for i in range(2)))
     with pytest.raises(errors.TroupeError, match="was not given in time"):
         asked = streams.next(number, 1, 0.01)  # Nobody asks for the first.
@@ -236,7 +236,7 @@ def test_a_value_whose_turn_does_not_come_is_an_error_in_time(is_async: bool) ->
 
 
 def test_a_call_behind_one_that_never_runs_does_not_wait() -> None:
-    streams = _held_streams.HeldStreams()
+    streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
     first, second = (streams.add(iter_of(9)) for _ in range(2))
     for index in (0, 1, 2, 3):
         streams.arrived(first, index)
@@ -254,7 +254,7 @@ def test_a_call_behind_one_that_never_runs_does_not_wait() -> None:
 
 
 def test_a_call_that_waits_is_told_when_one_before_it_is_dropped() -> None:
-    streams = _held_streams.HeldStreams()
+    streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
     number = streams.add(iter_of(9))
     streams.arrived(number, 0)
     streams.arrived(number, 1)
@@ -279,7 +279,7 @@ def test_an_async_call_is_told_when_one_before_it_is_cancelled() -> None:
         yield 1
 
     async def ask() -> None:
-        streams = _held_streams.HeldStreams()
+        streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
         number = streams.add(values())
         for index in (0, 1, 2):
             streams.arrived(number, index)
@@ -304,7 +304,7 @@ def iter_of(count: int) -> Any:
 
 
 def test_too_many_held_generators_end_the_oldest() -> None:
-    streams = _held_streams.HeldStreams()
+    streams = _held_streams.HeldStreams(lambda fn, *args: fn(*args))
     closed = []
 
     def generator(i: int) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import troupe
 
-from call_cases import FlakyError, Keeper, flaky, parts
+from call_cases import FlakyError, Keeper, flaky, nap, parts
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 SOON_S = 60.0
@@ -68,7 +68,7 @@ def test_futures() -> None:
 
 def test_wait() -> None:
     ready = troupe.put(1)
-    waits = parts.options(resources={"gone": 1}, timeout=SOON_S).remote(1)
+    waits = nap.options(timeout=SOON_S).remote(SOON_S)
     assert troupe.wait([waits, ready], fetch_local=False) == ([ready], [waits])
     assert troupe.wait([waits, ready], num_returns=2, timeout=0) == ([ready], [waits])
     assert troupe.wait([waits], timeout=0.01) == ([], [waits])

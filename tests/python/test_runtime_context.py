@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import troupe
+from troupe.util import list_named_actors
 
-from context_cases import Teller, facts, find, task_facts
+from context_cases import Teller, facts, find, list_names, task_facts
 from processes import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
@@ -87,6 +88,20 @@ def test_names_are_those_of_their_namespace() -> None:
         Teller.options(name="one").remote()
     for actor in (here, there):
         troupe.kill(actor)
+
+
+def test_names_are_listed() -> None:
+    here = Teller.options(name="listed").remote()
+    there = Teller.options(name="listed", namespace="elsewhere").remote()
+    bare = Teller.options(name="listed", namespace="").remote()
+    assert "listed" in list_named_actors()
+    places = {one["namespace"] for one in list_named_actors(True) if one["name"] == "listed"}
+    assert places == {"", "home", "elsewhere"}
+    for actor in (here, there, bare):
+        troupe.kill(actor)
+    assert "listed" not in list_named_actors()
+    with pytest.raises(troupe.NotInWorkerError):
+        soon(list_names.remote())
 
 
 @pytest.mark.parametrize(("name", "namespace", "kind", "message"), [

@@ -12,12 +12,18 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _native, _sources
-from troupe.actors import _codec, _refs, _session
+from troupe.actors import _codec, _context, _refs, _session
+from troupe.actors._coming import ComingActor, RefHolder
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 _SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
 DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
+READY, CALL, TERMINATE = "__troupe_ready__", "__troupe_call__", "__troupe_terminate__"
+OWN = (DESCRIBE, NEXT, CLOSE, READY)  # What the worker answers itself.
+OF_ALL = {  # What every actor of Python has beside its own methods, by the names for it.
+    READY: READY, "__ray_ready__": READY, CALL: CALL, "__ray_call__": CALL,
+    TERMINATE: TERMINATE, "__ray_terminate__": TERMINATE}
 
 
 class DependencyError(Exception):
@@ -117,9 +123,9 @@ class Packed:
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
     kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _refs.PYTHON,
-    returns: Any = 1,
+    returns: Any = 1, ordered: bool = True,
 ) -> ObjectRef:
-    """Calls a method of a Python actor."""
+    """Calls a method of a Python actor; ``ordered``: behind the calls before it that wait."""
 
     def send() -> Any:
         packed = Packed(session, what, args, kwargs, returns=returns)
@@ -127,7 +133,27 @@ def call_python(
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, native.id, what, language, refs_in(args, kwargs), send)
+    return _now_or_later(session, key(native) if ordered else None, what, language,
+                         awaited(native, args, kwargs), send)
+
+
+def in_group(method: str, group: str) -> str:
+    """How a call names a method that is to run in a concurrency group; "": in that of the method"""
+    return f"{group}:{method}" if group else method
+
+
+def key(native: Any) -> str:
+    """Which order calls through this handle keep."""
+    name: str = native.key if isinstance(native, ComingActor) else native.id
+    return name
+
+
+def awaited(native: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ObjectRef]:
+    """What must be ready before a call is sent: refs, and actors that are not started yet."""
+    refs = refs_in(args, kwargs)
+    actors = [native, *(value._native for value in (*args, *kwargs.values())
+                        if isinstance(value, RefHolder))]
+    return refs + [actor.started for actor in actors if isinstance(actor, ComingActor)]
 
 
 def call_cpp(
@@ -143,7 +169,7 @@ def call_cpp(
             raise DependencyError(f"an argument of {what}") from error
         return native.call(method, pack_plain(values, what), timeout_s, retry)
 
-    return _now_or_later(session, native.id, what, _refs.CPP, refs_in(args, {}), send)
+    return _now_or_later(session, key(native), what, _refs.CPP, awaited(native, args, {}), send)
 
 
 def call_task(
@@ -158,7 +184,7 @@ def call_task(
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, None, what, _refs.TASK, refs_in(args, kwargs), send)
+    return _now_or_later(session, None, what, _refs.TASK, awaited(None, args, kwargs), send)
 
 
 def _arguments_missing() -> str:
@@ -171,6 +197,7 @@ def _now_or_later(
 ) -> ObjectRef:
     """Sends a call, or keeps it until its arguments are ready; without a key in any order."""
     session.check()
+    send = _context.child_of_this(send)
     waiting = [ref for ref in refs if not ref.ready()]
     if waiting or (key is not None and _outboxes.holds(key)):
         result = _refs.later(session, what, language)
@@ -232,13 +259,22 @@ def _cwd() -> str:
         return "/"
 
 
+_directory_kept = False
+
+
+def keep_directory() -> None:
+    """This process has a working directory of its own, in which code is loaded from now on."""
+    global _directory_kept
+    _directory_kept = True
+
+
 def load_code(dumped: bytes) -> Any:
     """What ``dump_code`` was given, with the sender's modules importable."""
     path, cwd, blob, sources = cloudpickle.loads(dumped)
     for entry in path:
         if entry not in sys.path and os.path.exists(entry):
             sys.path.append(entry)
-    if os.path.isdir(cwd):
+    if os.path.isdir(cwd) and not _directory_kept:
         os.chdir(cwd)
     _sources.register(sources)
     return cloudpickle.loads(blob)

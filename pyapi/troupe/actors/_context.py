@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -25,25 +25,42 @@ class Running:
     loan: Any = None  # Where its waits are counted; None: it has no CPU to lend.
     is_task: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)  # As started_with makes it.
+    described: Any = None  # Of an actor that is made: as its host describes it.
 
 
 _running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
     "troupe_running", default=None)
 
 
-@contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """The call that runs here waits for what others do: its CPU may be lent meanwhile."""
+_NOT_COUNTED = contextlib.nullcontext()
+
+
+def waiting() -> Any:
+    """While its block runs the call here waits for what others do, and its CPU may be lent."""
     running = _running.get()
     loan = running.loan if running is not None else None
-    if loan is None:
-        yield
-        return
-    loan.wait_began()
-    try:
-        yield
-    finally:
-        loan.wait_ended()
+    return _NOT_COUNTED if loan is None else loan.waiting()
+
+
+def request() -> Any:
+    """The call that runs here."""
+    running = _running.get()
+    return running.request if running is not None else None
+
+
+def child_of_this(send: Callable[[], Any]) -> Callable[[], Any]:
+    """``send`` for a call that is to be cancelled with the one that runs here, if one does."""
+    running = _running.get()
+    if running is None or running.request is None:
+        return send
+    request = running.request
+
+    def send_child() -> Any:
+        call = send()
+        request.add_child(call)
+        return call
+
+    return send_child
 
 
 @contextlib.contextmanager
@@ -147,7 +164,10 @@ class RuntimeContext:
         """
         from troupe.actors import _remote
 
-        return _remote.own_handle(self._actor("current_actor").actor_type)
+        here = self._actor("current_actor")
+        if here.described is None:
+            raise ValueError("an actor has no handle before its constructor has returned")
+        return _remote.own_handle(here.actor_type, here.described)
 
     def get_job_id(self) -> str:
         """As :attr:`job_id`."""
@@ -215,6 +235,10 @@ class RuntimeContext:
         left = request.remaining
         return bool(request.cancelled) or (left is not None and left <= 0)
 
+    def is_canceled(self) -> bool:
+        """As :meth:`cancelled`."""
+        return self.cancelled()
+
     def remaining(self) -> Optional[float]:
         """Seconds until this call's deadline, at least 0; None outside a call."""
         request = self._running.request if self._running else None
@@ -252,12 +276,16 @@ def started_with(native: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def exit_actor(reason: str = "it has ended itself") -> None:
-    """Ends the actor whose method calls this; it is not restarted. The call returns None.
+    """Ends the actor whose method calls this; it is not restarted. The call's result is an error.
+
+    ``sys.exit()`` does the same; with a status that is not 0 it is a crash, which ``max_restarts``
+    may mend. Exit handlers (``atexit``) run.
 
     Raises:
         NotInWorkerError: this is no method of an actor.
     """
-    if _running.get() is None or not _session.in_worker():
+    running = _running.get()
+    if running is None or running.is_task or not _session.in_worker():
         raise NotInWorkerError("exit_actor() is for methods of actors")
     raise ExitActor(reason or "it has ended itself")
 

@@ -7,6 +7,7 @@ import inspect
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Optional
 
 from troupe.errors import TroupeError
@@ -52,7 +53,9 @@ class HeldStreams:
     when it arrives (``arrived``, in the order of the calls) and when it will not run (``dropped``).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[..., Any]) -> None:
+        """``run(fn)`` calls what users have written."""
+        self._run = run
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._ended: OrderedDict[int, None] = OrderedDict()  # The last; calls ahead come behind.
         self._lock = threading.Lock()
@@ -126,7 +129,7 @@ class HeldStreams:
             if held.is_lost(index):
                 raise TroupeError(_LOST)
             try:
-                value = next(held.generator)
+                value = self._run(next, held.generator)
             except StopIteration:
                 self._over(number, held)
                 return False, None

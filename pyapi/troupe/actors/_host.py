@@ -1,13 +1,13 @@
 """A worker process that hosts an actor, or runs tasks: makes the instance and answers its calls.
 
-Methods run on the main thread; with ``max_concurrency`` on that many threads; if there are
-``async`` methods on one event loop of the main thread.
+Methods run on the main thread; with ``max_concurrency`` or ``concurrency_groups`` on that many
+threads; if there are ``async`` methods on one event loop of the main thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
+import atexit
 import inspect
 import itertools
 import logging
@@ -15,15 +15,17 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from troupe import _forks, _native
-from troupe.actors import _calls, _codec, _context, _session
+from troupe.actors import _calls, _codec, _context, _environment_setup, _session
 from troupe.actors._held_streams import HeldStreams
-from troupe.actors._remote import ActorClass, MethodKind, has_async, methods_of
-from troupe.actors._tasks import RemoteFunction, SoloTask
-from troupe.errors import SerializationError
+from troupe.actors._imported import imported
+from troupe.actors._interrupts import Interrupts, TaskInterrupt
+from troupe.actors._remote import MethodKind, has_async, methods_of
+from troupe.actors._tasks import SoloTask
+from troupe.actors._turns import Turns
+from troupe.errors import RuntimeEnvSetupError, SerializationError, TaskCancelledError
 
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
@@ -55,29 +57,6 @@ class TaskRunner:
         return self._known[digest](*args, **kwargs)
 
 
-def imported(name: str) -> Callable[..., Any]:
-    """The class or function that ``"module:name"`` names; what ``troupe.remote`` wraps, if it does.
-
-    Raises:
-        ImportError: there is no such module, or it has no such name.
-        TypeError: it cannot be called, or this is no such name.
-    """
-    module, colon, path = name.partition(":")
-    if not (module and colon and path):
-        raise TypeError(f"{name!r} names no class or function of Python: write \"module:name\"")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ImportError(f"module {module} has no {path}")
-        found = getattr(found, part)
-    if isinstance(found, (ActorClass, RemoteFunction)):
-        found = found.wrapped
-    if not callable(found):
-        raise TypeError(f"{name} is a {type(found).__name__}, which cannot be called")
-    called: Callable[..., Any] = found
-    return called
-
-
 def serve(worker: Any) -> int:
     """Hosts the actor of a worker's assignment until it is let go; the process's exit status."""
     actors = worker.actors()
@@ -87,11 +66,13 @@ def serve(worker: Any) -> int:
         None, info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
     try:
         with _context.counted(where):
+            if _environment_setup.enter(session):
+                _calls.keep_directory()
             instance = _make(info, session, where)
             host = ActorHost(actors, session, instance, where, info["max_concurrency"])
             host.start()
     except BaseException as error:
-        problem = getattr(error, "__cause__", None) or error
+        problem = error if isinstance(error, RuntimeEnvSetupError) else error.__cause__ or error
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         actors.fail(f"{info['type']}() raised {type(problem).__name__}: {problem}",
                     type(problem).__name__, text)
@@ -127,9 +108,19 @@ class ActorHost:
         self._pid = os.getpid()
         self._instance = instance
         self._where = where
-        self._concurrency = concurrency
         self._is_async = has_async(type(instance))
-        self._streams = HeldStreams()
+        self._methods = methods_of(type(instance))
+        where.described = self._describe()
+        groups = where.about.get("groups", {})
+        self._turns = Turns(
+            self._methods, groups, where.about["concurrency"] if groups else concurrency)
+        self._streams = HeldStreams(self._run_users)
+        self._found: dict[str, Callable[..., Any]] = {
+            _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
+            _calls.CLOSE: self._streams.close, _calls.READY: lambda: True,
+            _calls.CALL: self._call_with, _calls.TERMINATE: self._terminate}
+        # Of a task, which runs alone, and on the main thread: it can be ended when it is cancelled.
+        self._interrupts = Interrupts() if where.is_task else None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False  # By exit_actor: no call begins any more.
         # A process that was started for one task ends with it, and says so.
@@ -141,17 +132,24 @@ class ActorHost:
         if saves != hasattr(self._instance, "__troupe_restore__"):
             raise TypeError(f"{type(self._instance).__name__} needs both __troupe_save__ and "
                             "__troupe_restore__, or neither")
-        self._actors.host(saves, self._restore, self._is_async)
+        signal = self._interrupts.install() if self._interrupts is not None else 0
+        self._actors.host(saves, self._restore, self._is_async, signal)
 
     def run(self) -> None:
         """Answers calls until the process is let go."""
         if self._is_async:
             asyncio.run(self._run_loop())
-        elif self._concurrency > 1:
-            with ThreadPoolExecutor(self._concurrency, "troupe-call") as pool:
-                self._run_queue(lambda request: pool.submit(self.answer, request))
-        else:
+        elif self._turns.one_by_one:
             self._run_queue(self.answer)
+        else:
+            with self._turns.threads() as begin:
+                self._run_queue(lambda request: self._begin(request, begin))
+
+    def _begin(self, request: Any, begin: Callable[[Any, Callable[[Any], None]], None]) -> None:
+        try:
+            begin(request, self.answer)
+        except ValueError as error:  # There is no such group.
+            self._fail(request, error)
 
     def _run_queue(self, answer: Callable[[Any], Any]) -> None:
         while not self._actors.released:
@@ -180,12 +178,37 @@ class ActorHost:
     def _answer(self, request: Any) -> None:
         try:
             self._run(request)
-        except _context.ExitActor as leaving:
-            _forks.end_child(self._pid)
-            self._reply(request, None, None, leaving.reason)
+        except (_context.ExitActor, SystemExit) as leaving:
+            _forks.end_child(self._pid, leaving)
+            self._leave(request, leaving)
+        except TaskInterrupt as error:
+            _forks.end_child(self._pid, error)
+            self._end_interrupted(request)
         except BaseException as error:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
+
+    def _leave(self, request: Any, leaving: BaseException) -> None:
+        """Ends the process: for good, or after ``sys.exit`` with another status than 0 as a crash.
+
+        Its caller is told either way that there will be no result.
+        """
+        if isinstance(leaving, SystemExit) and leaving.code not in (None, 0):
+            _forks.end_process(leaving)
+        self._left = True
+        atexit.unregister(_session.shutdown)
+        _forks.run_exit_handlers()  # Now: the process may be ended as soon as this is known.
+        self._flush()
+        request.leave(leaving.reason if isinstance(leaving, _context.ExitActor)
+                      else f"{request.method} called sys.exit()")
+
+    def _end_interrupted(self, request: Any) -> None:
+        """Its caller has been told already: this says that it is over."""
+        if self._leaves:
+            error = TaskCancelledError("it was cancelled while it ran")
+            self._answer_with(request, _codec.encode_error(error))
+        else:
+            _fail_cancelled(request)
 
     def _run(self, request: Any) -> None:
         again = 0
@@ -193,18 +216,30 @@ class ActorHost:
             name, args, kwargs, owner, returns = self._read(request)  # Unspoilt by a first attempt.
             method = self._find(name)
             try:
-                value = method(*args, **kwargs)
+                if self._interrupts is None or request.method in _calls.OWN:
+                    value = method(*args, **kwargs)
+                else:
+                    value = self._interrupts.run(
+                        request, _call_whole, method, args, kwargs, returns)
                 break
             except Exception as error:
                 _forks.end_child(self._pid, error)
                 again += 1
-                if not self._retries(method, error, again) or _context.current().cancelled():
+                if not self._retries(request, method, error, again) or request.cancelled:
                     raise
         _forks.end_child(self._pid)
         self._reply(request, value, owner, returns=returns)
 
-    def _retries(self, method: Any, error: Exception, again: int) -> bool:
+    def _run_users(self, fn: Any, *args: Any) -> Any:
+        """Calls what a user has written, for the call that runs here."""
+        if self._interrupts is None:
+            return fn(*args)
+        return self._interrupts.run(_context.request(), fn, *args)
+
+    def _retries(self, request: Any, method: Any, error: Exception, again: int) -> bool:
         """Whether a call that has raised is to run for the ``again``-th time once more."""
+        if request.method in _calls.OWN:
+            return False
         about = _context.about()
         if self._where.is_task:
             kinds = about.get("retry_exceptions")
@@ -234,6 +269,7 @@ class ActorHost:
             if cancelled:
                 if request.key in self._tasks:
                     self._tasks[request.key].cancel()
+                    request.cancel_children()  # Now: it is to hear of its own end first.
             elif request.saves:
                 self._save(request)
             else:
@@ -257,8 +293,14 @@ class ActorHost:
         task.add_done_callback(over)
 
     async def _answer_async(self, request: Any) -> None:
-        with _context.counted(self._running(request)):  # A task has a context of its own.
-            await self._answer_in_loop(request)
+        try:
+            async with self._turns.turn(request):
+                with _context.counted(self._running(request)):  # A task has a context of its own.
+                    await self._answer_in_loop(request)
+        except asyncio.CancelledError:  # Before its turn.
+            self._drop(request)
+        except ValueError as error:  # There is no such group.
+            self._fail(request, error)
 
     async def _answer_in_loop(self, request: Any) -> None:
         try:
@@ -274,15 +316,15 @@ class ActorHost:
                 except Exception as error:
                     _forks.end_child(self._pid, error)
                     again += 1
-                    if not self._retries(method, error, again):
+                    if not self._retries(request, method, error, again):
                         raise
             _forks.end_child(self._pid)
             if returns != 1 and inspect.isasyncgen(value):
                 value = await _first(value, returns + 1)
             self._reply(request, value, owner, returns=returns)
-        except _context.ExitActor as leaving:
-            _forks.end_child(self._pid)
-            self._reply(request, None, None, leaving.reason)
+        except (_context.ExitActor, SystemExit) as leaving:
+            _forks.end_child(self._pid, leaving)
+            self._leave(request, leaving)
         except asyncio.CancelledError:
             _forks.end_child(self._pid)
             _fail_cancelled(request)
@@ -296,7 +338,7 @@ class ActorHost:
         where = self._where
         return _context.Running(
             request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan,
-            where.is_task, where.about)
+            where.is_task, where.about, where.described)
 
     def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str], int]:
         """Name, arguments, to whom the files of the result belong, how many results there are."""
@@ -312,23 +354,37 @@ class ActorHost:
         return request.method, args, kwargs, owner, returns[0] if returns else 1
 
     def _find(self, name: str) -> Callable[..., Any]:
-        special: dict[str, Callable[..., Any]] = {
-            _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
-            _calls.CLOSE: self._streams.close}
-        if name in special:
-            return special[name]
+        known = self._found.get(name)
+        if known is not None:
+            return known
         if isinstance(self._instance, TaskRunner) and ":" in name:
             return imported(name)
-        method = getattr(self._instance, name, None)
+        kind = type(self._instance)
+        # The class comes first: an attribute of the instance may have the name of a method.
+        method = inspect.getattr_static(kind, name, None)
+        if hasattr(method, "__get__"):
+            method = method.__get__(self._instance, kind)
+        if not callable(method):
+            method = getattr(self._instance, name, None)
         dunder = name.startswith("__") and name.endswith("__") and name != "__call__"
         if dunder or not callable(method):
-            raise UnknownMethodError(f"{type(self._instance).__name__} has no method {name!r}")
+            raise UnknownMethodError(f"{kind.__name__} has no method {name!r}")
+        if name in self._methods:
+            self._found[name] = method
         found: Callable[..., Any] = method
         return found
 
-    def _describe(self) -> tuple[dict[str, MethodKind], bool]:
-        """Its methods, and whether calls are sent again to its next incarnation."""
-        return methods_of(type(self._instance)), bool(self._where.about.get("retries"))
+    def _describe(self) -> tuple[dict[str, MethodKind], bool, bool]:
+        """Its methods, whether calls are sent again to its next incarnation and keep their order"""
+        about = self._where.about
+        return self._methods, bool(about.get("retries")), bool(about.get("ordered"))
+
+    def _call_with(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function gives that is called with the instance."""
+        return fn(self._instance, *args, **kwargs)
+
+    def _terminate(self) -> None:
+        raise _context.ExitActor("it was asked to end")
 
     def _next(self, stream: int, index: int) -> Any:
         remaining = _context.current().remaining()
@@ -357,15 +413,15 @@ class ActorHost:
         _fail_cancelled(request)
 
     def _reply(
-        self, request: Any, value: Any, owner: Optional[str], leave: str = "", returns: int = 1
+        self, request: Any, value: Any, owner: Optional[str], returns: int = 1
     ) -> None:
         left = request.remaining
-        if left is not None and left <= 0 and not leave:
+        if left is not None and left <= 0:
             _fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
             return
         if not _codec.is_payload(request.arguments):
             payload = self._plain(request, value)
-        elif request.method == _calls.NEXT and not leave:
+        elif request.method == _calls.NEXT:
             there, item = value
             payload = (self._encode(item, owner) if there
                        else _codec.encode(None, kind=_codec.END).payload)
@@ -375,17 +431,19 @@ class ActorHost:
             payload = _codec.encode(self._streams.add(value), kind=_codec.STREAM).payload
         else:
             payload = self._encode(value, owner)
-        self._answer_with(request, payload, leave)
+        self._answer_with(request, payload)
 
-    def _answer_with(self, request: Any, payload: bytes, leave: str) -> None:
-        leave = leave or self._leaves
-        if leave:
-            sys.stdout.flush()
-            sys.stderr.flush()
+    def _answer_with(self, request: Any, payload: bytes) -> None:
+        if self._leaves:
+            self._flush()
             self._left = True
-            request.exit(payload, leave)
+            request.exit(payload, self._leaves)
         else:
             request.reply(payload)
+
+    def _flush(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
     def _several(self, value: Any, owner: Optional[str], returns: int) -> bytes:
         """A payload of the payloads of so many values."""
@@ -425,7 +483,7 @@ class ActorHost:
 
     def _fail(self, request: Any, error: BaseException) -> None:
         if _codec.is_payload(request.arguments):
-            self._answer_with(request, _codec.encode_error(error, skip_frames=2), "")
+            self._answer_with(request, _codec.encode_error(error, skip_frames=2))
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         unknown = isinstance(error, UnknownMethodError)
@@ -451,6 +509,14 @@ class ActorHost:
         except BaseException as error:
             _log.exception("__troupe_restore__ raised")
             return f"__troupe_restore__ raised {type(error).__name__}: {error}"
+
+
+def _call_whole(method: Any, args: Any, kwargs: dict[str, Any], returns: int) -> Any:
+    """What a call gives; of a generator whose values it returns, those, and one more than due."""
+    value = method(*args, **kwargs)
+    if returns not in (0, 1) and inspect.isgenerator(value):
+        return list(itertools.islice(value, returns + 1))
+    return value
 
 
 async def _first(values: AsyncIterator[Any], most: int) -> list[Any]:

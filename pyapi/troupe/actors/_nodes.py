@@ -47,6 +47,24 @@ def available_resources() -> dict[str, float]:
     return {name: amount for name, amount in left.items() if amount > 0}
 
 
+def list_named_actors(all_namespaces: bool = False) -> list[Any]:
+    """The names of the actors that live, or are started, in the namespace that this runs in.
+
+    Args:
+        all_namespaces: those of all, each as ``{"name": ..., "namespace": ...}``.
+
+    Raises:
+        NotInWorkerError: this is no driver.
+    """
+    named = [actor["name"] for actor in _state("list_named_actors()")["actors"]
+             if actor["name"] and actor["state"] != "dead"]
+    parts = [name.partition("/") if "/" in name else ("", "", name) for name in sorted(named)]
+    if all_namespaces:
+        return [{"name": name, "namespace": namespace} for namespace, _, name in parts]
+    here = _context.current().namespace
+    return [name for namespace, _, name in parts if namespace == here]
+
+
 def get_gpu_ids() -> list[str]:
     """Ids of the GPUs that this actor or task was given; empty in a driver."""
     return _context.current().get_accelerator_ids()["GPU"]

@@ -7,23 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from troupe._config import check_amount, check_count, check_resource_count
-from troupe.actors import _session
+from troupe.actors import _environment, _session
 
 CALL_TIMEOUT_S = 86400.0  # Of a call that names none.
 START_TIMEOUT_S = 60.0
 ASYNC_CONCURRENCY = 1000
 RETURNS_MAX = 10_000
+GROUPS_MAX = 64
+GROUPED_CALLS = 1000  # Of all groups together that run or wait in the process.
 _ACTOR_CPUS = 0.0  # An actor that nobody calls keeps nothing from others; who computes says so.
 
 _COMMON = ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "runtime_env")
 ACTOR_OPTIONS = (*_COMMON, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
-                 "max_task_retries", "max_concurrency", "max_pending_calls", "scheduling_strategy",
-                 "node", "node_soft", "placement_group", "placement_group_bundle_index",
-                 "priority", "start_timeout")
+                 "max_task_retries", "max_concurrency", "concurrency_groups", "max_pending_calls",
+                 "scheduling_strategy", "node", "node_soft", "placement_group",
+                 "placement_group_bundle_index", "priority", "start_timeout",
+                 "allow_out_of_order_execution")
 TASK_OPTIONS = (*_COMMON, "max_retries", "timeout", "num_returns", "retry_exceptions", "name",
                 "max_calls", "look_ahead", "scheduling_strategy", "node", "node_soft",
                 "placement_group", "placement_group_bundle_index")
-METHOD_OPTIONS = ("timeout", "retries", "look_ahead", "num_returns", "name")
+METHOD_OPTIONS = ("timeout", "retries", "look_ahead", "num_returns", "name", "concurrency_group")
 
 
 def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
@@ -112,9 +115,11 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
     if options.get("get_if_exists") and not name:
         raise ValueError("get_if_exists needs a name")
     strategy = str(options.get("scheduling_strategy") or "DEFAULT").upper()
-    concurrency = options.get("max_concurrency")
-    if concurrency is None:
-        concurrency = ASYNC_CONCURRENCY if is_async else 1
+    concurrency = concurrency_of(options, is_async)
+    groups = concurrency_groups(options)
+    if groups:  # The process sees to it: a group's turn must not wait for another group's.
+        concurrency = max(GROUPED_CALLS, concurrency + sum(groups.values()))
+    in_order(options, concurrency == 1)
     start_timeout = options.get("start_timeout")
     group = _group_of(options.get("placement_group"))
     native: dict[str, Any] = {
@@ -131,8 +136,8 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         "bundle": options.get("placement_group_bundle_index", -1),
         "priority": options.get("priority", 0),
         "max_restarts": check_count("max_restarts", options.get("max_restarts", 0), least=-1),
-        "max_concurrency": check_count("max_concurrency", concurrency),
-        "env": env_of(options),
+        "max_concurrency": concurrency,
+        "env": _environment.variables_of(_environment.check(options.get("runtime_env"))),
         "start_timeout_s": check_amount(
             "start_timeout", START_TIMEOUT_S if start_timeout is None else start_timeout),
     }
@@ -140,6 +145,58 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         native["mailbox_depth"] = check_count("max_pending_calls", options["max_pending_calls"])
         native["refuse_when_full"] = True
     return native
+
+
+def concurrency_of(options: Mapping[str, Any], is_async: bool) -> int:
+    """How many calls of an actor run at once, but for those of concurrency groups."""
+    given = options.get("max_concurrency")
+    if given is None:
+        return ASYNC_CONCURRENCY if is_async else 1
+    return check_count("max_concurrency", given)
+
+
+def in_order(options: Mapping[str, Any], one_by_one: bool) -> bool:
+    """Whether calls of an actor wait for those before them whose arguments are not ready.
+
+    Raises:
+        TypeError, ValueError: ``allow_out_of_order_execution`` is unusable.
+    """
+    any_order = options.get("allow_out_of_order_execution")
+    if any_order is None:
+        return one_by_one
+    if not isinstance(any_order, bool):
+        raise TypeError(f"allow_out_of_order_execution must be a bool, not {any_order!r}")
+    if not any_order and not one_by_one:
+        raise ValueError("allow_out_of_order_execution=False is for actors that run one call at a "
+                         "time; threaded and async ones keep no order")
+    return not any_order
+
+
+def concurrency_groups(options: Mapping[str, Any]) -> dict[str, int]:
+    """How many calls of each concurrency group run at once.
+
+    Raises:
+        TypeError, ValueError: the option is unusable.
+    """
+    given = options.get("concurrency_groups") or {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"concurrency_groups must be counts by name, not {given!r}")
+    if len(given) > GROUPS_MAX:
+        raise ValueError(f"concurrency_groups has {len(given)} names, over {GROUPS_MAX}")
+    return {check_group(name): check_count(f"concurrency_groups[{name!r}]", count)
+            for name, count in given.items()}
+
+
+def check_group(name: Any) -> str:
+    """A name of a concurrency group.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    check_name("the name of a concurrency group", name)
+    if ":" in name:
+        raise ValueError(f"the name of a concurrency group has no ':' in it: {name!r}")
+    return str(name)
 
 
 def _group_of(group: Any) -> str:
@@ -159,7 +216,7 @@ def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_names(options, TASK_OPTIONS, "tasks")
     with_strategy(options)
-    env_of(options)
+    _environment.check(options.get("runtime_env"))
     _group_of(options.get("placement_group"))
     check_returns(options.get("num_returns", 1))
     check_retry_exceptions(options.get("retry_exceptions"))
@@ -212,10 +269,3 @@ def labels_of(options: Mapping[str, Any]) -> list[str]:
     if isinstance(selector, str) or not all(isinstance(term, str) for term in selector):
         raise TypeError('label_selector must be a dict or a list of terms such as "zone=a"')
     return list(selector)
-
-
-def env_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Environment variables of its process."""
-    runtime_env = options.get("runtime_env") or {}
-    check_names(runtime_env, ("env_vars",), "runtime_env: environments")
-    return {str(key): str(value) for key, value in (runtime_env.get("env_vars") or {}).items()}

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future as ConcurrentFuture
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from troupe import _native
 from troupe.actors import _codec, _context, _session
@@ -23,13 +23,18 @@ from troupe.errors import (
     GetTimeoutError,
     PendingCallsLimitExceededError,
     PlacementError,
+    RuntimeEnvSetupError,
     TaskCancelledError,
     TroupeError,
     WorkerCrashedError,
     code_of,
 )
 
+if TYPE_CHECKING:
+    from troupe.actors._streams import RemoteGenerator
+
 FOREVER_S = 365 * 86400.0  # A call's own deadline comes before.
+_CANCEL_S = 30.0  # For the word to reach a ref's owner.
 _INTERNAL = 17  # ErrorCode::kInternal
 _ID_BYTES = 28
 
@@ -47,7 +52,7 @@ class ObjectRef:
     """
 
     __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files", "_id",
-                 "_why", "__weakref__")
+                 "_away", "_why", "__weakref__")
 
     def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
         self._call = call
@@ -56,6 +61,7 @@ class ObjectRef:
         self._language = language
         self._home: Optional[tuple[bytes, str]] = None  # Who has it, by which id.
         self._real: Any = None  # The native call, for one that was sent later.
+        self._away = False  # It has come from another process, which has the call.
         self._files = False
         self._id: Optional[bytes] = None  # Made when it is asked for: most refs never are.
         self._why: Optional[Callable[[], str]] = None  # For what no native call knows about.
@@ -132,12 +138,21 @@ class ObjectRef:
         """Runs ``fn()`` on a thread of the runtime when it is ready. ``fn`` must not block."""
         self._session.on_done(self._native(), fn)
 
-    def cancel(self) -> None:
+    @property
+    def is_of_task(self) -> bool:
+        """Whether a task makes its value, and not a method of an actor."""
+        return self._language == TASK
+
+    def cancel(self, *, force: bool = False, recursive: bool = True) -> None:
         """As :func:`troupe.cancel`."""
         self._session.check()
+        if self._away and self._home is not None:
+            how = ("f" if force else "") + ("r" if recursive else "")
+            owner = self._session.actors.refer(self._home[0])
+            owner.call("cancel", (how + self._home[1]).encode(), _CANCEL_S, False)
         if self._real is not None:
-            self._real.cancel()
-        self._native().cancel()
+            self._real.cancel(force, recursive)
+        self._native().cancel(force, recursive)
 
     async def _wait_in_loop(self) -> Any:
         await self.ready_in_loop()
@@ -217,6 +232,7 @@ class ObjectRef:
 def _ref_from_home(home: tuple[bytes, str], what: str, language: str, id: bytes) -> ObjectRef:
     ref = ObjectRef(None, _session.current(), what, language)
     ref._home = home
+    ref._away = True
     ref._id = id
     return ref
 
@@ -287,6 +303,8 @@ def translate(error: RuntimeError, what: str, language: str) -> BaseException:
     }
     if code == "user_error":  # A Python method's exception is a payload: this is a constructor's.
         kind: type[ActorError] = ActorTaskError if language == CPP else ActorDiedError
+        if fields["exc_type"] == RuntimeEnvSetupError.__name__:
+            kind = RuntimeEnvSetupError
         return kind(message, **fields)
     if code == "peer_gone":
         return (WorkerCrashedError if language == TASK else ActorDiedError)(message, **fields)
@@ -317,11 +335,15 @@ def _usage_error(message: str, fields: dict[str, str], kind: type[Exception]) ->
 
 # ---- the public functions ----
 
-Refs = Union[ObjectRef, Sequence[ObjectRef]]
+Waitable = Union[ObjectRef, "RemoteGenerator"]
+Refs = Union[Waitable, Sequence[Waitable]]
+SomeWaitable = TypeVar("SomeWaitable", bound=Waitable)
 
 
 def get(refs: Refs, timeout: Optional[float] = None) -> Any:
     """The value of a ref, or the list of values of a list of refs. Waits; Ctrl-C ends the wait.
+
+    Of a generator it is the generator itself, an iterator of refs, when its first value is there.
 
     Args:
         timeout: seconds to wait at most; ``None``: as long as the calls may take.
@@ -335,18 +357,24 @@ def get(refs: Refs, timeout: Optional[float] = None) -> Any:
     if isinstance(refs, ObjectRef):
         return _get_one(refs, _deadline(timeout))
     if not isinstance(refs, (list, tuple)):
-        raise TypeError(f"get() takes a ref or a list of refs, not {type(refs).__name__}")
+        from troupe.actors._streams import RemoteGenerator
+
+        if not isinstance(refs, RemoteGenerator):
+            raise TypeError(f"get() takes a ref or a list of refs, not {type(refs).__name__}")
+        return _get_one(refs, _deadline(timeout))
     for index, ref in enumerate(refs):
-        _check_ref(ref, f"refs[{index}]")
+        _check_waitable(ref, f"refs[{index}]")
     deadline = _deadline(timeout)
     return [_get_one(ref, deadline) for ref in refs]
 
 
 def wait(
-    refs: Sequence[ObjectRef], *, num_returns: int = 1, timeout: Optional[float] = None,
+    refs: Sequence[SomeWaitable], *, num_returns: int = 1, timeout: Optional[float] = None,
     fetch_local: bool = True,
-) -> tuple[list[ObjectRef], list[ObjectRef]]:
+) -> tuple[list[SomeWaitable], list[SomeWaitable]]:
     """Waits until ``num_returns`` of the refs are ready, or the time is up.
+
+    A generator among them is ready when its next ref is, or when it has none any more.
 
     Args:
         timeout: seconds; ``None``: as long as the calls may take; 0: do not wait.
@@ -361,17 +389,20 @@ def wait(
     if not isinstance(refs, (list, tuple)):
         raise TypeError(f"wait() takes a list of refs, not {type(refs).__name__}")
     for index, ref in enumerate(refs):
-        _check_ref(ref, f"refs[{index}]")
+        _check_waitable(ref, f"refs[{index}]")
     if len(set(map(id, refs))) != len(refs):
         raise ValueError("wait() takes each ref once")
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
         raise TypeError(f"num_returns must be a whole number, not {num_returns!r}")
+    if not refs and num_returns == 1:  # As Ray does, so that a loop may end with none left.
+        return [], []
     if not 0 < num_returns <= len(refs):
         raise ValueError(f"num_returns must lie between 1 and {len(refs)}, not {num_returns}")
     deadline = _deadline(timeout)
     limit = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
+    calls = [ref._native() for ref in refs]
     with _context.waiting():
-        _native.core().wait_for_some([ref._native() for ref in refs], num_returns, limit)
+        _native.core().wait_for_some(calls, num_returns, limit)
     ready = [ref for ref in refs if ref.ready()][:num_returns]
     chosen = set(map(id, ready))
     return ready, [ref for ref in refs if id(ref) not in chosen]
@@ -401,14 +432,29 @@ def put(value: Any) -> ObjectRef:
     return ref
 
 
-def cancel(ref: ObjectRef) -> None:
+def cancel(
+    ref: Waitable, *, force: bool = False, recursive: bool = True
+) -> None:
     """Gives a call up: ``get`` raises TaskCancelledError at once.
 
-    One that waits in its actor does not run any more; an ``async`` method that runs is cancelled;
-    another method that runs, and a task, can ask ``troupe.current().cancelled()``.
+    One that waits does not run any more. In a task that runs a ``KeyboardInterrupt`` is raised,
+    which its code may handle; an ``async`` method is cancelled at its next ``await``. Another
+    method of an actor that runs is left alone, since its actor lives on: it can ask
+    ``troupe.current().cancelled()``. What is over stays as it is.
+
+    Args:
+        ref: of the call; or a generator, which gives TaskCancelledError as its last.
+        force: ends the process of a task, for one that does not heed the interruption.
+        recursive: give up the calls that it has made itself, too, and theirs.
+
+    Raises:
+        TypeError: this is no ref. ValueError: ``force`` is for tasks, not for methods of actors.
     """
-    _check_ref(ref, "cancel()'s argument")
-    ref.cancel()
+    _check_waitable(ref, "cancel()'s argument")
+    if force and not ref.is_of_task and not ref.ready():
+        raise ValueError(f"force=True is for tasks, and {ref!r} is of a method of an actor; "
+                         "troupe.kill(actor) ends it with its actor")
+    ref.cancel(force=force, recursive=recursive)
 
 
 def resolve(
@@ -462,15 +508,18 @@ def _deadline(timeout: Optional[float]) -> Optional[float]:
     return time.monotonic() + max(0.0, timeout)
 
 
-def _get_one(ref: ObjectRef, deadline: Optional[float]) -> Any:
+def _get_one(ref: Waitable, deadline: Optional[float]) -> Any:
     left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
     if not ref.wait_ready(left):
-        why = ref.why_not()
+        why = ref.why_not() if isinstance(ref, ObjectRef) else ""
         raise GetTimeoutError(
             f"{ref._what}: not ready in time{': ' if why else ''}{why}; the call goes on")
-    return ref.value()
+    return ref.value() if isinstance(ref, ObjectRef) else ref
 
 
-def _check_ref(ref: Any, what: str) -> None:
-    if not isinstance(ref, ObjectRef):
+def _check_waitable(ref: Any, what: str) -> Waitable:
+    from troupe.actors._streams import RemoteGenerator
+
+    if not isinstance(ref, (ObjectRef, RemoteGenerator)):
         raise TypeError(f"{what} must be a ref, the result of .remote() or put(), not {ref!r}")
+    return ref

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from troupe import _native
-from troupe.actors import _calls, _context, _options, _refs, _session, _shapes
+from troupe.actors import _calls, _context, _environment, _options, _refs, _session, _shapes
+from troupe.actors._coming import ComingActor, RefHolder
 from troupe.actors._refs import ObjectRef
 from troupe.actors._streams import RemoteGenerator
 from troupe.errors import ActorNotFoundError
@@ -37,8 +38,12 @@ def remote(*args: Any, **options: Any) -> Any:
     :func:`troupe.placement_group`),
     ``placement_group_bundle_index``, ``priority``, ``max_restarts`` (0; -1: always),
     ``max_task_retries`` (0; calls that are sent again to the next incarnation),
-    ``max_concurrency`` (1; 1000 with async methods), ``max_pending_calls``, ``start_timeout``
-    (60 s), ``runtime_env={"env_vars": {...}}``.
+    ``max_concurrency`` (1; 1000 with async methods), ``concurrency_groups`` (``{"io": 2}``: calls
+    of methods of this group that run at once, beside the others), ``max_pending_calls``,
+    ``allow_out_of_order_execution`` (calls do not wait for those before them whose arguments are
+    not ready; of threaded and async actors they never do),
+    ``start_timeout`` (60 s), ``runtime_env`` (``env_vars``, ``working_dir``, ``py_modules``,
+    ``pip``: see docs/actors.md).
     Options of tasks: ``name``, ``num_cpus`` (1), ``num_gpus``, ``memory``, ``resources``,
     ``label_selector``, ``max_retries`` (3; when its process dies), ``retry_exceptions`` (True, or
     exception types that make it run again, too), ``num_returns`` (1), ``timeout``. A task with
@@ -63,7 +68,8 @@ MethodKind = tuple[bool, Optional[_shapes.Shape], dict[str, Any]]
 
 
 def method(
-    *, num_returns: Any = 1, retry_exceptions: Union[None, bool, Sequence[type]] = None
+    *, num_returns: Any = 1, retry_exceptions: Union[None, bool, Sequence[type]] = None,
+    concurrency_group: Optional[str] = None,
 ) -> Callable[[Any], Any]:
     """Options of one method, given where it is defined: ``@troupe.method(num_returns=2)``.
 
@@ -73,15 +79,19 @@ def method(
             a number above 1.
         retry_exceptions: what the method raises and that makes it run again, as often as the
             actor's ``max_task_retries`` says: a list of exception types, or True for any.
+        concurrency_group: which of the actor's ``concurrency_groups`` it runs in.
 
     Raises:
         TypeError, ValueError: an option is unusable.
     """
     _options.check_returns(num_returns)
     _options.check_retry_exceptions(retry_exceptions)
+    given = {"num_returns": num_returns, "retry_exceptions": retry_exceptions}
+    if concurrency_group is not None:
+        given["concurrency_group"] = _options.check_group(concurrency_group)
 
     def mark(fn: Any) -> Any:
-        fn.__troupe_method__ = {"num_returns": num_returns, "retry_exceptions": retry_exceptions}
+        fn.__troupe_method__ = given
         return fn
 
     return mark
@@ -117,6 +127,10 @@ class ActorClass:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{self.__name__} is an actor class: use {self.__name__}.remote(...)")
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise TypeError(f"{self.__name__} is an actor class and cannot be a base; derive from the "
+                        "class itself, and make actor classes of both: troupe.remote(Derived)")
+
     def __reduce__(self) -> tuple:
         return ActorClass, (self._cls, self._options)
 
@@ -139,8 +153,9 @@ class ActorClass:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Starts an actor; ``args`` go to its constructor. Does not wait for it.
 
-        Calls wait until it is there, and fail with the reason if it cannot be: PlacementError if
-        no node can ever offer what it needs, ActorDiedError if its constructor raised.
+        Refs among ``args`` are replaced by their values; it starts when they are ready. Calls wait
+        until it is there, and fail with the reason if it cannot be: PlacementError if no node can
+        ever offer what it needs, ActorDiedError if its constructor raised.
 
         Raises:
             TypeError: the constructor does not take these arguments.
@@ -157,13 +172,23 @@ class ActorClass:
     def _spawn(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], about: Optional[dict[str, Any]] = None
     ) -> ActorHandle:
-        session, packed, native, methods = self.packed(args, kwargs, about)
-        if packed.holds:  # A restart needs them again.
-            session.keep(packed)
-        ref = _calls.native_errors(f"{self.__name__}()", _refs.PYTHON, lambda: session.actors.spawn(
-            self.__name__, packed.payload, native))
+        session, native, before, methods = self._prepared(about)
+        what = f"{self.__name__}()"
+
+        def spawn() -> Any:
+            packed = _calls.Packed(session, what, args, kwargs, *before)
+            if packed.holds:  # A restart needs them again.
+                session.keep(packed)
+            return _calls.native_errors(what, _refs.PYTHON, lambda: session.actors.spawn(
+                self.__name__, packed.payload, native))
+
+        waits = [ref for ref in _calls.awaited(None, args, kwargs) if not ref.ready()]
+        try:
+            ref = ComingActor(session, what, waits, spawn) if waits else spawn()
+        except _calls.DependencyError as error:
+            ref = ComingActor(session, what, [], functools.partial(_raise, error))
         return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
-                           _retries(self._options.get("max_task_retries")))
+                           bool(before[1].get("retries")), bool(before[1].get("ordered")))
 
     def group(
         self, size: Optional[int] = None, *, min_size: Optional[int] = None,
@@ -199,22 +224,48 @@ class ActorClass:
     def packed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], about: Optional[dict[str, Any]] = None
     ) -> tuple[_session.Session, _calls.Packed, dict[str, Any], dict[str, MethodKind]]:
-        """The session, the class with these arguments, the native options, the methods."""
+        """The session, the class with these arguments, the native options, the methods.
+
+        Waits for refs among the arguments.
+        """
+        session, native, before, methods = self._prepared(about)
+        refs = _calls.refs_in(args, kwargs)
+        if refs:
+            _refs.get(refs)
+        packed = _calls.Packed(session, f"{self.__name__}()", args, kwargs, *before)
+        return session, packed, native, methods
+
+    def _prepared(self, about: Optional[dict[str, Any]]) -> tuple[
+            _session.Session, dict[str, Any], tuple[bytes, dict[str, Any]], dict[str, MethodKind]]:
+        """The session, the native options, the class and what it is started with, the methods."""
         session = _session.current()
         session.check()
         methods, is_async = self._look()
         native = _options.actor_options(self._options, is_async)
+        _environment.prepare(session, self._options, native)
         if self._dumped is None:
             self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
-        refs = _calls.refs_in(args, kwargs)
-        if refs:
-            _refs.get(refs)
         if about is None:
-            about = _context.started_with(native, name=native["name"],
-                                          retries=self._options.get("max_task_retries"))
+            groups = _options.concurrency_groups(self._options)
+            _check_groups(self.__name__, methods, groups)
+            about = _context.started_with(
+                native, name=native["name"], retries=self._options.get("max_task_retries"),
+                ordered=_options.in_order(self._options, native["max_concurrency"] == 1),
+                groups=groups,
+                concurrency=_options.concurrency_of(self._options, is_async))
         native["name"] = _named(native["name"], self._options.get("namespace"))
-        packed = _calls.Packed(session, f"{self.__name__}()", args, kwargs, self._dumped, about)
-        return session, packed, native, methods
+        return session, native, (self._dumped, about), methods
+
+
+def _check_groups(
+    actor: str, methods: Mapping[str, MethodKind], groups: Mapping[str, int]
+) -> None:
+    for name, (_, _, given) in methods.items():
+        group = given.get("concurrency_group")
+        if group is not None and group not in groups:
+            known = ", ".join(groups) or "none"
+            raise ValueError(f"{actor}.{name} runs in the concurrency group {group!r}, which is "
+                             f"none of the actor's: {known}; name it in concurrency_groups")
 
 
 def _named(name: str, namespace: Optional[str]) -> str:
@@ -249,25 +300,32 @@ def _retries(count: Any) -> bool:
     return count is not None and count != 0
 
 
-class ActorHandle:
+class ActorHandle(RefHolder):
     """Refers to an actor: ``handle.method.remote(...)``. Can be an argument, a result, or a key."""
 
     def __init__(
         self, session: _session.Session, native: Any, name: str,
         methods: Optional[Mapping[str, MethodKind]], language: str, retry: bool = False,
+        ordered: bool = True,
     ) -> None:
+        """``native``: a native ref, or what waits to have one. ``methods``: None: it is asked."""
         self._session = session
         self._native = native
         self._name = name
         self._methods = methods
         self._language = language
         self._retry = retry
+        self._ordered = ordered
 
     def __getattr__(self, name: str) -> ActorMethod:
-        if name.startswith("_troupe") or (name.startswith("__") and name != "__call__"):
+        of_all = _calls.OF_ALL.get(name)
+        if name.startswith("_troupe") or (
+                name.startswith("__") and name != "__call__" and of_all is None):
             raise AttributeError(name)
         if self._methods is None and not self._language:
             self._describe()
+        if of_all is not None and self._language == _refs.PYTHON:
+            return ActorMethod(self, of_all, (False, None, {}), {})
         if self._methods is not None and name not in self._methods:
             close = difflib.get_close_matches(name, self._methods, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -278,10 +336,11 @@ class ActorHandle:
         return method
 
     def __repr__(self) -> str:
-        return f"<ActorHandle of {self._name} {self._native.id}>"
+        return f"<ActorHandle of {self._name} {_calls.key(self._native)}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and self._native.id == other._native.id
+        return self is other or (
+            isinstance(other, ActorHandle) and self._native.id == other._native.id)
 
     def __hash__(self) -> int:
         return hash(self._native.id)
@@ -289,11 +348,11 @@ class ActorHandle:
     def __reduce__(self) -> tuple:
         self._session.check()
         return _load_handle, (self._native.address(), self._name, self._methods, self._language,
-                              self._retry)
+                              self._retry, self._ordered)
 
     def native_ref(self) -> Any:
-        """The native reference, for calls of C++."""
-        return self._native
+        """The native reference, for calls of C++; waits until the actor is started."""
+        return self._native.ref() if isinstance(self._native, ComingActor) else self._native
 
     def _describe(self) -> None:
         """Asks an actor found by name for its methods; one of C++ does not know the question."""
@@ -301,17 +360,23 @@ class ActorHandle:
         call = self._native.call(_calls.DESCRIBE, core.pack_arguments([]), _DESCRIBE_S, True)
         ref = ObjectRef(call, self._session, self._name, _refs.CPP)
         try:
-            self._methods, self._retry = _refs.get(ref, _DESCRIBE_S)
+            self._methods, self._retry, self._ordered = _refs.get(ref, _DESCRIBE_S)
             self._language = _refs.PYTHON
         except AttributeError:
             self._language = _refs.CPP
 
 
 def _load_handle(
-    address: bytes, name: str, methods: Optional[dict[str, MethodKind]], language: str, retry: bool
+    address: bytes, name: str, methods: Optional[dict[str, MethodKind]], language: str, retry: bool,
+    ordered: bool,
 ) -> ActorHandle:
     session = _session.current()
-    return ActorHandle(session, session.actors.refer(address), name, methods, language, retry)
+    return ActorHandle(
+        session, session.actors.refer(address), name, methods, language, retry, ordered)
+
+
+def _raise(error: _calls.DependencyError) -> Any:
+    raise error.__cause__ or error
 
 
 class ActorMethod:
@@ -342,9 +407,12 @@ class ActorMethod:
             look_ahead: of a generator: how many values it may be ahead of its reader.
             num_returns: as of :func:`troupe.method`.
             name: what errors call it.
+            concurrency_group: as of :func:`troupe.method`.
         """
         _options.check_names(options, _options.METHOD_OPTIONS, "methods")
         _options.timeout_of(options)
+        if options.get("concurrency_group") is not None:
+            _options.check_group(options["concurrency_group"])
         _options.check_returns(options.get("num_returns", 1))
         return ActorMethod(self._handle, self._method, self._kind, {**self._options, **options})
 
@@ -370,18 +438,22 @@ class ActorMethod:
         several = returns if isinstance(returns, int) else 1
         if isinstance(returns, str) and not stream:
             raise TypeError(f"{what}: num_returns={returns!r} is for generators")
-        ref = _calls.call_python(handle._session, handle._native, what, self._method, args, kwargs,
-                                 timeout, retry, returns=several)
+        group = options.get("concurrency_group") or given.get("concurrency_group") or ""
+        ref = _calls.call_python(
+            handle._session, handle._native, what, _calls.in_group(self._method, group), args,
+            kwargs, timeout, retry, returns=several, ordered=handle._ordered)
         if not stream or several != 1:
             return _refs.split(ref, several)
         return RemoteGenerator(handle._session, handle._native, ref, what, timeout,
-                               options.get("look_ahead"))
+                               options.get("look_ahead"), group=group)
 
 
-def own_handle(actor_type: str) -> ActorHandle:
-    """A handle of the actor that this process hosts."""
+def own_handle(actor_type: str, described: Any) -> ActorHandle:
+    """A handle of the actor that this process hosts, described as it describes itself to others."""
     session = _session.current()
-    return ActorHandle(session, session.actors.own(), actor_type, None, "")
+    methods, retry, ordered = described
+    return ActorHandle(session, session.actors.own(), actor_type, methods, _refs.PYTHON, retry,
+                       ordered)
 
 
 def get_actor(
@@ -445,6 +517,9 @@ def cpp_actor(
     session = _session.current()
     session.check()
     native = _options.actor_options(options, False)
+    only = set(options.get("runtime_env") or {}) - {"env_vars"}
+    if only:
+        raise ValueError(f"runtime_env of C++ actors has env_vars only, not {', '.join(only)}")
     native["name"] = _named(native["name"], options.get("namespace"))
     native["threads"] = bool(threads)
     if isinstance(program, str) and program.endswith(".so"):

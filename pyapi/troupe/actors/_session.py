@@ -24,6 +24,7 @@ from troupe.errors import TroupeError
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _JOIN_S = 5.0
+ASK_S = 30.0  # For the head to answer.
 _PRELOAD = ["numpy"]
 _INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
                   "cluster_resources", "preload", "python", "bin_dir", "redis_server", "log_dir",
@@ -42,6 +43,9 @@ class Session:
         self.pid = os.getpid()
         self.job_id: str = actors.process
         self.namespace = ""
+        self.runtime_env: dict[str, Any] = {}  # Of all that it starts, unless that says otherwise.
+        self.environment: Any = None  # Of a worker: what its own process was asked to set up.
+        self.packages: dict[Any, Any] = {}  # Of _environment, by their paths.
         self.store: Optional[ObjectStore] = None
         endpoint = actors.endpoint
         if endpoint.startswith("ipc://"):  # Then all of the cluster is on this host.
@@ -77,6 +81,10 @@ class Session:
     def keep(self, ref: Any) -> None:
         """Keeps a ref that other processes may ask for, until the end."""
         self._kept.append(ref)
+
+    def runs_here(self) -> bool:
+        """Whether this is the thread of callbacks, which must not wait."""
+        return threading.current_thread() is self._thread
 
     def check(self) -> None:
         """Raises in a forked child."""
@@ -148,6 +156,7 @@ def init(
     log_to_driver: bool = True,
     log_dir: Optional[str] = None,
     namespace: str = "",
+    runtime_env: Optional[Mapping[str, Any]] = None,
     ignore_reinit_error: bool = False,
     **settings: Any,
 ) -> None:
@@ -165,6 +174,8 @@ def init(
         log_to_driver: print here what actors print, behind ``(Type pid=... node=...)``.
         log_dir: keep the daemons' and the actors' output here.
         namespace: in which names of actors are given and looked for; by default that of all.
+        runtime_env: of all actors and tasks, but for what their own ``runtime_env`` says; a task
+            has a process of its own then.
         ignore_reinit_error: do nothing if this was called before.
         settings: ``preload``: modules that processes import which are started ahead of their
             actors, by default NumPy if it is installed there. And ``python``, ``bin_dir``,
@@ -175,10 +186,7 @@ def init(
         TroupeError: it was called before, or the cluster does not start. TypeError, ValueError: an
             argument is unusable.
     """
-    unknown = sorted(set(settings) - set(_INIT_SETTINGS))
-    if unknown:
-        raise TypeError(f"init() has no argument {unknown[0]!r}")
-    check_namespace(namespace)
+    environment = _check_init(settings, namespace, runtime_env)
     with _lock:
         if _session is not None:
             if ignore_reinit_error or in_worker():
@@ -197,10 +205,22 @@ def init(
                 actors = cluster.driver.actors(data_address, modules)
             session = Session(actors, cluster, log_to_driver, object_store_memory)
             session.namespace = namespace
+            session.runtime_env = environment
             _start(session)
         except BaseException:
             _cluster.release(cluster)
             raise
+
+
+def _check_init(settings: Mapping[str, Any], namespace: Any, runtime_env: Any) -> dict[str, Any]:
+    """The ``runtime_env``, when it and the others are usable."""
+    from troupe.actors import _environment
+
+    unknown = sorted(set(settings) - set(_INIT_SETTINGS))
+    if unknown:
+        raise TypeError(f"init() has no argument {unknown[0]!r}")
+    check_namespace(namespace)
+    return _environment.check(runtime_env)
 
 
 def shutdown() -> None:

@@ -1,15 +1,16 @@
-"""Generators of actors, as their callers see them."""
+"""Generators of actors and tasks, as their callers see them."""
 
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable
 from typing import Any, Optional
 
+from troupe import _native
 from troupe._config import check_count
-from troupe.actors import _calls, _codec, _refs, _session
+from troupe.actors import _calls, _codec, _context, _refs, _session
 from troupe.actors._refs import ObjectRef
-from troupe.errors import TroupeError
 
 LOOK_AHEAD = 4
 _CLOSE_S = 30.0
@@ -26,18 +27,27 @@ class RemoteGenerator:
     def __init__(
         self, session: _session.Session, native: Any, made: ObjectRef, what: str,
         timeout_s: float, look_ahead: Optional[int] = None,
+        on_end: Optional[Callable[[bool], None]] = None, group: str = "",
     ) -> None:
+        """``on_end``: of a task; is told when it ends, and whether by force."""
         self._session = session
-        self._native = native
-        self._made: Optional[ObjectRef] = made
+        self._actor = native
         self._what = what
         self._timeout_s = timeout_s
+        self._next_method = _calls.in_group(_calls.NEXT, group)
         self._ahead = LOOK_AHEAD if look_ahead is None else check_count("look_ahead", look_ahead)
+        self._lock = threading.RLock()  # A wait goes on where the runtime tells that it is made.
+        self._made: Optional[ObjectRef] = made
         self._stream: Optional[int] = None
         self._asked = 0
         self._coming: collections.deque[ObjectRef] = collections.deque()
         self._over = False
-        self.on_end: Optional[Callable[[], None]] = None
+        self._begun: Any = None  # Of a wait before it is made: complete when its next ref is there.
+        self._on_end = on_end
+        self.is_of_task = on_end is not None
+
+    def __repr__(self) -> str:
+        return f"<RemoteGenerator of {self._what}, {'over' if self._over else 'open'}>"
 
     def __iter__(self) -> RemoteGenerator:
         return self
@@ -46,41 +56,77 @@ class RemoteGenerator:
         return self
 
     def __next__(self) -> ObjectRef:
-        if self._over:
-            raise StopIteration
-        if self._made is not None:
-            self._made.wait_ready(_refs.FOREVER_S)
-            self._begin(self._made)
-        self._ask_ahead()
-        self._coming[0].wait_ready(_refs.FOREVER_S)  # If that is interrupted nothing is lost.
-        ref = self._take()
-        if ref is None:
-            raise StopIteration
-        return ref
+        made = self._made
+        if made is not None and not self._over:
+            made.wait_ready(_refs.FOREVER_S)
+        while True:
+            upcoming = self._ask_next()
+            if upcoming is None:
+                raise StopIteration
+            upcoming.wait_ready(_refs.FOREVER_S)  # If that is interrupted nothing is lost.
+            if self._take(upcoming):
+                return upcoming
 
     async def __anext__(self) -> ObjectRef:
-        if self._over:
-            raise StopAsyncIteration
-        if self._made is not None:
-            await self._made.ready_in_loop()
-            self._begin(self._made)
-        self._ask_ahead()
-        await self._coming[0].ready_in_loop()
-        ref = self._take()
-        if ref is None:
-            raise StopAsyncIteration
-        return ref
+        made = self._made
+        if made is not None and not self._over:
+            await made.ready_in_loop()
+        while True:
+            upcoming = self._ask_next()
+            if upcoming is None:
+                raise StopAsyncIteration
+            await upcoming.ready_in_loop()
+            if self._take(upcoming):
+                return upcoming
+
+    def ready(self) -> bool:
+        """Whether ``next`` gives a ref, or says that there is none, at once."""
+        if self._made is not None and not self._over and not self._made.ready():
+            return False
+        upcoming = self._ask_next()
+        return upcoming is None or upcoming.ready()
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Whether it is ready within this time."""
+        self._session.check()
+        if self.ready():
+            return True
+        with _context.waiting():
+            ready: bool = self._native().wait(timeout_s)
+        return ready
 
     def close(self) -> None:
-        """Ends the generator in its actor: ``finally`` blocks run there. Idempotent."""
-        if not self._over:
-            self._end(stop=True)
+        """Ends the generator where it runs: ``finally`` blocks run there. Idempotent."""
+        self._end(stop=True)
+
+    def cancel(self, *, force: bool = False, recursive: bool = True) -> None:
+        """As :func:`troupe.cancel`: its next ref raises TaskCancelledError, and is the last."""
+        self._session.check()
+        last = _refs.later(self._session, self._what, _refs.PYTHON)
+        last.cancel()
+        self._end(stop=True, force=force, recursive=recursive, last=last)
 
     def __del__(self) -> None:
         try:
             self.close()
         except Exception:  # The interpreter or the runtime is on its way out.
             return
+
+    # ---- what comes next ----
+
+    def _ask_next(self) -> Optional[ObjectRef]:
+        """The next ref, which may not be ready; None behind the last. Only when it is made."""
+        with self._lock:
+            if self._over:
+                return None
+            if self._made is not None:
+                self._begin(self._made)
+            while self._stream is not None and len(self._coming) < self._ahead:
+                self._coming.append(_calls.call_python(
+                    self._session, self._actor, self._what, self._next_method,
+                    (self._stream, self._asked), {}, self._timeout_s, False))
+                self._asked += 1
+            return self._coming[0]
 
     def _begin(self, made: ObjectRef) -> None:
         try:
@@ -89,52 +135,83 @@ class RemoteGenerator:
             self._coming.append(made)
         self._made = None
 
-    def _ask_ahead(self) -> None:
-        while self._stream is not None and len(self._coming) < self._ahead:
-            self._coming.append(_calls.call_python(
-                self._session, self._native, self._what, _calls.NEXT,
-                (self._stream, self._asked), {}, self._timeout_s, False))
-            self._asked += 1
+    def _native(self) -> Any:
+        """A native call that is complete when this is ready."""
+        with self._lock:
+            made = self._made
+            if self._over or made is None or made.ready():
+                upcoming = self._ask_next()
+                return _native.core().completed_call(b"") if upcoming is None else \
+                    upcoming._native()
+            if self._begun is None:
+                self._begun = _native.core().pending_call()
+                made.on_done(self._follow)
+            return self._begun
 
-    def _take(self) -> Optional[ObjectRef]:
-        """The next ref, which is ready; None behind the last."""
-        ref = self._coming.popleft()
+    def _follow(self) -> None:
+        upcoming = self._ask_next()
+        if upcoming is None:
+            self._begun.cancel(False, False)
+        else:
+            upcoming.on_done(lambda: self._begun.cancel(False, False))
+
+    def _take(self, ref: ObjectRef) -> bool:
+        """Takes this ref, which was the next and is ready.
+
+        False: it is not the next any more, or says that there are no more.
+        """
+        with self._lock:
+            if not self._coming or self._coming[0] is not ref:  # Closed or cancelled meanwhile.
+                return False
+            self._coming.popleft()
         try:
             kind = _codec.take_apart(ref.payload()).kind
         except Exception:  # Its actor has ended, or it came too late.
             kind = _codec.ERROR
         if kind == _codec.END:
             self._end(stop=False)
-            return None
+            return False
         if kind == _codec.ERROR:  # What raises is the last.
             self._end(stop=True)
-        return ref
+        return True
 
-    def _end(self, stop: bool) -> None:
-        self._over = True
-        made, self._made = self._made, None
-        coming = list(self._coming)
-        self._coming.clear()
+    # ---- the end ----
+
+    def _end(
+        self, stop: bool, *, force: bool = False, recursive: bool = True,
+        last: Optional[ObjectRef] = None,
+    ) -> None:
+        """Nothing is given any more, but for ``last``. ``stop``: it runs, and is to end."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = last is None
+            made, self._made = self._made, None
+            stream, self._stream = self._stream, None
+            coming, self._coming = self._coming, collections.deque([last] if last else [])
+            on_end, self._on_end = self._on_end, None
         try:
-            if stop and made is not None:
-                made.on_done(lambda: self._close_made(made))
-            if stop and self._stream is not None:
-                for ref in coming:
-                    ref.cancel()
-                self._tell_closed(self._stream)
-        except TroupeError:
-            return
+            if stop and not force:
+                if made is not None:
+                    actor = self._actor  # This object may be going.
+                    made.on_done(lambda: _close_made(actor, made))
+                if stream is not None:
+                    for ref in coming:
+                        ref.cancel(recursive=recursive)
+                    _tell_closed(self._actor, stream)
         finally:
-            if self.on_end is not None:
-                self.on_end()
+            if on_end is not None:
+                on_end(force)
 
-    def _close_made(self, made: ObjectRef) -> None:
-        try:
-            stream = made.value(stream=True)
-        except Exception:  # There is no generator then, and nobody who wants to know why.
-            return
-        self._tell_closed(stream)
 
-    def _tell_closed(self, stream: int) -> None:
-        packed = _codec.encode(((stream,), {}, None))
-        self._native.call(_calls.CLOSE, packed.payload, _CLOSE_S, False)
+def _close_made(actor: Any, made: ObjectRef) -> None:
+    try:
+        stream = made.value(stream=True)
+    except BaseException:  # There is no generator then, and nobody who wants to know why.
+        return
+    _tell_closed(actor, stream)
+
+
+def _tell_closed(actor: Any, stream: int) -> None:
+    packed = _codec.encode(((stream,), {}, None))
+    actor.call(_calls.CLOSE, packed.payload, _CLOSE_S, False)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from troupe.actors import _calls, _context, _options, _refs, _session, _shapes
+from troupe.actors import _calls, _codec, _context, _options, _refs, _session, _shapes
 from troupe.actors._refs import ObjectRef
 from troupe.actors._remote import ActorClass, ActorHandle, kill
 from troupe.actors._streams import RemoteGenerator
-from troupe.errors import PlacementError, TroupeError
+from troupe.errors import PlacementError, TaskCancelledError, TroupeError
 
 # What the pool's processes do not differ in: who asks for it gets a process of its own.
 _OWN_PROCESS = ("scheduling_strategy", "node", "node_soft", "placement_group",
                 "placement_group_bundle_index", "prefer_labels", "runtime_env", "max_calls")
+_GRACE_S = 5.0  # For a task to handle that it was cancelled.
 _TASK_ONLY = ("max_retries", "timeout", "num_returns", "retry_exceptions", "max_calls", "name",
               "look_ahead")
 
@@ -74,7 +76,8 @@ class RemoteFunction:
             return self._generate(args, kwargs)
         if isinstance(returns, str):
             raise TypeError(f"{self._what}: num_returns={returns!r} is for generators")
-        if any(self._options.get(name) for name in _OWN_PROCESS):
+        if session.runtime_env or session.environment or any(
+                self._options.get(name) for name in _OWN_PROCESS):
             ref = self._run_alone(args, kwargs, returns)
         else:
             if self._dumped is None:
@@ -111,13 +114,15 @@ class RemoteFunction:
         return ref
 
     def _generate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteGenerator:
-        runner = ActorClass(GeneratorRunner, self._process_options()).remote(self._fn)
-        method = runner.run
-        given: dict[str, Any] = {"name": self._what}
-        given.update((k, self._options[k]) for k in ("timeout", "look_ahead") if k in self._options)
-        values: RemoteGenerator = method.options(**given).remote(*args, **kwargs)
-        values.on_end = functools.partial(_kill_quietly, runner)
-        return values
+        options = self._process_options()
+        about = self._about(_options.actor_options(options, False), 1)
+        runner = ActorClass(GeneratorRunner, options).task_runner(self._fn, about)
+        timeout = self._native_options["timeout_s"]
+        made = _calls.call_python(runner._session, runner.native_ref(), self._what, "run", args,
+                                  kwargs, timeout, False, _refs.TASK)
+        return RemoteGenerator(runner._session, runner.native_ref(), made, self._what, timeout,
+                               self._options.get("look_ahead"),
+                               functools.partial(_end_generator, runner))
 
     def _process_options(self) -> dict[str, Any]:
         """Of the actor that runs it in a process of its own."""
@@ -152,9 +157,28 @@ def _end_failed(ref: ObjectRef, runner: ActorHandle) -> None:
     """A process that has answered ends by itself; another one may still be on its way."""
     try:
         ref.payload()
-    except Exception:
-        threading.Thread(target=_kill_quietly, args=(runner,), daemon=True,
-                         name="troupe-end-task").start()
+    except Exception as error:
+        _end(runner, at_once=not isinstance(error, TaskCancelledError))
+
+
+def _end_generator(runner: ActorHandle, force: bool) -> None:
+    _end(runner, at_once=force)
+
+
+def _end(runner: ActorHandle, at_once: bool) -> None:
+    """Ends a process; one whose task may still handle its interruption when it has, or is late."""
+    if runner._session.pid != os.getpid():
+        return
+    if at_once:
+        return _kill_later(runner)
+    packed = _codec.encode(((), {}, None)).payload
+    idle = runner.native_ref().call(_calls.DESCRIBE, packed, _GRACE_S, False)
+    runner._session.on_done(idle, lambda: _kill_later(runner))
+
+
+def _kill_later(runner: ActorHandle) -> None:
+    threading.Thread(target=_kill_quietly, args=(runner,), daemon=True,
+                     name="troupe-end-task").start()
 
 
 def _kill_quietly(handle: ActorHandle) -> None:

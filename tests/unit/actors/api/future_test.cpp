@@ -67,7 +67,7 @@ class CountedCall final : public actors::PendingCall {
  public:
   explicit CountedCall(int* asked, std::shared_ptr<int> kept = nullptr)
       : asked_(asked), kept_(std::move(kept)) {}
-  void Cancel() override { ++*asked_; }
+  void Cancel(const actors::Cancellation&) override { ++*asked_; }
   void Await(FiberEvent& event, Time until) override {
     (void)event.WaitFor(until - SteadyClock().Now());
   }
@@ -152,7 +152,7 @@ TEST(WhenTest, AnyIsTheFirstSuccessOrTheLastError) {
 // What is behind a future that nobody completes: says why.
 class StuckCall final : public actors::PendingCall {
  public:
-  void Cancel() override {}
+  void Cancel(const actors::Cancellation& /*how*/) override {}
   void Await(FiberEvent& event, Time until) override {
     (void)event.WaitFor(until - SteadyClock().Now());
   }

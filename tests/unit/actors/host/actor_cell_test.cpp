@@ -310,9 +310,9 @@ TEST_F(ActorCellTest, ACancelledCallThatWaitsDoesNotRun) {
   Make(false);
   Call(1);
   Call(2);
-  cell_->OnCancel("c", 2);
-  cell_->OnCancel("c", 7);
-  cell_->OnCancel("nobody", 1);
+  cell_->OnCancel("c", 2, {});
+  cell_->OnCancel("c", 7, {});
+  cell_->OnCancel("nobody", 1, {});
   EXPECT_THAT(Sent(), ElementsAre("c 2: cancelled before it ran"));
   Run();
   EXPECT_THAT(Sent(), ElementsAre("c 1: 1"));

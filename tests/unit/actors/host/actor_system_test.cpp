@@ -202,8 +202,8 @@ TEST_F(ActorSystemTest, ACancellationReachesWhatRunsAndWhatWaits) {
   const auto runs = Say("1", false, "wait");
   const auto waits = Say("2");
   ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
-  ref_->Cancel(waits->number);
-  ref_->Cancel(runs->number);
+  ref_->Cancel(waits->number, {});
+  ref_->Cancel(runs->number, {});
   EXPECT_THAT(Wait(runs), HasSubstr("cancelled"));
   EXPECT_THAT(Wait(waits), HasSubstr("cancelled"));
   EXPECT_EQ(Wait(Say("3")), "3") << "it is free again";

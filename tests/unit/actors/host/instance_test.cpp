@@ -204,7 +204,7 @@ class FakeRef final : public ActorRef {
     waiting = std::move(done);
     return 5;
   }
-  void Cancel(uint64_t call) override { cancelled = call; }
+  void Cancel(uint64_t call, const Cancellation&) override { cancelled = call; }
   uint64_t Monitor(OnDown) override { return ++monitors; }
   void Demonitor(uint64_t monitor) override { demonitored.push_back(monitor); }
   void Kill(bool, const std::string&, CallDone done) override { done(std::string()); }

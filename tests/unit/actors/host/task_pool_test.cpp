@@ -20,7 +20,7 @@ using ::testing::SizeIs;
 
 constexpr Duration kSoon = seconds(30);  // Of real time, for what must happen.
 
-// What runners have done; "wait" waits for the gate.
+// What runners have done; "wait" waits for the gate, "insist" does so although it is cancelled.
 struct World {
   std::mutex mu;
   std::vector<std::string> ran;  // "RUNNER ARGUMENT".
@@ -40,6 +40,7 @@ class Runner final : public Instance {
       if (Status s = context.call()->Await(world_->gate, kSoon, Time::Never()); !s.ok())
         return s.error();
     }
+    if (method == "insist") (void)world_->gate.WaitFor(kSoon);
     return arguments;
   }
   [[nodiscard]] bool saves() const override { return false; }
@@ -224,15 +225,50 @@ TEST_F(TaskPoolTest, KindsHaveRunnersOfTheirOwn) {
 TEST_F(TaskPoolTest, ACancelledTaskDoesNotBeginOrIsToldOfIt) {
   const auto runs = Submit("runs", "wait");
   const auto waits = Submit("waits");
-  waits->task->Cancel();
+  waits->task->Cancel({});
   EXPECT_THAT(waits->text(), HasSubstr("cancelled"));
   Place(0);
   ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
-  runs->task->Cancel();
+  runs->task->Cancel({});
   EXPECT_THAT(runs->text(), HasSubstr("cancelled"));
   const auto next = Submit("next");
   ASSERT_TRUE(Until([&] { return next->result.has_value(); })) << "the runner is free again";
   EXPECT_THAT(Ran(), ElementsAre("runner0 runs", "runner0 next"));
+}
+
+TEST_F(TaskPoolTest, ATaskWhoseTimeIsUpIsToldOfIt) {
+  TaskOptions bounded;
+  bounded.timeout = seconds(600);  // Of the network's time, which does not wait for its start.
+  const auto runs = Submit("runs", "wait", bounded);
+  Place(0);
+  ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
+  network_.RunFor(bounded.timeout);
+  ASSERT_TRUE(Until([&] { return runs->result.has_value(); }));
+  EXPECT_EQ(runs->result->error().code, ErrorCode::kDeadlineExceeded);
+  const auto next = Submit("next");
+  ASSERT_TRUE(Until([&] { return next->result.has_value(); })) << "the runner is free again";
+  EXPECT_THAT(Ran(), ElementsAre("runner0 runs", "runner0 next"));
+}
+
+TEST_F(TaskPoolTest, ARunnerWhoseCancelledTaskGoesOnIsGivenNothingElse) {
+  const auto insists = Submit("insists", "insist");
+  Place(0);
+  ASSERT_TRUE(Until([&] { return !Ran().empty(); }));
+  insists->task->Cancel({});
+  EXPECT_THAT(insists->text(), HasSubstr("cancelled"));
+  const auto next = Submit("next");
+  Settle();
+  ASSERT_THAT(Created(), SizeIs(2)) << "another runner is asked for";
+  Place(1);
+  ASSERT_TRUE(Until([&] { return next->result.has_value(); }));
+  EXPECT_EQ(Ran().back(), "runner1 next");
+  const auto idle = [&] {
+    pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
+    return Killed();
+  };
+  EXPECT_THAT(idle(), ElementsAre(Created()[1].actor)) << "the first one is busy";
+  world_.gate.Set();
+  ASSERT_TRUE(Until([&] { return idle().size() == 2; })) << "when it is over it is free";
 }
 
 TEST_F(TaskPoolTest, WhoseRunnersCannotBeIsToldWhy) {
@@ -315,7 +351,7 @@ TEST_F(TaskPoolTest, WhoIsIdleOrNotNeededIsEnded) {
   const auto waits = Submit("waits");
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
   EXPECT_THAT(Killed(), SizeIs(1)) << "somebody waits for it";
-  waits->task->Cancel();
+  waits->task->Cancel({});
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
   Submit("last");  // What was cancelled is noticed with the next one.
   EXPECT_THAT(Created(), SizeIs(3)) << "the one that comes serves it";
