@@ -78,6 +78,7 @@ template <class To, class From>
   } else if constexpr (std::is_floating_point_v<From>) {
     return false;
   } else {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8_t is a number, and no character.
     const auto to = static_cast<To>(number);
     return static_cast<From>(to) == number && (to < To{}) == (number < From{});
   }
@@ -104,6 +105,7 @@ template <class T>
       From number;
       std::memcpy(&number, bytes.data() + i * sizeof(From), sizeof(From));
       fits = NumberFits<T>(number);
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): likewise.
       if (fits) to[i] = static_cast<T>(number);
     }
   });

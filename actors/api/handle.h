@@ -33,12 +33,12 @@ Result<typename Future<R>::Value> DecodeResult(ActorSystem* system, Result<std::
 // A call that is made when its arguments are complete.
 template <class R>
 Future<R> CallLater(const std::shared_ptr<ActorSystem>& system, Duration timeout,
-                    const Future<std::string>& arguments, LaterCall::Make make) {
+                    const Future<std::string>& arguments, const LaterCall::Make& make) {
   Future<R> future;
   const auto done = [future, system](Result<std::string> reply) {
     future.Complete(DecodeResult<R>(system.get(), std::move(reply)));
   };
-  future.SetCall(LaterCall::Start(system, timeout, arguments, std::move(make), done));
+  future.SetCall(LaterCall::Start(system, timeout, arguments, make, done));
   return future;
 }
 

@@ -126,8 +126,11 @@ class TestOnACluster:
     # ---- tasks ----
 
     @pytest.mark.parametrize("task", [
-        cases.compute, cases.wait_for_lock, cases.wait_for_events, cases.wait_for_ref,
-        cases.sleep.options(node="node0", node_soft=True)], ids=str)
+        pytest.param(cases.compute, id="computes"),
+        pytest.param(cases.wait_for_lock, id="waits for a lock"),
+        pytest.param(cases.wait_for_events, id="waits for events"),
+        pytest.param(cases.wait_for_ref, id="waits for a ref"),
+        pytest.param(cases.sleep.options(node="node0", node_soft=True), id="sleeps elsewhere")])
     def test_a_task_that_runs_ends_whatever_it_waits_for(self, task: Any, tmp_path: Path) -> None:
         path = tmp_path / "x"
         ref = task.remote(str(path))

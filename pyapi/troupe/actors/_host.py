@@ -344,7 +344,10 @@ class ActorHost:
         """Name, arguments, to whom the files of the result belong, how many results there are."""
         data = request.arguments
         if not _codec.is_payload(data):
-            return request.method, _native.core().unpack_arguments(data), {}, None, 1
+            name = request.method
+            if isinstance(self._instance, TaskRunner):  # "module:name"; it has no groups.
+                name = f"{request.group}:{name}"
+            return name, _native.core().unpack_arguments(data), {}, None, 1
         values = _codec.take_apart(data).load(self._session.store)
         if isinstance(self._instance, TaskRunner):
             *function, args, kwargs, owner = values
