@@ -262,21 +262,9 @@ void PyActorRef::Kill(bool restart, const std::string& reason, double limit_s) c
   if (!state->result().ok()) Raise(state->result().error());
 }
 
-void BindCalls(py::module_& m) {
-  py::class_<Completions, std::shared_ptr<Completions>>(m, "Completions")
-      .def(py::init<>())
-      .def("take", &TakeItems, py::arg("timeout_s"))
-      .def("close", &Completions::Close)
-      .def_property_readonly("closed", &Completions::closed);
-  py::class_<actors::CpuLoan, std::shared_ptr<actors::CpuLoan>>(m, "CpuLoan")
-      .def("call_began", &actors::CpuLoan::CallBegan)
-      .def("call_ended", &actors::CpuLoan::CallEnded)
-      .def("waiting", [](std::shared_ptr<actors::CpuLoan> loan) {
-        return std::make_unique<CountedWait>(std::move(loan));
-      });
-  py::class_<CountedWait>(m, "CountedWait")
-      .def("__enter__", &CountedWait::Begin)
-      .def("__exit__", [](const CountedWait& wait, const py::args&) { wait.End(); });
+namespace {
+
+void BindCall(py::module_& m) {
   py::class_<PyCall>(m, "Call")
       .def("ready", [](const PyCall& call) { return call.state()->Ready(); })
       .def(
@@ -317,6 +305,26 @@ void BindCalls(py::module_& m) {
             call.state()->OnComplete([completions, token] { completions->Push(token); });
           },
           py::arg("completions"), py::arg("token"));
+}
+
+}  // namespace
+
+void BindCalls(py::module_& m) {
+  py::class_<Completions, std::shared_ptr<Completions>>(m, "Completions")
+      .def(py::init<>())
+      .def("take", &TakeItems, py::arg("timeout_s"))
+      .def("close", &Completions::Close)
+      .def_property_readonly("closed", &Completions::closed);
+  py::class_<actors::CpuLoan, std::shared_ptr<actors::CpuLoan>>(m, "CpuLoan")
+      .def("call_began", &actors::CpuLoan::CallBegan)
+      .def("call_ended", &actors::CpuLoan::CallEnded)
+      .def("waiting", [](std::shared_ptr<actors::CpuLoan> loan) {
+        return std::make_unique<CountedWait>(std::move(loan));
+      });
+  py::class_<CountedWait>(m, "CountedWait")
+      .def("__enter__", &CountedWait::Begin)
+      .def("__exit__", [](const CountedWait& wait, const py::args&) { wait.End(); });
+  BindCall(m);
   py::class_<PyActorRef>(m, "ActorRef")
       .def("call", &PyActorRef::Call, py::arg("method"), py::arg("arguments"), py::arg("timeout_s"),
            py::arg("retry"))

@@ -132,7 +132,7 @@ class Cluster {
   // long as the future does, and goes with each of them.
   template <class V>
   [[nodiscard]] static Future<std::decay_t<V>> Put(V&& value) {
-    const Future<std::decay_t<V>> future;
+    Future<std::decay_t<V>> future;
     future.Complete(Result<std::decay_t<V>>(std::forward<V>(value)));
     return future;
   }

@@ -7,6 +7,8 @@ add_executable(sell sell.c)
 # @listing docs/plugins.md 2
 add_executable(shop shop.cpp)
 target_link_libraries(shop PRIVATE Troupe::troupe)
+add_executable(calls calls.cpp)
+target_link_libraries(calls PRIVATE Troupe::troupe)
 add_executable(fleet fleet.cpp)
 target_link_libraries(fleet PRIVATE Troupe::troupe Troupe::collectives)
 find_package(Troupe COMPONENTS training)
