@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/log.h"
+#include "runtime/mutation.h"
 
 namespace troupe::daemons {
 namespace {
@@ -203,17 +204,23 @@ void Records::RunWaiters() {
 }
 
 void Records::Mark() {
+  const bool looks = look_at_ != Time::Never();
   look_at_ = loop_->Now() + kLook;
   Put(kMark, "kept");
+  if (!looks) LookAgain();
 }
 
-void Records::OnTick() {
-  if (loop_->Now() >= look_at_) Look();
+void Records::LookAgain() {
+  scope_.CallAt(look_at_, [this] {
+    if (loop_->Now() >= look_at_) Look();
+    LookAgain();
+  });
 }
 
 void Records::Look() {
   look_at_ = loop_->Now() + kLook;
   if (away_) return;  // What waits will tell when it is back.
+  if (TROUPE_MUTATED("an emptied store is not noticed")) return;
   (void)lane_->Post([this, back = scope_.back(), store = store_] {
     const Result<std::optional<std::string>> mark = store->Get(kMark);
     if (!mark.ok() || mark->has_value()) return;

@@ -47,8 +47,7 @@ class Records {
   void WhenKept(std::function<void()> then);
   // The same; of those of one name the first runs, so that repeated requests do not add up.
   void WhenKept(const std::string& name, std::function<void()> then);
-  void Mark();  // From now on it is noticed if the store loses them.
-  void OnTick();
+  void Mark();  // From now on it is noticed, within kLook or so, if the store loses them.
 
  private:
   enum class Kind { kPut, kDelete, kDeletePrefix };
@@ -65,6 +64,7 @@ class Records {
   void Return(Batch rest);
   void Refill();
   void RunWaiters();
+  void LookAgain();
   void Look();
   [[nodiscard]] static Status Apply(Store& store, const Write& write, Duration ttl);
   [[nodiscard]] static Status PutParts(Store& store, const Write& write, Duration ttl);
@@ -81,7 +81,7 @@ class Records {
   bool writing_ = false;
   bool away_ = false;
   bool refilling_ = false;
-  Time look_at_{};
+  Time look_at_ = Time::Never();  // For the mark; Never: it was not made yet.
   std::multimap<uint64_t, std::pair<std::string, std::function<void()>>> waiters_;
   std::unordered_map<std::string, uint64_t> named_;
   LoopScope scope_{loop_};  // Last.

@@ -129,6 +129,7 @@ void HeadCore::OnRunActor(const std::string& id) {
     } else if (life.process.empty()) {  // The order to start it was lost, and comes again.
       worker->process.clear();
       worker->node.clear();
+      if (worker->state == WorkerState::kDraining) actors_.EndActor(id, "not needed any more");
     }
   }
 }

@@ -21,7 +21,9 @@ constexpr Duration kCleanLimit = seconds(20);    // From there until no process 
 constexpr Duration kForgetLimit = seconds(330);  // and no key.
 constexpr Duration kStays = seconds(1);          // What has settled.
 constexpr Duration kStoreHarm = seconds(4);      // The head takes so long to notice and to refill.
-constexpr Duration kUndisturbed = seconds(12);   // From the last cut or stop: leases are over.
+// What the keys of a head begin with: all that it keeps.
+constexpr const char* kAllKeys[] = {"actor/", "actor_state/", "group/", "head/", "job/"};
+constexpr Duration kUndisturbed = seconds(12);  // From the last cut or stop: leases are over.
 
 std::string HostName(size_t host) { return "host-n" + std::to_string(host); }
 
@@ -385,7 +387,9 @@ void World::DisturbStore() {
     Tell("the store is emptied");
     ++result_.stores_emptied;
     head_->store().DieAfter(0);
-    (void)store_.DeletePrefix("");
+    size_t deleted = 0;
+    for (const char* prefix : kAllKeys) deleted += store_.DeletePrefix(prefix).value();
+    if (deleted == 0) Fail("the store was not to be emptied");
     store_harmed_ = Now() + kStoreHarm;
   } else {
     Tell("the store is away");

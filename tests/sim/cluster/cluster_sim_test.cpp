@@ -147,6 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("no room claimed after a restart", "results of"),
                       std::pair("who was evicted stays", "settling"),
                       std::pair("room is given back at a death", "has room for"),
+                      std::pair("an emptied store is not noticed", "the run has failed"),
                       std::pair("lives are not noted", "a second process"),
                       std::pair("an end is not kept", "has lost this run")));
 

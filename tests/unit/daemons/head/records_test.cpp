@@ -23,12 +23,11 @@ class RecordsTest : public ::testing::Test {
   ~RecordsTest() override { lane_.Stop(); }
 
   void Settle() { ASSERT_TRUE(SettleLane(lane_, transport_)) << "the store is stuck"; }
-  // As the head does in its tick; what is due is done.
+  // What is due is done.
   void Pass(Duration d) {
     for (const Time end = clock_.Now() + d; clock_.Now() < end;) {
       const Time until = clock_.Now() + milliseconds(100);
       while (transport_.RunTimer(until)) Settle();
-      records_.OnTick();
       Settle();
     }
   }
