@@ -47,7 +47,7 @@ class PendingCall {
   virtual void Cancel(const Cancellation& how) = 0;
   // Waits on a plain thread, and may do the work meanwhile that the wait is for.
   virtual void Await(FiberEvent& event, Time until) = 0;
-  // What it waits for, for who gives up waiting: "Till 5f0c is pending: no node has ...".
+  // What the call waits for, as an error says it: "Till 5f0c is pending: no node has ...".
   [[nodiscard]] virtual std::string WhyNot() const { return ""; }
 };
 
@@ -127,7 +127,7 @@ class Future {
     return next;
   }
   void OnComplete(Callback fn) const { (void)Subscribe(std::move(fn)); }
-  // The same, for who may give up: returns what Unsubscribe takes, 0 if `fn` has run.
+  // The same, but it can be undone: returns what Unsubscribe takes, 0 if `fn` has run.
   [[nodiscard]] uint64_t Subscribe(Callback fn) const {
     {
       std::lock_guard lock(state_->mu);

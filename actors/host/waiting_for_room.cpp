@@ -1,4 +1,4 @@
-// What this process has asked for and what has no room yet, for who is to be told.
+// Reports what this process has asked for and what has no room yet.
 #include <utility>
 
 #include "actors/core/group_protocol.h"

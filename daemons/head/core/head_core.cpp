@@ -327,7 +327,7 @@ void HeadCore::OnWorkerResult(const WorkerResult& result) {
     Fill(*job);
     return;
   }
-  // One that had finished says it anew to a head that has not got its result.
+  // A worker that had finished repeats its result to a head that lacks it.
   const bool told = worker->state == WorkerState::kFinished;
   worker->state = WorkerState::kFinished;
   const std::string member = worker->member().ToString();

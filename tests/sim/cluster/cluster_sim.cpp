@@ -389,7 +389,7 @@ void World::DisturbStore() {
     head_->store().DieAfter(0);
     size_t deleted = 0;
     for (const char* prefix : kAllKeys) deleted += store_.DeletePrefix(prefix).value();
-    if (deleted == 0) Fail("the store was not to be emptied");
+    if (deleted == 0) Fail("the store had nothing to lose");
     store_harmed_ = Now() + kStoreHarm;
   } else {
     Tell("the store is away");

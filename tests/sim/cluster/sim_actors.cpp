@@ -57,7 +57,7 @@ void SimActors::Repeat(uint64_t request) {
   port_.loop().CallAfter(kRepeat, [this, request] { Repeat(request); });
 }
 
-// The whole list every time, of no head: so all states are told anew.
+// Sends the whole list each time and names no head, so that the answer has all states.
 void SimActors::Beat() {
   actors::FollowActors follow{kOwner, "", 0, 1, true, {}, {}};
   for (const auto& [id, actor] : actors_) follow.add.push_back(id);
