@@ -47,7 +47,7 @@ struct FleetLimits {
 };
 
 struct Demand {
-  int workers = 0;  // What the jobs could use now.
+  int workers = 0;  // What the runs could use now.
 };
 
 enum class NodePhase : uint8_t { kLaunching, kUp, kDraining, kTerminating };

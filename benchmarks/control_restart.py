@@ -91,7 +91,7 @@ def settle(folder: str, size: int) -> None:
 
 
 def bench(kind: str, program: str, trials: int, size: int) -> None:
-    """Kills ``program`` several times under one job."""
+    """Kills ``program`` several times under one run."""
     import troupe
 
     with tempfile.TemporaryDirectory() as folder, troupe.Executor(

@@ -71,7 +71,7 @@ def settle(folder: str, size: int, steps: int) -> None:
 
 
 def join(way: str, mib: int, compute_ms: int) -> tuple[float, list[float]]:
-    """One job with JOINS joins: the median step, and what each join added to one, in ms."""
+    """One run with JOINS joins: the median step, and what each join added to one, in ms."""
     import troupe
 
     with tempfile.TemporaryDirectory() as folder, troupe.Executor(

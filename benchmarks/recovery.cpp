@@ -51,7 +51,7 @@ Time Now() { return SteadyClock().Now(); }
 // Members of the newest epoch that the driver was told of.
 struct Tracker {
   daemons::DriverClient* client;
-  std::string job;
+  std::string run;
   std::vector<Worker> members;
   uint64_t epoch = 0;
   std::string problem;
@@ -66,7 +66,7 @@ struct Tracker {
   }
 
   bool Next(Duration limit) {
-    auto event = client->NextEvent(job, limit);
+    auto event = client->NextEvent(run, limit);
     if (!event.ok() || !event->has_value()) return false;
     const std::string& json = (*event)->json;
     if ((*event)->kind == "done") problem = json;
@@ -139,7 +139,7 @@ int Drive(const Settings& s, const std::string& self) {
   options.bin_dir = s.bin_dir;
   auto client = daemons::DriverClient::Connect(options);
   if (!client.ok()) return Fail(client.error().ToString());
-  JobSpec spec;
+  RunSpec spec;
   spec.name = "recovery";
   spec.min_workers = 1;
   spec.max_workers = static_cast<uint32_t>(s.members) + 1;
@@ -150,9 +150,9 @@ int Drive(const Settings& s, const std::string& self) {
   spec.env = {{"TROUPE_BENCH_PAGE", path},
               {"TROUPE_BENCH_FLOATS", std::to_string(s.bytes / 4)},
               {"TROUPE_BENCH_HEAP", std::to_string(s.heap_mib << 20)}};
-  auto job = (*client)->Submit(spec);
-  if (!job.ok()) return Fail(job.error().ToString());
-  Tracker tracker{client->get(), *job, {}, 0, ""};
+  auto run = (*client)->Submit(spec);
+  if (!run.ok()) return Fail(run.error().ToString());
+  Tracker tracker{client->get(), *run, {}, 0, ""};
   Figure kill{"kill_to_first_allreduce", {}};
   Figure again{"kill_to_allreduce_redone", {}};
   Figure join{"join_pause", {}};
@@ -199,13 +199,13 @@ int Drive(const Settings& s, const std::string& self) {
     while (tracker.epoch < joined && tracker.Next(seconds(5))) {
     }
     if (trial % 2 == 0) {
-      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members) - 1); !st.ok())
+      if (Status st = (*client)->Resize(*run, static_cast<uint32_t>(s.members) - 1); !st.ok())
         return Fail(st.error().ToString());
       uint64_t left = 0;
       marks = WaitEpoch(*page, joined, s.members - 1, &left, seconds(10));
       if (marks == nullptr) return Fail("the drain did not happen");
       leave.ms.push_back(slowest_pause(*marks, s.members - 1));
-      if (Status st = (*client)->Resize(*job, static_cast<uint32_t>(s.members)); !st.ok())
+      if (Status st = (*client)->Resize(*run, static_cast<uint32_t>(s.members)); !st.ok())
         return Fail(st.error().ToString());
       tracker.WaitSize(n - 1, seconds(10));
     }

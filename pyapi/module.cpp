@@ -39,7 +39,7 @@ py::object ParseJson(const std::string& text) {
   return py::module_::import("json").attr("loads")(text);
 }
 
-py::dict EventDict(const JobEvent& event) {
+py::dict EventDict(const RunEvent& event) {
   py::dict dict = ParseJson(event.json);
   const bool has_payload = event.kind == "report" || event.kind == "result" || event.kind == "done";
   if (has_payload) dict["payload"] = py::bytes(event.payload);
@@ -109,7 +109,7 @@ class PyDriver {
   [[nodiscard]] std::string Address() const { return address_; }
 
   std::string Submit(const py::dict& spec) {
-    JobSpec s;
+    RunSpec s;
     s.name = Get<std::string>(spec, "name", "run");
     s.min_workers = Get<uint32_t>(spec, "min_workers", 1);
     s.max_workers = Get<uint32_t>(spec, "max_workers", s.min_workers);
@@ -138,32 +138,32 @@ class PyDriver {
     return Call([&] { return client().Submit(std::move(s)); });
   }
 
-  py::object NextEvent(const std::string& job, double timeout_s) {
+  py::object NextEvent(const std::string& run, double timeout_s) {
     auto result = WaitInSlices(
-        timeout_s, [&](Duration slice) { return client().NextEvent(job, slice); },
+        timeout_s, [&](Duration slice) { return client().NextEvent(run, slice); },
         [](const auto& r) { return !r.ok() || r->has_value(); });
-    std::optional<JobEvent> event = Unwrap(std::move(result));
+    std::optional<RunEvent> event = Unwrap(std::move(result));
     if (!event) return py::none();
     return EventDict(*event);
   }
 
-  void Attach(const std::string& job, bool watch) {
-    CallStatus([&] { return client().Attach(job, watch); });
+  void Attach(const std::string& run, bool watch) {
+    CallStatus([&] { return client().Attach(run, watch); });
   }
   void DrainNode(const std::string& node, double deadline_s) {
     CallStatus([&] { return client().DrainNode(node, Seconds(deadline_s)); });
   }
-  void Resize(const std::string& job, uint32_t workers) {
-    CallStatus([&] { return client().Resize(job, workers); });
+  void Resize(const std::string& run, uint32_t workers) {
+    CallStatus([&] { return client().Resize(run, workers); });
   }
-  void Drain(const std::string& job, const std::string& worker, double deadline_s) {
-    CallStatus([&] { return client().Drain(job, worker, Seconds(deadline_s)); });
+  void Drain(const std::string& run, const std::string& worker, double deadline_s) {
+    CallStatus([&] { return client().Drain(run, worker, Seconds(deadline_s)); });
   }
-  void Cancel(const std::string& job) {
-    CallStatus([&] { return client().Cancel(job); });
+  void Cancel(const std::string& run) {
+    CallStatus([&] { return client().Cancel(run); });
   }
-  py::object JobStatus(const std::string& job) {
-    return ParseJson(Call([&] { return client().JobJson(job); }));
+  py::object RunStatus(const std::string& run) {
+    return ParseJson(Call([&] { return client().RunJson(run); }));
   }
   py::object Cluster() {
     return ParseJson(Call([&] { return client().ClusterJson(); }));
@@ -252,7 +252,7 @@ class PyWorker {
         [&](const auto& a) { return a.has_value() || client().released(); });
     if (!assignment) return py::none();
     py::dict dict;
-    dict["job"] = assignment->job;
+    dict["run"] = assignment->id;
     dict["name"] = assignment->name;
     dict["kind"] = assignment->kind == AssignmentKind::kActor ? "actor" : "run";
     dict["payload"] = py::bytes(assignment->payload);
@@ -322,14 +322,14 @@ void BindDriver(py::module_& m) {
       .def(py::init<const std::string&, const py::dict&>(), py::arg("address"), py::arg("options"))
       .def_property_readonly("address", &PyDriver::Address)
       .def("submit", &PyDriver::Submit, py::arg("spec"))
-      .def("attach", &PyDriver::Attach, py::arg("job_id"), py::arg("watch") = false)
+      .def("attach", &PyDriver::Attach, py::arg("run_id"), py::arg("watch") = false)
       .def("drain_node", &PyDriver::DrainNode, py::arg("node"), py::arg("deadline_s"))
-      .def("next_event", &PyDriver::NextEvent, py::arg("job_id"), py::arg("timeout_s"))
-      .def("resize", &PyDriver::Resize, py::arg("job_id"), py::arg("workers"))
-      .def("drain", &PyDriver::Drain, py::arg("job_id"), py::arg("worker_id"),
+      .def("next_event", &PyDriver::NextEvent, py::arg("run_id"), py::arg("timeout_s"))
+      .def("resize", &PyDriver::Resize, py::arg("run_id"), py::arg("workers"))
+      .def("drain", &PyDriver::Drain, py::arg("run_id"), py::arg("worker_id"),
            py::arg("deadline_s") = 0.0)
-      .def("cancel", &PyDriver::Cancel, py::arg("job_id"))
-      .def("status", &PyDriver::JobStatus, py::arg("job_id"))
+      .def("cancel", &PyDriver::Cancel, py::arg("run_id"))
+      .def("status", &PyDriver::RunStatus, py::arg("run_id"))
       .def("cluster", &PyDriver::Cluster)
       .def("state", &PyDriver::State)
       .def("log", &PyDriver::Log, py::arg("what"), py::arg("node"), py::arg("lines"))

@@ -1,4 +1,4 @@
-// CommitStore: the newest commits of one job in a directory, written behind the training.
+// CommitStore: the newest commits of one run in a directory, written behind the training.
 //
 //   commit-<version>   complete: written under another name, synced, then renamed
 //   .writing-<random>  being written; what a killed writer left is removed at the next Open

@@ -14,7 +14,7 @@
 #include "autoscaler/fleet.h"
 #include "autoscaler/node_provider.h"
 #include "autoscaler/policy.h"
-#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/run_events.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/run_events.h"
 #include "runtime/process_place.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
@@ -20,13 +20,13 @@ constexpr size_t kSmallRequestBytes = 64 << 10;  // Larger ones are repeated les
 constexpr Duration kRepeatLarge = seconds(5);
 constexpr size_t kTellBytes = kFeedBytesMax / 16;  // So many more, and the head hears of it.
 
-size_t SizeOf(const JobEvent& event) { return event.json.size() + event.payload.size() + 128; }
+size_t SizeOf(const RunEvent& event) { return event.json.size() + event.payload.size() + 128; }
 
 }  // namespace
 
 // A restarted head tells the current epoch and the results, since the head before it may have had
 // no time to.
-bool DriverClient::IsKnown(Feed& feed, const JobEvent& event) {
+bool DriverClient::IsKnown(Feed& feed, const RunEvent& event) {
   if (const std::optional<std::string> worker = ResultOf(event))
     return !feed.results.insert(*worker).second;
   const std::optional<uint64_t> epoch = EpochOf(event);
@@ -81,8 +81,8 @@ void DriverClient::OnFrame(const std::string& frame) {
     if (const auto it = requests_.find(reply->request); it != requests_.end())
       it->second = std::move(*reply);
     changed_.notify_all();
-  } else if (*type == kFrameJobEvents) {
-    Result<JobEvents> batch = wire::Decode<JobEvents>(*type, frame);
+  } else if (*type == kFrameRunEvents) {
+    Result<RunEvents> batch = wire::Decode<RunEvents>(*type, frame);
     if (batch.ok()) OnEvents(std::move(*batch));
   } else {
     std::function<void(const std::string&)> other;
@@ -94,9 +94,9 @@ void DriverClient::OnFrame(const std::string& frame) {
   }
 }
 
-void DriverClient::OnEvents(JobEvents batch) {
+void DriverClient::OnEvents(RunEvents batch) {
   std::unique_lock lock(mu_);
-  const auto it = feeds_.find(batch.job);
+  const auto it = feeds_.find(batch.run);
   if (it == feeds_.end()) return;
   Feed& feed = it->second;
   if (feed.log != batch.log) {  // A new head: its sequence starts afresh.
@@ -105,24 +105,24 @@ void DriverClient::OnEvents(JobEvents batch) {
     feed.part.clear();
   }
   if (!Take(feed, batch)) {  // A gap: something was lost on the way.
-    if (!std::exchange(feed.asked, true)) SendSubscribe(batch.job, feed, true);
+    if (!std::exchange(feed.asked, true)) SendSubscribe(batch.run, feed, true);
     return;
   }
   feed.asked = false;
   // Until the head knows that its end has arrived it keeps the run.
-  if (feed.untold >= kTellBytes || feed.done) SendSubscribe(batch.job, feed);
+  if (feed.untold >= kTellBytes || feed.done) SendSubscribe(batch.run, feed);
   changed_.notify_all();
   if (!sink_) return;
-  std::deque<JobEvent> events;
+  std::deque<RunEvent> events;
   events.swap(feed.events);
   feed.bytes = 0;
   const auto sink = sink_;
   lock.unlock();
-  for (const JobEvent& event : events) sink(batch.job, event);
+  for (const RunEvent& event : events) sink(batch.run, event);
 }
 
 // False: what comes before it is not here.
-bool DriverClient::Take(Feed& feed, JobEvents& batch) {
+bool DriverClient::Take(Feed& feed, RunEvents& batch) {
   if (batch.first > feed.next) {
     if (batch.first != batch.oldest) return false;
     feed.next = batch.first;  // Those before are not to be had any more.
@@ -130,7 +130,7 @@ bool DriverClient::Take(Feed& feed, JobEvents& batch) {
   }
   uint64_t sequence = batch.first;
   size_t offset = batch.offset;
-  for (JobEvent& event : batch.events) {
+  for (RunEvent& event : batch.events) {
     const size_t begin = std::exchange(offset, 0);
     if (sequence++ < feed.next) continue;
     if (begin > feed.part.size()) return false;
@@ -154,16 +154,16 @@ void DriverClient::SetOther(std::function<void(const std::string& frame)> handle
   other_ = std::move(handler);
 }
 
-void DriverClient::SetEventSink(std::function<void(const std::string&, const JobEvent&)> sink) {
+void DriverClient::SetEventSink(std::function<void(const std::string&, const RunEvent&)> sink) {
   std::lock_guard lock(mu_);
   sink_ = std::move(sink);
 }
 
-void DriverClient::SendSubscribe(const std::string& job, Feed& feed, bool lost) {
+void DriverClient::SendSubscribe(const std::string& run, Feed& feed, bool lost) {
   const size_t room = feed.bytes < kFeedBytesMax ? kFeedBytesMax - feed.bytes : 0;
   feed.full = room == 0;
   feed.untold = 0;
-  const Subscribe subscribe{id_,  job,  feed.log,  feed.next, feed.part.size(),
+  const Subscribe subscribe{id_,  run,  feed.log,  feed.next, feed.part.size(),
                             room, lost, feed.watch};
   (void)transport_->Send(kHeadName, wire::Encode(kFrameSubscribe, subscribe));
 }
@@ -178,9 +178,9 @@ void DriverClient::Leave() {
     if (stopped_ || !transport_ || local_.pid() > 0 || !has_any) return;
   }
   (void)Request(
-      kFrameJobCommand,
+      kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, id_, JobVerb::kLeave, 0, "", 0});
+        return wire::Encode(kFrameRunCommand, RunCommand{r, id_, RunVerb::kLeave, 0, "", 0});
       },
       kLeaveLimit);
 }
@@ -194,9 +194,9 @@ void DriverClient::Beat() {
   SayHello();
   {
     std::lock_guard lock(mu_);
-    for (auto& [job, feed] : feeds_) {
+    for (auto& [run, feed] : feeds_) {
       feed.asked = false;
-      if (!feed.done && feed.submitted) SendSubscribe(job, feed);
+      if (!feed.done && feed.submitted) SendSubscribe(run, feed);
     }
   }
   transport_->loop().CallAfter(kBeat, [this] { Beat(); });
@@ -229,67 +229,67 @@ Result<std::string> DriverClient::Request(uint8_t,
   return reply->json;
 }
 
-Result<std::string> DriverClient::Submit(JobSpec spec) {
+Result<std::string> DriverClient::Submit(RunSpec spec) {
   if (spec.payload.size() > kRunBytesMax) {
     return Error{ErrorCode::kInvalidArgument,
                  "the function and its arguments take " + std::to_string(spec.payload.size()) +
                      " bytes when pickled, of at most " + std::to_string(kRunBytesMax) +
                      "; let each worker load large data itself"};
   }
-  spec.job = "job-" + RandomId();
-  const std::string job = spec.job;
+  spec.id = "run-" + RandomId();
+  const std::string run = spec.id;
   {
     std::lock_guard lock(mu_);
-    feeds_[job];
+    feeds_[run];
   }
   Result<std::string> reply = Request(
-      kFrameSubmitJob,
+      kFrameSubmitRun,
       [&](uint64_t request) {
-        return wire::Encode(kFrameSubmitJob, SubmitJob{request, id_, spec});
+        return wire::Encode(kFrameSubmitRun, SubmitRun{request, id_, spec});
       },
       kRequestLimit);
   std::lock_guard lock(mu_);
   if (reply.ok()) {
-    feeds_[job].submitted = true;  // Before, the head may not know it.
-    return job;
+    feeds_[run].submitted = true;  // Before, the head may not know it.
+    return run;
   }
-  feeds_.erase(job);
+  feeds_.erase(run);
   return reply.error();
 }
 
-Status DriverClient::Attach(const std::string& job, bool watch) {
-  const Result<std::string> known = JobJson(job);
+Status DriverClient::Attach(const std::string& run, bool watch) {
+  const Result<std::string> known = RunJson(run);
   if (!known.ok()) return known.error();
   std::lock_guard lock(mu_);
-  Feed& feed = feeds_[job];
+  Feed& feed = feeds_[run];
   if (feed.submitted && !feed.done) {
     return Error{ErrorCode::kInvalidArgument,
-                 "this process has a handle of run " + job + " already"};
+                 "this process has a handle of run " + run + " already"};
   }
   feed = Feed{};  // One that has ended is told from its beginning again.
   feed.submitted = true;
   feed.watch = watch;
-  SendSubscribe(job, feed);
+  SendSubscribe(run, feed);
   return Status::Ok();
 }
 
-Result<std::optional<JobEvent>> DriverClient::NextEvent(const std::string& job, Duration limit) {
+Result<std::optional<RunEvent>> DriverClient::NextEvent(const std::string& run, Duration limit) {
   std::unique_lock lock(mu_);
-  const auto it = feeds_.find(job);
+  const auto it = feeds_.find(run);
   if (it == feeds_.end())
     return Error{ErrorCode::kNotFound,
-                 "run " + job + " was neither submitted nor attached to here"};
+                 "run " + run + " was neither submitted nor attached to here"};
   changed_.wait_for(lock, limit, [&] { return stopped_ || !it->second.events.empty(); });
   if (!it->second.events.empty()) {
     Feed& feed = it->second;
-    JobEvent event = std::move(feed.events.front());
+    RunEvent event = std::move(feed.events.front());
     feed.events.pop_front();
     feed.bytes -= SizeOf(event);
-    if (feed.full && !feed.done && feed.bytes <= kFeedBytesMax / 2) SendSubscribe(job, feed);
-    return std::optional<JobEvent>(std::move(event));
+    if (feed.full && !feed.done && feed.bytes <= kFeedBytesMax / 2) SendSubscribe(run, feed);
+    return std::optional<RunEvent>(std::move(event));
   }
   if (stopped_) return Error{ErrorCode::kCancelled, "this driver was shut down"};
-  return std::optional<JobEvent>();
+  return std::optional<RunEvent>();
 }
 
 namespace {
@@ -298,22 +298,22 @@ Status ToStatus(const Result<std::string>& reply) {
 }
 }  // namespace
 
-Status DriverClient::Resize(const std::string& job, uint32_t workers) {
+Status DriverClient::Resize(const std::string& run, uint32_t workers) {
   return ToStatus(Request(
-      kFrameJobCommand,
+      kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kResize, workers, "", 0});
+        return wire::Encode(kFrameRunCommand, RunCommand{r, run, RunVerb::kResize, workers, "", 0});
       },
       kRequestLimit));
 }
 
-Status DriverClient::Drain(const std::string& job, const std::string& member, Duration limit) {
+Status DriverClient::Drain(const std::string& run, const std::string& member, Duration limit) {
   // Up to a whole millisecond, so that a short limit is not taken for none.
   const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
   return ToStatus(Request(
-      kFrameJobCommand,
+      kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kDrain, 0, member, ms});
+        return wire::Encode(kFrameRunCommand, RunCommand{r, run, RunVerb::kDrain, 0, member, ms});
       },
       kRequestLimit));
 }
@@ -321,27 +321,27 @@ Status DriverClient::Drain(const std::string& job, const std::string& member, Du
 Status DriverClient::DrainNode(const std::string& node, Duration limit) {
   const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
   return ToStatus(Request(
-      kFrameJobCommand,
+      kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, "", JobVerb::kDrainNode, 0, node, ms});
+        return wire::Encode(kFrameRunCommand, RunCommand{r, "", RunVerb::kDrainNode, 0, node, ms});
       },
       kRequestLimit));
 }
 
-Status DriverClient::Cancel(const std::string& job) {
+Status DriverClient::Cancel(const std::string& run) {
   return ToStatus(Request(
-      kFrameJobCommand,
+      kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameJobCommand, JobCommand{r, job, JobVerb::kCancel, 0, "", 0});
+        return wire::Encode(kFrameRunCommand, RunCommand{r, run, RunVerb::kCancel, 0, "", 0});
       },
       kRequestLimit));
 }
 
-Result<std::string> DriverClient::JobJson(const std::string& job) {
+Result<std::string> DriverClient::RunJson(const std::string& run) {
   return Request(
       kFrameQuery,
       [&](uint64_t r) {
-        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kJob, job, "", 0});
+        return wire::Encode(kFrameQuery, Query{r, QueryVerb::kRun, run, "", 0});
       },
       kRequestLimit);
 }

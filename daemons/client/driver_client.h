@@ -7,7 +7,7 @@
 // Owns: in embedded mode the troupe-local process and, with it, every process and file of the
 // cluster. The lifeline pipe closes however this process ends, so nothing is left behind even after
 // SIGKILL.
-// Limits: kFeedBytesMax of events per job wait for NextEvent, and one event beyond that.
+// Limits: kFeedBytesMax of events per run wait for NextEvent, and one event beyond that.
 #pragma once
 
 #include <atomic>
@@ -54,23 +54,23 @@ class DriverClient {
   [[nodiscard]] const std::string& address() const { return endpoint_; }
   // Embedded: the private directory, removed with the cluster.
   [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
-  // Returns the job's id. The client starts to collect its events.
-  Result<std::string> Submit(JobSpec spec);
+  // Returns the run's id. The client starts to collect its events.
+  Result<std::string> Submit(RunSpec spec);
   // Collects the events of a run that another driver has submitted, or this one in another life:
   // those that are kept, and what comes. kNotFound names the runs there are.
   // With `watch` it looks on only, and never becomes the run's driver.
-  Status Attach(const std::string& job, bool watch = false);
-  // The next event in order; nullopt if none came within `limit`. kNotFound for a job that this
+  Status Attach(const std::string& run, bool watch = false);
+  // The next event in order; nullopt if none came within `limit`. kNotFound for a run that this
   // client has neither submitted nor attached to.
-  Result<std::optional<JobEvent>> NextEvent(const std::string& job, Duration limit);
-  Status Resize(const std::string& job, uint32_t workers);
+  Result<std::optional<RunEvent>> NextEvent(const std::string& run, Duration limit);
+  Status Resize(const std::string& run, uint32_t workers);
   // Asks a worker to leave at its next step boundary; after `limit` it is ended. Zero: never.
-  Status Drain(const std::string& job, const std::string& member,
+  Status Drain(const std::string& run, const std::string& member,
                Duration limit = Duration::zero());
   // A node takes nothing new, and its workers leave; what is still there after `limit` is ended.
   Status DrainNode(const std::string& node, Duration limit);
-  Status Cancel(const std::string& job);
-  Result<std::string> JobJson(const std::string& job);
+  Status Cancel(const std::string& run);
+  Result<std::string> RunJson(const std::string& run);
   Result<std::string> ClusterJson(Duration limit = seconds(20));
   // Everything that the head knows of: nodes, actors, groups, placement groups, who waits and why.
   Result<std::string> StateJson(Duration limit = seconds(20));
@@ -82,7 +82,7 @@ class DriverClient {
   Status TakeDown();
   // From now on events go to `sink` on the loop's thread instead of NextEvent's queues. Set before
   // the first Submit.
-  void SetEventSink(std::function<void(const std::string& job, const JobEvent& event)> sink);
+  void SetEventSink(std::function<void(const std::string& run, const RunEvent& event)> sink);
   // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
   void SetOther(std::function<void(const std::string& frame)> handler);
   Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
@@ -102,7 +102,7 @@ class DriverClient {
     std::string part;               // Of the next one's payload.
     std::optional<uint64_t> epoch;  // The last that was told.
     std::set<std::string> results;  // Whose were told.
-    std::deque<JobEvent> events;
+    std::deque<RunEvent> events;
     size_t bytes = 0;    // Of these.
     size_t untold = 0;   // Bytes that have come since the head was last told.
     bool full = false;   // The head was told so.
@@ -119,11 +119,11 @@ class DriverClient {
   void Beat();
   Result<std::string> Request(uint8_t type, const std::function<std::string(uint64_t)>& encode,
                               Duration limit, Duration repeat = kRepeatRequest);
-  void OnEvents(JobEvents batch);
+  void OnEvents(RunEvents batch);
   // With mu_ held.
-  static bool Take(Feed& feed, JobEvents& batch);
-  static bool IsKnown(Feed& feed, const JobEvent& event);
-  void SendSubscribe(const std::string& job, Feed& feed, bool lost = false);
+  static bool Take(Feed& feed, RunEvents& batch);
+  static bool IsKnown(Feed& feed, const RunEvent& event);
+  void SendSubscribe(const std::string& run, Feed& feed, bool lost = false);
   void SayHello();
   void Leave();
 
@@ -140,7 +140,7 @@ class DriverClient {
   std::mutex mu_;
   std::condition_variable changed_;
   std::map<std::string, Feed> feeds_;
-  std::function<void(const std::string&, const JobEvent&)> sink_;
+  std::function<void(const std::string&, const RunEvent&)> sink_;
   std::function<void(const std::string& frame)> other_;
   std::map<uint64_t, std::optional<DriverReply>> requests_;
   uint64_t next_request_ = 1;

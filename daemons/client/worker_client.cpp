@@ -118,7 +118,7 @@ void WorkerClient::Hello(bool again) {
                   count(metrics::Id::kStateBytes)};
   {
     std::lock_guard lock(mu_);
-    hello.job = assignment_.job;
+    hello.assignment = assignment_.id;
     hello.member = assignment_.member;
     hello.address = announced_;
     hello.loan = loan_;
@@ -201,8 +201,8 @@ void WorkerClient::SeeDevices(Assignment& assignment) {
 
 void WorkerClient::OnAssignment(Assignment assignment) {
   std::lock_guard lock(mu_);
-  if (assignment.job.empty() || !assignment_.job.empty()) return;  // A repeat.
-  if (assignment.kind == AssignmentKind::kActor) {                 // No group to belong to.
+  if (assignment.id.empty() || !assignment_.id.empty()) return;  // A repeat.
+  if (assignment.kind == AssignmentKind::kActor) {               // No group to belong to.
     assignment_ = assignment;
     const bool large = assignment.payload.size() > actors::kDirectStateBytesMax;
     waiting_.push_back(std::move(assignment));
@@ -226,10 +226,10 @@ void WorkerClient::OnAssignment(Assignment assignment) {
   options.host = host_;
   agent_ = std::make_unique<groups::GroupAgent>(
       options, &transport_->loop(), std::move(*communicator),
-      [this, job = assignment.job](const groups::Report& report) {
+      [this, run = assignment.id](const groups::Report& report) {
         (void)transport_->Send(
             kHeadName, wire::Encode(kFrameGroupReport,
-                                    GroupFrame{job, wire::Encode(kFrameGroupReport, report)}));
+                                    GroupFrame{run, wire::Encode(kFrameGroupReport, report)}));
       });
   waiting_.push_back(assignment);
   changed_.notify_all();
@@ -282,7 +282,7 @@ void WorkerClient::Finish(bool ok, std::string payload, Duration limit) {
   } else {
     result.payload = std::move(payload);
   }
-  result.job = assignment_.job;
+  result.assignment = assignment_.id;
   result.member = assignment_.member;
   if (agent_) {
     result.rank = agent_->Current().topology.rank;
@@ -316,7 +316,7 @@ Status WorkerClient::Note(NoteKind kind, uint64_t bytes, std::string payload, Du
     note.payload = std::move(payload);
   }
   if (agent_) {
-    note.job = assignment_.job;
+    note.run = assignment_.id;
     note.member = assignment_.member;
     note.epoch = agent_->Current().view.epoch;
   }

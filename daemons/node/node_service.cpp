@@ -122,7 +122,7 @@ void NodeService::SayHello() {
   for (auto& [name, worker] : workers_) {
     if (worker.incarnation != incarnation_) continue;
     const ProcessUsage usage = UsageOf(worker.child.pid());
-    hello.workers.push_back({name, worker.child.pid(), worker.job, worker.death_reported,
+    hello.workers.push_back({name, worker.child.pid(), worker.lease, worker.death_reported,
                              worker.room, usage.cpu_ms, usage.rss_bytes});
   }
   hello.output = relay_.on_the_way();
@@ -162,7 +162,8 @@ void NodeService::OnFrame(const std::string& frame) {
     // What a head that has ended has sent may be read after the word of the next one, which has
     // given its actors up or to others.
     if (start->head == heard_.head) return OnStart(*start);
-    LogWarning("an order to start ", start->job, " is passed over: it is of a head that has ended");
+    LogWarning("an order to start ", start->lease,
+               " is passed over: it is of a head that has ended");
   } else if (*type == kFrameKillWorker) {
     Result<KillWorker> kill = wire::Decode<KillWorker>(*type, frame);
     if (!kill.ok()) return;
@@ -229,7 +230,7 @@ void NodeService::FenceIfAlone() {
   if (!head_.Expired(transport_->loop().Now())) return;
   size_t actors = 0;
   for (auto& [name, worker] : workers_) {
-    const std::string actor = ParseLeaseId(worker.job).first;
+    const std::string actor = ParseLeaseId(worker.lease).first;
     if (actor.empty() || IsRunActor(actor)) continue;
     worker.child.Kill(SIGKILL);
     ++actors;

@@ -25,7 +25,7 @@ struct NodeWorker {
   };
 
   GuardedProcess child;
-  std::string job;
+  std::string lease;
   WorkerRoom room;
   uint64_t incarnation = 0;  // The node's that started it.
   uint32_t slot = 0;

@@ -134,7 +134,7 @@ void NodeService::OnStart(const StartWorker& start) {
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(started->first);
   if (started->second) worker.order = start;
-  worker.job = start.job;
+  worker.lease = start.lease;
   worker.room = start.room;
   worker.incarnation = incarnation_;
   worker.slot = slot;

@@ -35,11 +35,11 @@ enum FrameType : uint8_t {
   kFrameWorkerPart = 17,
   kFramePartTaken = 18,
   kFrameKeepSpares = 19,
-  kFrameSubmitJob = 20,
-  kFrameJobCommand = 21,
+  kFrameSubmitRun = 20,
+  kFrameRunCommand = 21,
   kFrameDriverReply = 22,
   kFrameSubscribe = 23,
-  kFrameJobEvents = 24,
+  kFrameRunEvents = 24,
   kFrameQuery = 25,
   kFrameDriverHello = 26,
   kFrameGroupReport = 50,
@@ -65,14 +65,14 @@ struct WorkerRoom {
 struct RunningWorker {
   std::string process;  // The worker process's name on the transport.
   int64_t pid = 0;
-  std::string job;
+  std::string lease;
   bool ended = false;  // Its life lock broke; it is not reaped yet.
   WorkerRoom room;     // As it was started with.
   uint64_t cpu_ms = 0;
   uint64_t rss_bytes = 0;
   template <class A>
   void Fields(A& a) {
-    a(process, pid, job, ended, room, cpu_ms, rss_bytes);
+    a(process, pid, lease, ended, room, cpu_ms, rss_bytes);
   }
 };
 
@@ -113,7 +113,7 @@ struct NodeHello {
 
 struct StartWorker {
   std::string process;
-  std::string job;  // Which it is for; the node tells a head that was restarted.
+  std::string lease;  // Whose process it is to be; the node tells a head that was restarted.
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
   WorkerRoom room;
@@ -126,7 +126,7 @@ struct StartWorker {
   std::string head = {};
   template <class A>
   void Fields(A& a) {
-    a(process, job, argv, env, room, hide_devices, spare_argv, more_ahead, head);
+    a(process, lease, argv, env, room, hide_devices, spare_argv, more_ahead, head);
   }
 };
 
@@ -256,14 +256,14 @@ struct WorkerHello {
   std::string node;
   int64_t pid = 0;
   std::string host;
-  std::string job;      // Once assigned.
-  std::string member;   // MemberId::ToString of the assignment.
-  PeerAddress address;  // Where other workers can call it.
+  std::string assignment;  // Once assigned.
+  std::string member;      // MemberId::ToString of the assignment.
+  PeerAddress address;     // Where other workers can call it.
   WorkerCounts counts;
   WorkerLoan loan;
   template <class A>
   void Fields(A& a) {
-    a(process, node, pid, host, job, member, address, counts, loan);
+    a(process, node, pid, host, assignment, member, address, counts, loan);
   }
 };
 
@@ -271,7 +271,7 @@ enum class AssignmentKind : uint8_t { kRun, kActor };
 constexpr AssignmentKind LastValue(AssignmentKind) { return AssignmentKind::kActor; }
 
 struct Assignment {
-  std::string job;
+  std::string id;  // Of the run, or the lease of the actor's life.
   std::string name;
   AssignmentKind kind = AssignmentKind::kRun;
   std::string member;
@@ -285,14 +285,14 @@ struct Assignment {
   std::vector<uint32_t> devices;  // Its GPUs, as its node counts them; none: it has no own ones.
   template <class A>
   void Fields(A& a) {
-    a(job, name, kind, member, index, min_workers, max_workers, group_running, payload, env,
-      preload, devices);
+    a(id, name, kind, member, index, min_workers, max_workers, group_running, payload, env, preload,
+      devices);
   }
 };
 
 struct WorkerResult {  // Repeated until ReleaseWorker.
   std::string process;
-  std::string job;
+  std::string assignment;
   std::string member;
   bool ok = false;
   int rank = -1;
@@ -300,7 +300,7 @@ struct WorkerResult {  // Repeated until ReleaseWorker.
   uint64_t upload = 0;  // If not zero, the payload has come in parts.
   template <class A>
   void Fields(A& a) {
-    a(process, job, member, ok, rank, payload, upload);
+    a(process, assignment, member, ok, rank, payload, upload);
   }
 };
 
@@ -336,7 +336,7 @@ constexpr NoteKind LastValue(NoteKind) { return NoteKind::kRecovered; }
 
 struct WorkerNote {  // At most once.
   std::string process;
-  std::string job;
+  std::string run;
   std::string member;
   NoteKind kind = NoteKind::kReport;
   uint64_t epoch = 0;
@@ -345,7 +345,7 @@ struct WorkerNote {  // At most once.
   uint64_t upload = 0;  // As of WorkerResult.
   template <class A>
   void Fields(A& a) {
-    a(process, job, member, kind, epoch, bytes, payload, upload);
+    a(process, run, member, kind, epoch, bytes, payload, upload);
   }
 };
 
@@ -359,8 +359,8 @@ struct ReleaseWorker {  // The process may exit now.
 
 // ---- driver <-> head ----
 
-struct JobSpec {
-  std::string job;  // Chosen by the driver.
+struct RunSpec {
+  std::string id;  // Chosen by the driver.
   std::string name;
   std::string kind = "group";  // There is no other.
   uint32_t min_workers = 1;
@@ -384,16 +384,16 @@ struct JobSpec {
   std::vector<std::string> spare_argv = {};  // As of StartWorker.
   template <class A>
   void Fields(A& a) {
-    a(job, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload,
-      env, worker_argv, elastic_timeout_s, start_timeout_s, stall_report_s, stall_remove_s,
-      reset_limit, spares, lease_ms, detached, driver_silence_s, spare_argv);
+    a(id, name, kind, min_workers, max_workers, workers, resources, strategy, payload, preload, env,
+      worker_argv, elastic_timeout_s, start_timeout_s, stall_report_s, stall_remove_s, reset_limit,
+      spares, lease_ms, detached, driver_silence_s, spare_argv);
   }
 };
 
-struct SubmitJob {
+struct SubmitRun {
   uint64_t request = 0;
   std::string driver;
-  JobSpec spec;
+  RunSpec spec;
   template <class A>
   void Fields(A& a) {
     a(request, driver, spec);
@@ -403,41 +403,41 @@ struct SubmitJob {
 struct DriverHello {  // Its heartbeat, whatever it has.
   std::string driver;
   std::string place;        // See runtime/process_place.h.
-  double silence_s = 3600;  // As of JobSpec, for its actors.
+  double silence_s = 3600;  // As of RunSpec, for its actors.
   template <class A>
   void Fields(A& a) {
     a(driver, place, silence_s);
   }
 };
 
-enum class JobVerb : uint8_t { kResize, kDrain, kCancel, kDrainNode, kLeave };
-constexpr JobVerb LastValue(JobVerb) { return JobVerb::kLeave; }
+enum class RunVerb : uint8_t { kResize, kDrain, kCancel, kDrainNode, kLeave };
+constexpr RunVerb LastValue(RunVerb) { return RunVerb::kLeave; }
 
-struct JobCommand {
+struct RunCommand {
   uint64_t request = 0;
-  std::string job;  // kLeave: the driver that ends.
-  JobVerb verb = JobVerb::kResize;
+  std::string run;  // kLeave: the driver that ends.
+  RunVerb verb = RunVerb::kResize;
   uint32_t workers = 0;
   std::string member;        // kDrainNode: the node.
   uint64_t deadline_ms = 0;  // kDrain: then the worker is ended; 0: never.
   template <class A>
   void Fields(A& a) {
-    a(request, job, verb, workers, member, deadline_ms);
+    a(request, run, verb, workers, member, deadline_ms);
   }
 };
 
-enum class QueryVerb : uint8_t { kJob, kCluster, kState, kPing, kDown, kLog };
+enum class QueryVerb : uint8_t { kRun, kCluster, kState, kPing, kDown, kLog };
 constexpr QueryVerb LastValue(QueryVerb) { return QueryVerb::kLog; }
 
 struct Query {
   uint64_t request = 0;
   QueryVerb verb = QueryVerb::kPing;
-  std::string job;     // kLog: whose, an actor's id or name, or a daemon as in ReadLog.
+  std::string about;   // kLog: whose, an actor's id or name, or a daemon as in ReadLog.
   std::string node;    // kLog: of a daemon.
   uint32_t lines = 0;  // kLog.
   template <class A>
   void Fields(A& a) {
-    a(request, verb, job, node, lines);
+    a(request, verb, about, node, lines);
   }
 };
 
@@ -454,7 +454,7 @@ struct DriverReply {
 
 struct Subscribe {  // Also a sign of life of the driver, or of one that looks on.
   std::string driver;
-  std::string job;
+  std::string run;
   std::string log;          // Which head incarnation the sequence refers to.
   uint64_t next = 0;        // First event not seen,
   uint64_t offset = 0;      // and how much of its payload is here.
@@ -463,11 +463,11 @@ struct Subscribe {  // Also a sign of life of the driver, or of one that looks o
   bool watch = false;       // It looks on, and is not to become the run's driver.
   template <class A>
   void Fields(A& a) {
-    a(driver, job, log, next, offset, room, lost, watch);
+    a(driver, run, log, next, offset, room, lost, watch);
   }
 };
 
-struct JobEvent {
+struct RunEvent {
   std::string kind;  // As the Python API names them.
   std::string json;  // Everything but the payload.
   std::string payload;
@@ -478,16 +478,16 @@ struct JobEvent {
   }
 };
 
-struct JobEvents {
-  std::string job;
+struct RunEvents {
+  std::string run;
   std::string log;
   uint64_t first = 0;
   uint64_t offset = 0;  // Where in its payload the part of the first one begins.
   uint64_t oldest = 0;  // None before this one is kept any more.
-  std::vector<JobEvent> events;
+  std::vector<RunEvent> events;
   template <class A>
   void Fields(A& a) {
-    a(job, log, first, offset, oldest, events);
+    a(run, log, first, offset, oldest, events);
   }
 };
 

@@ -28,8 +28,11 @@ class PlacementError(TroupeError):
     """The cluster can never offer the resources that the run asks for."""
 
 
-class JobCancelled(TroupeError):
+class RunCancelled(TroupeError):
     """The run was cancelled, by ``RunHandle.cancel()``, Ctrl-C or ``Executor.shutdown()``."""
+
+
+JobCancelled = RunCancelled  # Its name before 0.2.
 
 
 class DrainedError(TroupeError):

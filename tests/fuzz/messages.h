@@ -13,8 +13,8 @@
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/actor_group_actions.h"
 #include "daemons/head/core/collective_groups.h"
-#include "daemons/head/core/job.h"
 #include "daemons/head/core/placement_groups.h"
+#include "daemons/head/core/run.h"
 #include "daemons/head/core/saved_state.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/wire.h"
@@ -72,11 +72,11 @@ void ForEachMessage(F&& f) {
   f(MessageOf<PartTaken>{"PartTaken", kFramePartTaken});
   f(MessageOf<OutputTaken>{"OutputTaken", kFrameOutputTaken});
   f(MessageOf<ReleaseWorker>{"ReleaseWorker", kFrameReleaseWorker});
-  f(MessageOf<SubmitJob>{"SubmitJob", kFrameSubmitJob});
-  f(MessageOf<JobCommand>{"JobCommand", kFrameJobCommand});
+  f(MessageOf<SubmitRun>{"SubmitRun", kFrameSubmitRun});
+  f(MessageOf<RunCommand>{"RunCommand", kFrameRunCommand});
   f(MessageOf<DriverReply>{"DriverReply", kFrameDriverReply});
   f(MessageOf<Subscribe>{"Subscribe", kFrameSubscribe});
-  f(MessageOf<JobEvents>{"JobEvents", kFrameJobEvents});
+  f(MessageOf<RunEvents>{"RunEvents", kFrameRunEvents});
   f(MessageOf<Query>{"Query", kFrameQuery});
   f(MessageOf<GroupFrame>{"GroupFrame (report)", kFrameGroupReport});
   f(MessageOf<GroupFrame>{"GroupFrame (command)", kFrameGroupCommand});
@@ -107,8 +107,8 @@ void ForEachMessage(F&& f) {
   f(MessageOf<actors::ActorAssignment>{"ActorAssignment", actors::kActorAssignment});
   f(MessageOf<actors::SavedMailbox>{"SavedMailbox", actors::kMailboxState});
   f(MessageOf<groups::SavedLedger>{"SavedLedger", groups::kLedgerType});
-  f(MessageOf<JobSpec>{"JobSpec", kFrameSubmitJob});
-  f(MessageOf<daemons::JobRecord>{"JobRecord", kFrameJobCommand});
+  f(MessageOf<RunSpec>{"RunSpec", kFrameSubmitRun});
+  f(MessageOf<daemons::RunRecord>{"RunRecord", kFrameRunCommand});
   f(MessageOf<daemons::GroupRecord>{"GroupRecord", actors::kGroupRecord});
   f(MessageOf<daemons::SavedState>{"SavedState", actors::kFrameSaveActor});
   f(MessageOf<daemons::ActorGroupRecord>{"ActorGroupRecord", actors::kActorGroupRecord});

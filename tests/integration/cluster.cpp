@@ -39,8 +39,8 @@ Cluster::~Cluster() {
   if (client_) client_->Shutdown();
 }
 
-void Cluster::Start(const JobOptions& options) {
-  JobSpec spec;
+void Cluster::Start(const RunOptions& options) {
+  RunSpec spec;
   spec.name = "test";
   spec.min_workers = options.min_workers;
   spec.max_workers = options.max_workers;
@@ -58,12 +58,12 @@ void Cluster::Start(const JobOptions& options) {
   spec.start_timeout_s = 20;
   spec.stall_report_s = options.stall_report_s;
   spec.stall_remove_s = options.stall_remove_s;
-  Result<std::string> job = client_->Submit(spec);
-  ASSERT_TRUE(job.ok()) << job.error().ToString();
-  job_ = *job;
+  Result<std::string> run = client_->Submit(spec);
+  ASSERT_TRUE(run.ok()) << run.error().ToString();
+  run_ = *run;
 }
 
-void Cluster::Handle(const JobEvent& event) {
+void Cluster::Handle(const RunEvent& event) {
   const std::string& json = event.json;
   if (event.kind == "log") {
     std::cerr << json.substr(json.find("\"lines\":")) << "\n";
@@ -99,12 +99,12 @@ bool Cluster::WaitFor(const std::string& what, const std::function<bool()>& cond
   const Time deadline = SteadyClock().Now() + limit;
   while (!condition()) {
     if (SteadyClock().Now() >= deadline) {
-      Result<std::string> status = client_->JobJson(job_);
-      ADD_FAILURE() << "waited in vain for: " << what << "; job "
+      Result<std::string> status = client_->RunJson(run_);
+      ADD_FAILURE() << "waited in vain for: " << what << "; run "
                     << (status.ok() ? *status : status.error().ToString());
       return false;
     }
-    auto event = client_->NextEvent(job_, milliseconds(20));
+    auto event = client_->NextEvent(run_, milliseconds(20));
     if (event.ok() && event->has_value()) Handle(**event);
   }
   return true;
@@ -119,7 +119,7 @@ bool Cluster::WaitActive(size_t size, Duration limit) {
 
 bool Cluster::WaitDone(Duration limit) {
   return WaitFor(
-      "the end of the job", [&] { return !state_.empty(); }, limit);
+      "the end of the run", [&] { return !state_.empty(); }, limit);
 }
 
 int Cluster::PidOf(const std::string& program) const {

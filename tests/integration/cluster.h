@@ -1,4 +1,4 @@
-// A real embedded cluster and one job of ledger members, for integration tests. Waits for events,
+// A real embedded cluster and one run of ledger members, for integration tests. Waits for events,
 // never for time.
 #pragma once
 
@@ -23,7 +23,7 @@ class Cluster {
   explicit Cluster(daemons::DriverOptions options = {});
   ~Cluster();
 
-  struct JobOptions {
+  struct RunOptions {
     uint32_t workers = 4;
     uint32_t min_workers = 1;
     uint32_t max_workers = 8;
@@ -40,7 +40,7 @@ class Cluster {
     std::vector<std::string> argv;  // Default: the ledger member.
     std::string payload;            // Default: samples, per_rank and pace_us.
   };
-  void Start(const JobOptions& options);
+  void Start(const RunOptions& options);
 
   // Handles events until `condition` holds; fails the test (and returns false) after `limit`.
   bool WaitFor(const std::string& what, const std::function<bool()>& condition,
@@ -49,7 +49,7 @@ class Cluster {
   bool WaitDone(Duration limit = seconds(60));
 
   [[nodiscard]] daemons::DriverClient& client() { return *client_; }
-  [[nodiscard]] const std::string& job() const { return job_; }
+  [[nodiscard]] const std::string& run() const { return run_; }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] uint64_t epoch() const { return epoch_; }
   [[nodiscard]] const std::string& state() const { return state_; }
@@ -67,9 +67,9 @@ class Cluster {
   [[nodiscard]] int PidOf(const std::string& program) const;
 
  private:
-  void Handle(const JobEvent& event);
+  void Handle(const RunEvent& event);
   std::unique_ptr<daemons::DriverClient> client_;
-  std::string job_;
+  std::string run_;
   std::vector<Member> members_;
   uint64_t epoch_ = 0;
   std::string state_;

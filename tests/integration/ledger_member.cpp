@@ -198,7 +198,7 @@ int main() {
     return 1;
   }
   daemons::WorkerClient& worker = **client;
-  const std::optional<Assignment> assignment = testing::AwaitJob(worker);
+  const std::optional<Assignment> assignment = testing::AwaitRun(worker);
   if (!assignment) return 0;
   size_t samples = 512;
   size_t per_rank = 2;

@@ -1,4 +1,4 @@
-// A head and a node that serve metrics, a job with a death, and what they have counted then.
+// A head and a node that serve metrics, a run with a death, and what they have counted then.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ class MetricsTest : public ::testing::Test {
   ChildProcess node_;
 };
 
-TEST_F(MetricsTest, AJobWithADeathIsCounted) {
+TEST_F(MetricsTest, ARunWithADeathIsCounted) {
   head_ = Run(HeadCommand("127.0.0.1:0"));
   const std::string head_url = LineOf(head_, "metrics ");
   node_ = Run({BinDir() + "/troupe-node", "--head", address(), "--run-dir", dir_, "--cpus", "2",
@@ -111,12 +111,12 @@ TEST_F(MetricsTest, AJobWithADeathIsCounted) {
   daemons::DriverOptions options;
   options.address = address();
   Cluster cluster(options);
-  Cluster::JobOptions job;
-  job.faults = "1:5:before_reduce";
-  job.max_workers = 4;
-  job.samples = 16384;
-  job.per_rank = 8;
-  cluster.Start(job);
+  Cluster::RunOptions run;
+  run.faults = "1:5:before_reduce";
+  run.max_workers = 4;
+  run.samples = 16384;
+  run.per_rank = 8;
+  cluster.Start(run);
   ASSERT_TRUE(cluster.WaitDone());
   ASSERT_EQ(cluster.state(), "succeeded") << cluster.reason();
 
@@ -132,11 +132,11 @@ TEST_F(MetricsTest, AJobWithADeathIsCounted) {
   EXPECT_EQ(ValueOf(text, "troupe_nodes{state=\"alive\"}"), 1);
   EXPECT_EQ(ValueOf(text, "troupe_resource_capacity{resource=\"CPU\"}"), 2);
   EXPECT_EQ(ValueOf(text, "troupe_groups_parked"), 0);
-  EXPECT_EQ(ValueOf(text, "troupe_jobs_recovered_total"), 0);
+  EXPECT_EQ(ValueOf(text, "troupe_runs_recovered_total"), 0);
   EXPECT_GT(ValueOf(text, "troupe_state_sent_bytes_total"), 0);
   EXPECT_GT(ValueOf(text, "troupe_store_call_seconds_count"), 5);
   EXPECT_GT(ValueOf(text, "troupe_transport_received_bytes_total"), 1000);
-  EXPECT_EQ(ValueOf(text, "troupe_group_members{group=\"" + cluster.job() + "\"}"), -1);
+  EXPECT_EQ(ValueOf(text, "troupe_group_members{group=\"" + cluster.run() + "\"}"), -1);
   const std::string node = Scrape(node_url);
   EXPECT_EQ(ValueOf(node, "troupe_node_worker_exits_total{how=\"signal\"}"), 1);
   EXPECT_GE(ValueOf(node, "troupe_node_worker_exits_total{how=\"ok\"}"), 3);

@@ -41,7 +41,7 @@ class KillAt : public ::testing::TestWithParam<Fault> {};
 TEST_P(KillAt, SurvivorsCountEverySampleOnce) {
   const auto [rank, phase, memory] = GetParam();
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.share_memory = memory;
   options.faults = std::to_string(rank) + ":5:" + phase;
   options.samples = 65536;  // 256 KiB per reduce: a ring over several segments.
@@ -66,7 +66,7 @@ class KillInRecovery : public ::testing::TestWithParam<Fault> {};
 TEST_P(KillInRecovery, SurvivorsCountEverySampleOnce) {
   const auto [rank, phase, memory] = GetParam();
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.share_memory = memory;
   options.workers = 5;
   options.faults = "1:5:before_reduce;" + std::to_string(rank) + ":0:" + phase;
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(OldestAndOthers, KillInRecovery,
 
 TEST(Recovery, TwoDeathsAtOnce) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.workers = 5;
   options.faults = "0:5:before_reduce;3:5:before_reduce";
   cluster.Start(options);
@@ -100,7 +100,7 @@ TEST(Recovery, TwoDeathsAtOnce) {
 
 TEST(Recovery, SourceOfTheStateDiesInSync) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.faults = "0:0:in_sync";  // Rank 0 sends the initial state.
   options.samples = 1 << 20;
   options.per_rank = 1 << 14;
@@ -111,7 +111,7 @@ TEST(Recovery, SourceOfTheStateDiesInSync) {
 
 TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 30000;
   options.per_rank = 4;
   cluster.Start(options);
@@ -119,9 +119,9 @@ TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
   ::kill(cluster.members()[2].pid, SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("3 members", [&] { return cluster.members().size() == 3; }));
   ASSERT_TRUE(cluster.WaitActive(4));
-  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 5).ok());
+  ASSERT_TRUE(cluster.client().Resize(cluster.run(), 5).ok());
   ASSERT_TRUE(cluster.WaitActive(5));
-  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 3).ok());
+  ASSERT_TRUE(cluster.client().Resize(cluster.run(), 3).ok());
   ASSERT_TRUE(cluster.WaitActive(3));
   ::kill(cluster.members()[0].pid, SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("2 members", [&] { return cluster.members().size() == 2; }));
@@ -131,15 +131,15 @@ TEST(Recovery, ReplacementJoinsAndGroupGrowsAndShrinks) {
 
 TEST(Recovery, JoinerDiesBeforeItIsAdmitted) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 16000;
   options.per_rank = 4;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(4));
-  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 5).ok());
+  ASSERT_TRUE(cluster.client().Resize(cluster.run(), 5).ok());
   int joiner = 0;
   ASSERT_TRUE(cluster.WaitFor("a fifth process", [&] {
-    const Result<std::string> status = cluster.client().JobJson(cluster.job());
+    const Result<std::string> status = cluster.client().RunJson(cluster.run());
     const size_t at = status.ok() ? status->find("\"id\":\"w4#1\"") : std::string::npos;
     joiner = at == std::string::npos ? 0 : std::stoi(JsonField(*status, at, "pid"));
     return joiner > 0;
@@ -152,7 +152,7 @@ TEST(Recovery, JoinerDiesBeforeItIsAdmitted) {
 
 TEST(Recovery, StoppedMemberIsFencedOut) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 16000;
   options.per_rank = 4;
   options.lease_ms = 500;
@@ -168,7 +168,7 @@ TEST(Recovery, StoppedMemberIsFencedOut) {
 
 TEST(Recovery, AStuckMemberIsEndedAtItsDrainDeadline) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 16000;
   options.per_rank = 4;
   options.lease_ms = 60'000;  // Only the drain can end it.
@@ -176,7 +176,7 @@ TEST(Recovery, AStuckMemberIsEndedAtItsDrainDeadline) {
   ASSERT_TRUE(cluster.WaitActive(4));
   const Member stuck = cluster.members()[1];
   ::kill(stuck.pid, SIGSTOP);
-  ASSERT_TRUE(cluster.client().Drain(cluster.job(), stuck.id, milliseconds(500)).ok());
+  ASSERT_TRUE(cluster.client().Drain(cluster.run(), stuck.id, milliseconds(500)).ok());
   ASSERT_TRUE(cluster.WaitFor("3 members", [&] { return cluster.members().size() == 3; }));
   ASSERT_TRUE(cluster.WaitDone());
   ExpectExactlyOnce(cluster, 3);
@@ -187,7 +187,7 @@ TEST(Recovery, AStuckMemberIsEndedAtItsDrainDeadline) {
 
 TEST(Recovery, AMemberThatHangsIsNamedWithWhatTheOthersWaitIn) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.faults = "2:5:hang";
   options.stall_report_s = 0.5;
   options.stall_remove_s = 0;  // Never.
@@ -212,7 +212,7 @@ TEST(Recovery, AMemberThatHangsIsNamedWithWhatTheOthersWaitIn) {
 
 TEST(Recovery, AMemberThatHangsIsPutAsideAndTheOthersGoOn) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.faults = "1:5:hang";
   options.stall_report_s = 30;  // It is told that it is removed, even so.
   options.stall_remove_s = 0.5;
@@ -226,7 +226,7 @@ TEST(Recovery, AMemberThatHangsIsPutAsideAndTheOthersGoOn) {
 
 TEST(Recovery, HeadIsKilledAndRestarted) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 16000;
   options.per_rank = 2;
   cluster.Start(options);
@@ -239,8 +239,8 @@ TEST(Recovery, HeadIsKilledAndRestarted) {
     return now > 0 && now != head;
   }));
   // Control is back: a death after the restart is noticed and healed.
-  ASSERT_TRUE(cluster.WaitFor("the job to be known again", [&] {
-    const Result<std::string> status = cluster.client().JobJson(cluster.job());
+  ASSERT_TRUE(cluster.WaitFor("the run to be known again", [&] {
+    const Result<std::string> status = cluster.client().RunJson(cluster.run());
     return status.ok() && status->find("\"state\":\"active\"") != std::string::npos;
   }));
   ::kill(cluster.members()[3].pid, SIGKILL);
@@ -253,7 +253,7 @@ TEST(Recovery, HeadIsKilledAndRestarted) {
 // Much longer than the lease: silence that is the head's own puts nobody aside.
 TEST(Recovery, HeadIsStoppedForAWhile) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 24000;
   options.per_rank = 1;
   options.lease_ms = 300;
@@ -264,7 +264,7 @@ TEST(Recovery, HeadIsStoppedForAWhile) {
   ::kill(head, SIGSTOP);
   std::this_thread::sleep_for(milliseconds(1500));  // The fault itself.
   ::kill(head, SIGCONT);
-  const Result<std::string> status = cluster.client().JobJson(cluster.job());
+  const Result<std::string> status = cluster.client().RunJson(cluster.run());
   ASSERT_TRUE(status.ok());
   ASSERT_NE(status->find("\"state\":\"active\""), std::string::npos) << *status;
   ASSERT_TRUE(cluster.WaitDone());
@@ -275,7 +275,7 @@ TEST(Recovery, HeadIsStoppedForAWhile) {
 
 TEST(Recovery, RedisIsRestarted) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.samples = 16000;
   options.per_rank = 4;
   cluster.Start(options);
@@ -292,7 +292,7 @@ TEST(Recovery, RedisIsRestarted) {
 
 TEST(Recovery, ParksBelowTheMinimumAndResumes) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.workers = 3;
   options.min_workers = 3;
   options.max_workers = 3;
@@ -311,7 +311,7 @@ TEST(Recovery, ParksBelowTheMinimumAndResumes) {
 
 TEST(Placement, ImpossibleResourcesFailAtOnceWithTheReason) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.cpu_each = 4096;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitDone(seconds(5)));
@@ -319,9 +319,9 @@ TEST(Placement, ImpossibleResourcesFailAtOnceWithTheReason) {
   EXPECT_NE(cluster.reason().find("CPU 4096"), std::string::npos) << cluster.reason();
 }
 
-TEST(Workers, ThatCannotStartFailTheJobWithTheirLastLines) {
+TEST(Workers, ThatCannotStartFailTheRunWithTheirLastLines) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.argv = {"/bin/sh", "-c", "echo the disk is on fire >&2; exit 3"};
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitDone(seconds(20)));

@@ -35,7 +35,7 @@ Held HeldBy(int pid) {
 
 TEST(Soak, AThousandEpochsLeaveNothingBehind) {
   Cluster cluster;
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.workers = 3;
   options.min_workers = 2;
   options.max_workers = 3;

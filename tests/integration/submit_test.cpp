@@ -14,17 +14,17 @@ TEST(SubmitTest, ARunThatIsTooLargeIsRefusedWithItsSizeAndCostsNothing) {
   daemons::DriverOptions options;
   options.with_node = false;
   Cluster cluster(options);
-  JobSpec spec;
+  RunSpec spec;
   spec.payload.resize(daemons::kRunBytesMax + 1);
   const Time begun = SteadyClock().Now();
-  const Result<std::string> job = cluster.client().Submit(std::move(spec));
-  ASSERT_FALSE(job.ok());
-  EXPECT_EQ(job.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(job.error().message, HasSubstr("take 209715201 bytes when pickled, of at most"));
+  const Result<std::string> run = cluster.client().Submit(std::move(spec));
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(run.error().message, HasSubstr("take 209715201 bytes when pickled, of at most"));
   EXPECT_LT(SteadyClock().Now() - begun, seconds(2)) << "it was sent";
   const Result<std::string> state = cluster.client().ClusterJson();
   ASSERT_TRUE(state.ok());
-  EXPECT_THAT(*state, ::testing::Not(HasSubstr("job-")));
+  EXPECT_THAT(*state, ::testing::Not(HasSubstr("run-")));
 }
 
 }  // namespace

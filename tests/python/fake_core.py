@@ -165,7 +165,7 @@ class FakeCluster:
     def _publish(self, number: int, reason: str, old: int, chosen: list[FakeGroup]) -> None:
         event = {
             "kind": "epoch", "epoch": number, "reason": reason, "old_size": old,
-            "size": len(chosen), "pause_ms": 0.0, "time_s": time.monotonic(), "job": "job",
+            "size": len(chosen), "pause_ms": 0.0, "time_s": time.monotonic(), "run": "run",
             "members": [
                 {"id": m.name, "rank": i, "host": "fake", "pid": 0,
                  "version": (m.offer or (0, False))[0], "has_state": (m.offer or (0, False))[1]}

@@ -23,7 +23,7 @@ class Driver:
     def __init__(self, address: str, options: dict[str, Any]) -> None:
         self.address = address or "fake"
         self.options = options
-        self.jobs: dict[str, dict[str, Any]] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
         self.closed = False
         Driver.instances.append(self)
 
@@ -33,83 +33,83 @@ class Driver:
                            "resources": total, "used": {}}]}
 
     def submit(self, spec: dict[str, Any]) -> str:
-        job_id = f"job{len(self.jobs)}"
+        run_id = f"run{len(self.runs)}"
         cluster = FakeCluster(spec["workers"], spec["min_workers"], spec["max_workers"])
-        job = {"spec": spec, "cluster": cluster, "events": queue.Queue(), "state": "running",
+        run = {"spec": spec, "cluster": cluster, "events": queue.Queue(), "state": "running",
                "ended": 0, "workers": []}
-        cluster.listeners.append(job["events"].put)
-        self.jobs[job_id] = job
+        cluster.listeners.append(run["events"].put)
+        self.runs[run_id] = run
         for index in range(spec["workers"]):
             threading.Thread(
-                target=self._work, args=(job_id, job, cluster.add(f"w{index}"), index), daemon=True
+                target=self._work, args=(run_id, run, cluster.add(f"w{index}"), index), daemon=True
             ).start()
-        return job_id
+        return run_id
 
-    def _emit(self, job: dict[str, Any], **event: Any) -> None:
-        job["events"].put({"time_s": time.monotonic(), "job": "job", **event})
+    def _emit(self, run: dict[str, Any], **event: Any) -> None:
+        run["events"].put({"time_s": time.monotonic(), "run": "run", **event})
 
-    def _work(self, job_id: str, job: dict[str, Any], group: FakeGroup, index: int) -> None:
+    def _work(self, run_id: str, run: dict[str, Any], group: FakeGroup, index: int) -> None:
         from troupe import worker as worker_module
 
-        spec = job["spec"]
+        spec = run["spec"]
         reports = lambda payload: self._emit(  # noqa: E731
-            job, kind="report", worker=group.name, rank=index, epoch=1, payload=payload)
+            run, kind="report", worker=group.name, rank=index, epoch=1, payload=payload)
         worker = FakeWorker(group, reports)
-        assignment = {"job": job_id, "name": spec["name"], "payload": spec["payload"], "env": {},
+        assignment = {"run": run_id, "name": spec["name"], "payload": spec["payload"], "env": {},
                       "preload": [], "min_workers": spec["min_workers"],
                       "max_workers": spec["max_workers"], "index": index}
         ok, payload = worker_module.run_assignment(worker, assignment, own_process=False)
         rank = (group.view() or {}).get("rank", -1)
         with group.cluster.cond:
-            job["ended"] += 1
-            if job["state"] != "running":
+            run["ended"] += 1
+            if run["state"] != "running":
                 return
             if not ok:
-                job["state"] = "failed"
-                self._emit(job, kind="done", state="failed", reason="a worker failed",
+                run["state"] = "failed"
+                self._emit(run, kind="done", state="failed", reason="a worker failed",
                            worker=group.name, rank=rank, host="fake", payload=payload)
                 return
-            self._emit(job, kind="result", worker=group.name, rank=rank, payload=payload)
-            if job["ended"] == spec["workers"]:
-                job["state"] = "succeeded"
-                self._emit(job, kind="done", state="succeeded", reason="", worker="", rank=-1,
+            self._emit(run, kind="result", worker=group.name, rank=rank, payload=payload)
+            if run["ended"] == spec["workers"]:
+                run["state"] = "succeeded"
+                self._emit(run, kind="done", state="succeeded", reason="", worker="", rank=-1,
                            host="", payload=b"")
 
-    def next_event(self, job_id: str, timeout_s: float) -> Optional[dict[str, Any]]:
+    def next_event(self, run_id: str, timeout_s: float) -> Optional[dict[str, Any]]:
         if self.closed:
             raise CoreError("unavailable", "the driver is shut down")
         try:
-            return self.jobs[job_id]["events"].get(timeout=timeout_s)
+            return self.runs[run_id]["events"].get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def status(self, job_id: str) -> dict[str, Any]:
-        job = self.jobs[job_id]
-        spec = job["spec"]
+    def status(self, run_id: str) -> dict[str, Any]:
+        run = self.runs[run_id]
+        spec = run["spec"]
         workers = [{"id": m.name, "rank": (m.view() or {}).get("rank", -1), "pid": 0,
                     "host": "fake", "state": "active", "version": m.version}
-                   for m in job["cluster"].members]
-        return {"state": job["state"], "reason": "", "epoch": 1, "target": spec["workers"],
+                   for m in run["cluster"].members]
+        return {"state": run["state"], "reason": "", "epoch": 1, "target": spec["workers"],
                 "min_workers": spec["min_workers"], "max_workers": spec["max_workers"],
                 "workers": workers}
 
-    def cancel(self, job_id: str) -> None:
-        job = self.jobs[job_id]
-        with job["cluster"].cond:
-            if job["state"] == "running":
-                job["state"] = "cancelled"
-                self._emit(job, kind="done", state="cancelled", reason="on request", worker="",
+    def cancel(self, run_id: str) -> None:
+        run = self.runs[run_id]
+        with run["cluster"].cond:
+            if run["state"] == "running":
+                run["state"] = "cancelled"
+                self._emit(run, kind="done", state="cancelled", reason="on request", worker="",
                            rank=-1, host="", payload=b"")
 
-    def resize(self, job_id: str, workers: int) -> None:
-        spec = self.jobs[job_id]["spec"]
+    def resize(self, run_id: str, workers: int) -> None:
+        spec = self.runs[run_id]["spec"]
         if not spec["min_workers"] <= workers <= spec["max_workers"]:
             raise CoreError("invalid_argument", f"{workers} workers are out of bounds")
 
-    def drain(self, job_id: str, worker_id: str, deadline_s: float) -> None:
-        if worker_id not in [m.name for m in self.jobs[job_id]["cluster"].members]:
+    def drain(self, run_id: str, worker_id: str, deadline_s: float) -> None:
+        if worker_id not in [m.name for m in self.runs[run_id]["cluster"].members]:
             raise CoreError("not_found", f"no worker {worker_id}")
-        self._emit(self.jobs[job_id], kind="worker", worker=worker_id, rank=-1, host="fake", pid=0,
+        self._emit(self.runs[run_id], kind="worker", worker=worker_id, rank=-1, host="fake", pid=0,
                    state="drained", detail="on request")
 
     def shutdown(self) -> None:

@@ -200,7 +200,7 @@ def test_status_says_how_many_work_and_which_nodes_are_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = {"resources": {"CPU": 2.0}, "used": {}}
-    run = {"name": "fit", "state": "running", "target": 4, "epoch": 7, "job": "j1",
+    run = {"name": "fit", "state": "running", "target": 4, "epoch": 7, "run": "j1",
            "detached": False,
            "workers": [{"state": state} for state in ("active", "active", "active", "dead")]}
     state = {"nodes": [{"id": "a", "state": "alive", **node}, {"id": "b", "state": "dead", **node}],

@@ -44,8 +44,8 @@ def alone() -> Iterator[None]:
     hvd.shutdown()
 
 
-def versions(folder: Path, job: str = "local") -> list[int]:
-    return sorted(int(path.name[len("commit-"):]) for path in (folder / job).glob("commit-*"))
+def versions(folder: Path, run: str = "local") -> list[int]:
+    return sorted(int(path.name[len("commit-"):]) for path in (folder / run).glob("commit-*"))
 
 
 def make_state(folder: Any, outputs: int = 2, **kwargs: Any) -> tuple[torch.nn.Module, Any]:
@@ -66,7 +66,7 @@ def picture(state: Any) -> list[torch.Tensor]:
             for t in h.snapshot.buffers]
 
 
-def test_a_new_job_continues_where_the_old_one_ended(tmp_path: Path, alone: None) -> None:
+def test_a_new_run_continues_where_the_old_one_ended(tmp_path: Path, alone: None) -> None:
     sampler = ElasticSampler(range(20), seed=1)
     model, state = make_state(tmp_path, sampler=sampler)
     taken: list[int] = []
@@ -100,7 +100,7 @@ def test_a_new_job_continues_where_the_old_one_ended(tmp_path: Path, alone: None
 
 
 def test_a_second_state_of_the_same_epoch_resumes_too(tmp_path: Path, alone: None) -> None:
-    first = ObjectState(durable=DurableCommits(tmp_path, job="a"), step=0)
+    first = ObjectState(durable=DurableCommits(tmp_path, run="a"), step=0)
 
     @hvd.elastic.run
     def train(state: Any) -> int:
@@ -109,8 +109,8 @@ def test_a_second_state_of_the_same_epoch_resumes_too(tmp_path: Path, alone: Non
         return int(state.step)
 
     assert train(first) == 1
-    assert train(ObjectState(durable=DurableCommits(tmp_path, job="a"), step=0)) == 2
-    assert train(ObjectState(durable=DurableCommits(tmp_path, job="b"), step=0)) == 1
+    assert train(ObjectState(durable=DurableCommits(tmp_path, run="a"), step=0)) == 2
+    assert train(ObjectState(durable=DurableCommits(tmp_path, run="b"), step=0)) == 1
 
 
 def test_a_sync_by_hand_resumes_once(tmp_path: Path, alone: None) -> None:
@@ -234,7 +234,7 @@ def _group() -> Any:
     return _context.current().group
 
 
-def test_founders_of_a_new_job_resume_together(tmp_path: Path) -> None:
+def test_founders_of_a_new_run_resume_together(tmp_path: Path) -> None:
     log: list[Any] = []
     run_ranks(2, lambda: train_to(3, tmp_path, _group(), log))
     cluster = FakeCluster(3)
@@ -401,8 +401,8 @@ def test_what_is_not_a_tree_cannot_be_durable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong, error", [
     ({"directory": 3}, TypeError), ({"directory": ""}, ValueError), ({"every": 0}, ValueError),
-    ({"keep": 0}, ValueError), ({"keep": 1.5}, TypeError), ({"job": ""}, ValueError),
-    ({"job": 7}, TypeError),
+    ({"keep": 0}, ValueError), ({"keep": 1.5}, TypeError), ({"run": ""}, ValueError),
+    ({"run": 7}, TypeError),
 ])
 def test_arguments_are_checked(wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(wrong))):
@@ -411,13 +411,13 @@ def test_arguments_are_checked(wrong: dict[str, Any], error: type[Exception]) ->
         ObjectState(durable=3)
 
 
-def test_any_job_name_is_one_folder_below_the_directory(tmp_path: Path) -> None:
+def test_any_run_name_is_one_folder_below_the_directory(tmp_path: Path) -> None:
     settings = DurableCommits(tmp_path)
-    folders = [settings.folder(job) for job in ("a/b", "..", "a b", ".", "\u00e4", "a%2Fb")]
+    folders = [settings.folder(run) for run in ("a/b", "..", "a b", ".", "\u00e4", "a%2Fb")]
     assert len(set(folders)) == len(folders)
     assert all(Path(folder).parent == tmp_path and Path(folder).name not in ("..", ".")
                for folder in folders)
-    assert DurableCommits(tmp_path, job="mine").folder("run") == str(tmp_path / "mine")
+    assert DurableCommits(tmp_path, run="mine").folder("run") == str(tmp_path / "mine")
 
 
 def test_the_writer_ends_with_the_state(tmp_path: Path, alone: None) -> None:

@@ -272,7 +272,7 @@ def test_config_file_and_sizes(tmp_path: Path) -> None:
 def test_wrong_calls(call: Any, error: type, match: str) -> None:
     with pytest.raises(error, match=match):
         call(troupe.Executor())
-    assert fake_driver.Driver.instances == [] or fake_driver.Driver.instances[-1].jobs is not None
+    assert fake_driver.Driver.instances == [] or fake_driver.Driver.instances[-1].runs is not None
 
 
 def test_no_room() -> None:
@@ -326,7 +326,7 @@ def test_cancel_and_timeout() -> None:
         with pytest.raises(TimeoutError, match="has not ended within 0.05 s"):
             handle.result(0.05)
         handle.cancel()
-        with pytest.raises(troupe.JobCancelled, match="on request"):
+        with pytest.raises(troupe.RunCancelled, match="on request"):
             handle.result(20)
         handle.cancel()  # harmless now
         assert handle.status()["state"] == "cancelled"
@@ -337,7 +337,7 @@ def test_shutdown_ends_what_runs_and_closes() -> None:
     handle = executor.submit(blocked)
     executor.shutdown()
     executor.shutdown()
-    with pytest.raises(troupe.JobCancelled):
+    with pytest.raises(troupe.RunCancelled):
         handle.result(20)
     with pytest.raises(troupe.TroupeError, match="was shut down"):
         executor.run(rank_of)
@@ -444,10 +444,10 @@ def test_workers_lines_carry_rank_and_host(capsys: pytest.CaptureFixture) -> Non
     ]
 
     class Scripted:
-        def next_event(self, job: str, timeout: float) -> Any:
-            return {"time_s": 0.0, "job": job, **events.pop(0)}
+        def next_event(self, run: str, timeout: float) -> Any:
+            return {"time_s": 0.0, "run": run, **events.pop(0)}
 
-        def status(self, job: str) -> dict[str, Any]:
+        def status(self, run: str) -> dict[str, Any]:
             return {"state": "failed", "workers": []}
 
     handle = RunHandle(Scripted(), "j", "n", os.getpid())

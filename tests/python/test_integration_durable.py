@@ -1,4 +1,4 @@
-"""All workers of a job are killed, or the job ends: the next ones continue from the disk."""
+"""All workers of a run are killed, or the run ends: the next ones continue from the disk."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def kill_all(handle: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_job_resumes_by_itself_when_all_its_workers_are_killed(
+def test_a_run_resumes_by_itself_when_all_its_workers_are_killed(
     executor: troupe.Executor, tmp_path: Path, undisturbed: dict, seed: int
 ) -> None:
     at = random.Random(seed).randrange(3, 2 * STEPS - 2)
@@ -170,7 +170,7 @@ def test_killed_before_the_first_commit_it_begins_anew(
     assert not of_kind(handle, "resumed")
 
 
-def test_a_new_job_of_the_same_name_continues(tmp_path: Path, undisturbed: dict) -> None:
+def test_a_new_run_of_the_same_name_continues(tmp_path: Path, undisturbed: dict) -> None:
     with make("chapters") as first:
         results = first.run(train, (str(tmp_path), 1))
         assert {result["step"] for result in results} == {STEPS}
@@ -185,7 +185,7 @@ def test_a_new_job_of_the_same_name_continues(tmp_path: Path, undisturbed: dict)
         assert third.run(train, (str(tmp_path), 1))[0]["begun"] == [0]
 
 
-def test_a_cancelled_job_is_continued_from_what_is_on_disk(
+def test_a_cancelled_run_is_continued_from_what_is_on_disk(
     executor: troupe.Executor, tmp_path: Path, undisturbed: dict
 ) -> None:
     reached = threading.Event()
@@ -198,7 +198,7 @@ def test_a_cancelled_job_is_continued_from_what_is_on_disk(
     # A slow disk makes durable commits rarer; the first is written whatever comes after it.
     until(lambda: bool(list((tmp_path / "durable").glob("commit-*"))), True)
     handle.cancel()
-    with pytest.raises(troupe.JobCancelled):
+    with pytest.raises(troupe.RunCancelled):
         handle.result(60)
     results = executor.run(train, (str(tmp_path), 2))
     assert all(result == {**results[0]} for result in results)

@@ -249,7 +249,7 @@ def test_cancel_ends_the_workers(executor: troupe.Executor) -> None:
     handle = executor.submit(fn, on_event=on_event)
     assert all_there.wait(60)
     handle.cancel()
-    with pytest.raises(troupe.JobCancelled):
+    with pytest.raises(troupe.RunCancelled):
         handle.result(30)
     assert not wait_gone(pids, 20)
 

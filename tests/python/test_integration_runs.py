@@ -56,7 +56,7 @@ def wait(path):
 
 executor = troupe.Executor(2, cpus_per_worker=0.1, progress="off", name="waits")
 handle = executor.submit(wait, (sys.argv[2],), detached=sys.argv[3] == "detached")
-print("run", handle.job_id, flush=True)
+print("run", handle.run_id, flush=True)
 if sys.argv[3] == "detached":
     executor.shutdown()
 else:
@@ -80,7 +80,7 @@ class Cluster(Cli):
                              progress="off")
 
     def state_of(self, run: str) -> str:
-        return next((r["state"] for r in self.json("runs") if r["job"] == run), "unknown")
+        return next((r["state"] for r in self.json("runs") if r["run"] == run), "unknown")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_driver_that_is_killed_here_takes_its_run_along_at_once(
         run = run_id(driver)
         handle = cluster.attach(run)  # It looks on.
         driver.send_signal(signal.SIGKILL)
-    with pytest.raises(troupe.JobCancelled, match="its driver has ended"):
+    with pytest.raises(troupe.RunCancelled, match="its driver has ended"):
         handle.result(timeout=14)  # Not an hour.
 
 
@@ -151,7 +151,7 @@ def test_a_run_from_submit_to_cancel(cluster: Cluster, tmp_path: Path) -> None:
         assert seen == {"0", "1"}
         assert "third step" in cluster.run("logs", "train.py/w0")
         cluster.run("resize", "train.py", "3")
-        until(lambda: sum(w["rank"] >= 0 for r in cluster.json("runs") if r["job"] == run
+        until(lambda: sum(w["rank"] >= 0 for r in cluster.json("runs") if r["run"] == run
                           for w in r["workers"]), 3)
         assert "cannot resize to 9" in cluster.run("resize", run, "9", status=1)
         with beside([sys.executable, "-m", "troupe", "attach", run], env=cluster.environment,
@@ -186,7 +186,7 @@ def test_a_drained_node_is_left_for_another(cluster: Cluster, tmp_path: Path) ->
                       str(script), str(tmp_path / "end")).strip()
 
     def nodes() -> set[str]:
-        return {w["node"] for r in cluster.json("runs") if r["job"] == run
+        return {w["node"] for r in cluster.json("runs") if r["run"] == run
                 for w in r["workers"] if w["rank"] >= 0}
 
     until(nodes, {"first"})
@@ -257,7 +257,7 @@ def test_metrics_of_a_private_and_of_a_started_cluster(tmp_path: Path) -> None:
     with troupe.Executor(1, cpus_per_worker=0.1, num_cpus=1, progress="off",
                          metrics_port=port) as executor:
         assert executor.run(lambda: 3) == [3]
-        until(lambda: 'troupe_jobs{state="succeeded"} 1' in scraped(port), True)
+        until(lambda: 'troupe_runs{state="succeeded"} 1' in scraped(port), True)
     command = Cli(tmp_path)
     command.run("start", "--head", "--host", "127.0.0.1", "--port", str(free_port()), "--name",
                 "first", "--metrics-port", str(port))

@@ -105,13 +105,13 @@ def test_the_exit_code_is_that_of_the_training(temp: Path, mark: str, tmp_path: 
 def test_an_entrypoint_runs_on_as_many_workers_as_the_file_says(
     temp: Path, mark: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "job.py").write_text(
+    (tmp_path / "run.py").write_text(
         "import os\n\ndef main():\n    print('rank', os.environ['TROUPE_RANK'], 'of',\n"
         "          os.environ['TROUPE_SIZE'], os.environ['COLOUR'])\n"
     )
     file = tmp_path / "entry.yaml"
     file.write_text(
-        f"training: {{entrypoint: 'job:main', working_dir: '{tmp_path}', env: {{COLOUR: green}},\n"
+        f"training: {{entrypoint: 'run:main', working_dir: '{tmp_path}', env: {{COLOUR: green}},\n"
         "           min_workers: 2, max_workers: 2}\n"
         "autoscaler: {tick: 50ms}\n"
         "pools:\n  - {name: base, market: on_demand, max_workers: 2}\n"

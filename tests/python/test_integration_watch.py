@@ -129,7 +129,7 @@ class OneHost(Cli):
                         "--name", "one", "--num-cpus", "1", *words, status=status)
 
     def runs(self) -> dict[str, str]:
-        return {run["job"]: run["state"] for run in self.json("runs")}
+        return {run["run"]: run["state"] for run in self.json("runs")}
 
     def crash(self) -> None:
         """As a power cut would."""
@@ -161,7 +161,7 @@ def wait(folder):
         time.sleep(0.05)
 
 with troupe.Executor(1, cpus_per_worker=0.5, progress="off") as executor:
-    print(executor.submit(wait, (sys.argv[1],), detached=True).job_id)
+    print(executor.submit(wait, (sys.argv[1],), detached=True).run_id)
 """
 
 

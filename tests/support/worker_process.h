@@ -29,8 +29,8 @@ inline Result<std::unique_ptr<daemons::WorkerClient>> ConnectWorker(const std::s
       });
 }
 
-// Empty if the head lets the worker go without a job.
-inline std::optional<Assignment> AwaitJob(daemons::WorkerClient& worker) {
+// Empty if the head lets the worker go without a run.
+inline std::optional<Assignment> AwaitRun(daemons::WorkerClient& worker) {
   std::optional<Assignment> assignment;
   while (!assignment && !worker.released()) assignment = worker.WaitAssignment(seconds(1));
   return assignment;

@@ -51,10 +51,10 @@ struct NcclEngine::Team {
   uint32_t sound = 0;  // Operations since the last failure.
 };
 
-// Owned by the lane; a job that does not come back keeps it alive.
+// Owned by the lane; work that does not come back keeps it alive.
 struct NcclEngine::Shared {
   std::mutex mu;
-  bool busy = false;      // Guarded by mu: a job runs,
+  bool busy = false;      // Guarded by mu: work runs,
   bool orphaned = false;  // and it is to close up, because its engine has left it.
   std::shared_ptr<CudaDriver> driver;
   std::optional<Result<std::shared_ptr<Nccl>>> nccl;
@@ -204,7 +204,7 @@ NcclEngine::NcclEngine(const DeviceOptions& options) : options_(options) {}
 
 NcclEngine::~NcclEngine() { Leave(); }
 
-// Closes everything, or leaves it to the job that has not come back.
+// Closes everything, or leaves it to the work that has not come back.
 void NcclEngine::Leave() {
   if (!lane_) return;
   const std::shared_ptr<Shared> shared = std::exchange(shared_, nullptr);
@@ -225,14 +225,14 @@ void NcclEngine::Leave() {
       [] { return true; }, options_.abort_limit);
 }
 
-Status NcclEngine::OnLane(std::function<Status(Shared&)> job, const Stop& stop) {
+Status NcclEngine::OnLane(std::function<Status(Shared&)> work, const Stop& stop) {
   {
     std::lock_guard lock(shared_->mu);
     if (!lane_->lost()) shared_->busy = true;
   }
   return lane_->Run(
-      [shared = shared_, job = std::move(job)] {
-        Status status = job(*shared);
+      [shared = shared_, work = std::move(work)] {
+        Status status = work(*shared);
         std::lock_guard lock(shared->mu);
         shared->busy = false;
         if (shared->orphaned) shared->Close();

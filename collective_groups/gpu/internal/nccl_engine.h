@@ -71,7 +71,7 @@ class NcclEngine {
   struct Team;
   struct Shared;
 
-  Status OnLane(std::function<Status(Shared&)> job, const Stop& stop);
+  Status OnLane(std::function<Status(Shared&)> work, const Stop& stop);
   Status Open(const Device& device, const Stop& stop);
   void Leave();
   Result<std::shared_ptr<CudaDriver>> Driver();

@@ -13,7 +13,7 @@ namespace troupe::groups {
 struct WatchedLane::State {
   std::mutex mu;
   std::condition_variable changed;
-  std::function<Status()> job;
+  std::function<Status()> work;
   std::optional<Status> result;
   bool ending = false;
   bool lost = false;
@@ -25,9 +25,9 @@ struct WatchedLane::State {
     NameThisThread(name);
     std::unique_lock lock(mu);
     for (;;) {
-      changed.wait(lock, [this] { return job || ending; });
-      if (!job) return;
-      std::function<Status()> mine = std::exchange(job, nullptr);
+      changed.wait(lock, [this] { return work || ending; });
+      if (!work) return;
+      std::function<Status()> mine = std::exchange(work, nullptr);
       lock.unlock();
       Status status = mine();
       mine = nullptr;  // What it holds goes on this thread, before anybody is told.
@@ -52,7 +52,7 @@ WatchedLane::~WatchedLane() {
   lost() ? thread_.detach() : thread_.join();
 }
 
-Status WatchedLane::Run(std::function<Status()> job, const std::function<bool()>& stop,
+Status WatchedLane::Run(std::function<Status()> work, const std::function<bool()>& stop,
                         Duration grace) {
   const SteadyClock clock;
   std::unique_lock lock(state_->mu);
@@ -60,7 +60,7 @@ Status WatchedLane::Run(std::function<Status()> job, const std::function<bool()>
     return Error{ErrorCode::kDeadlineExceeded,
                  state_->name + ": an earlier call has not come back"};
   }
-  state_->job = std::move(job);
+  state_->work = std::move(work);
   state_->result.reset();
   state_->changed.notify_all();
   Time give_up = Time::Never();

@@ -1,8 +1,8 @@
 // WatchedLane: a thread for calls into a library that may never come back from them.
 //
-// The caller waits for its job, but not longer than `grace` once the job is to stop. A job that
+// The caller waits for its work, but not longer than `grace` once the work is to stop. Work that
 // stays away longer takes the lane with it: the thread is left to itself, and so is all that the
-// job holds, which is why a job must own what it touches. From then on every job is refused.
+// work holds, which is why work must own what it touches. From then on all work is refused.
 // Thread: Run from one thread at a time; the rest from any.
 // Limits: kWatchInterval between two looks at whether to stop.
 #pragma once
@@ -26,8 +26,8 @@ class WatchedLane {
   WatchedLane(const WatchedLane&) = delete;
   WatchedLane& operator=(const WatchedLane&) = delete;
 
-  // The job's status; kDeadlineExceeded if the lane was lost in it, or before.
-  Status Run(std::function<Status()> job, const std::function<bool()>& stop, Duration grace);
+  // The work's status; kDeadlineExceeded if the lane was lost in it, or before.
+  Status Run(std::function<Status()> work, const std::function<bool()>& stop, Duration grace);
   [[nodiscard]] bool lost() const;
 
  private:

@@ -117,7 +117,7 @@ Result<std::unique_ptr<SharedSegment>> SharedSegment::Map(const std::string& add
     return Error{ErrorCode::kUnavailable,
                  "shared memory: process " + pid +
                      " is not the one that offered its memory; members of one host must see each "
-                     "other's processes, or set TROUPE_SHARED_MEMORY=0 for the job"};
+                     "other's processes, or set TROUPE_SHARED_MEMORY=0 for the run"};
   }
   segment->address_ = address;
   return segment;

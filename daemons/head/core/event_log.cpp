@@ -10,7 +10,7 @@ constexpr size_t kEventCost = 128;  // What an event counts beside its bytes.
 
 }  // namespace
 
-size_t EventLog::SizeOf(const JobEvent& event) {
+size_t EventLog::SizeOf(const RunEvent& event) {
   return event.json.size() + event.payload.size() + kEventCost;
 }
 
@@ -22,7 +22,7 @@ uint64_t EventLog::At(const Place& place) const {
 
 uint64_t EventLog::unseen_bytes() const { return unattended_ ? 0 : total_ - At(driver_.seen); }
 
-void EventLog::Push(JobEvent event, bool output, std::shared_ptr<const SpoolFile> file) {
+void EventLog::Push(RunEvent event, bool output, std::shared_ptr<const SpoolFile> file) {
   const size_t size = SizeOf(event);
   const uint64_t apart = file ? file->size() : 0;
   entries_.push_back({std::move(event), total_, output, std::move(file)});
@@ -33,12 +33,12 @@ void EventLog::Push(JobEvent event, bool output, std::shared_ptr<const SpoolFile
   Trim();
 }
 
-void EventLog::Add(JobEvent event, std::shared_ptr<const SpoolFile> file) {
+void EventLog::Add(RunEvent event, std::shared_ptr<const SpoolFile> file) {
   Push(std::move(event), false, std::move(file));
 }
 
-bool EventLog::AddOutput(JobEvent event, uint64_t lines) {
-  if (!unattended_ && output_bytes_ + SizeOf(event) > kJobOutputBytesMax) {
+bool EventLog::AddOutput(RunEvent event, uint64_t lines) {
+  if (!unattended_ && output_bytes_ + SizeOf(event) > kRunOutputBytesMax) {
     dropped_ += lines;
     return false;
   }
@@ -48,16 +48,16 @@ bool EventLog::AddOutput(JobEvent event, uint64_t lines) {
 
 // Half of it has to be free, so that gaps are few and long.
 uint64_t EventLog::TakeDropped() {
-  return output_bytes_ > kJobOutputBytesMax / 2 ? 0 : std::exchange(dropped_, 0);
+  return output_bytes_ > kRunOutputBytesMax / 2 ? 0 : std::exchange(dropped_, 0);
 }
 
 bool EventLog::MayGo(const Entry& oldest) const {
-  if (entries_.size() > kJobEventsMax) return true;
+  if (entries_.size() > kRunEventsMax) return true;
   if (unattended_) {
-    const bool much = bytes_ > kJobEventsBytesMax || file_bytes_ > kUnattendedFileBytesMax;
+    const bool much = bytes_ > kRunEventsBytesMax || file_bytes_ > kUnattendedFileBytesMax;
     return much && oldest.event.kind != "result" && oldest.event.kind != "done";
   }
-  return first_ < driver_.seen.next && bytes_ > kJobEventsBytesMax;
+  return first_ < driver_.seen.next && bytes_ > kRunEventsBytesMax;
 }
 
 void EventLog::Trim() {
@@ -132,25 +132,25 @@ void EventLog::SetUnattended(bool unattended) {
   Trim();
 }
 
-std::optional<JobEvents> EventLog::Next() { return NextFor(driver_); }
+std::optional<RunEvents> EventLog::Next() { return NextFor(driver_); }
 
-std::optional<JobEvents> EventLog::NextOf(const std::string& watcher) {
+std::optional<RunEvents> EventLog::NextOf(const std::string& watcher) {
   const auto it = watchers_.find(watcher);
   return it == watchers_.end() ? std::nullopt : NextFor(it->second);
 }
 
-std::optional<JobEvents> EventLog::NextFor(Reader& reader) {
+std::optional<RunEvents> EventLog::NextFor(Reader& reader) {
   Place& sent = reader.sent;
   if (sent.next < first_) sent = {first_, 0};
   if (sent.next >= end() || At(sent) >= At(reader.seen) + reader.room) return std::nullopt;
-  JobEvents batch;
+  RunEvents batch;
   batch.first = sent.next;
   batch.offset = sent.offset;
   batch.oldest = first_;
   size_t bytes = 0;
   while (sent.next < end() && bytes < kEventPartBytes) {
     const Entry& entry = entries_[sent.next - first_];
-    const JobEvent& event = entry.event;
+    const RunEvent& event = entry.event;
     sent.offset = std::min(sent.offset, entry.payload_bytes());  // It is a driver's.
     const size_t part = std::min<uint64_t>(entry.payload_bytes() - sent.offset, kEventPartBytes);
     const uint64_t rest = entry.payload_bytes() - sent.offset - part;

@@ -1,4 +1,4 @@
-// EventLog: the events of one job on their way to its driver, as fast as that takes them.
+// EventLog: the events of one run on their way to its driver, as fast as that takes them.
 //
 // The driver says what it has seen and how much more it wants; so much is sent and no more, large
 // payloads in parts. Output that does not fit any more is counted, and told as one line when there
@@ -6,7 +6,7 @@
 // Others may look on; nothing waits for them, and what they are too slow for they miss. While
 // nobody reads a log that is kept for later, the newest of it is kept, and all results.
 // Pure: time is handed in. Thread: owner only.
-// Limits: below, of one job.
+// Limits: below, of one run.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@
 
 namespace troupe::daemons {
 
-inline constexpr size_t kJobEventsMax = 50'000;                // Then the oldest go, seen or not.
-inline constexpr size_t kJobEventsBytesMax = size_t{4} << 20;  // Then those that were seen go.
-inline constexpr size_t kJobOutputBytesMax = size_t{2} << 20;  // Of output not seen yet.
+inline constexpr size_t kRunEventsMax = 50'000;                // Then the oldest go, seen or not.
+inline constexpr size_t kRunEventsBytesMax = size_t{4} << 20;  // Then those that were seen go.
+inline constexpr size_t kRunOutputBytesMax = size_t{2} << 20;  // Of output not seen yet.
 inline constexpr size_t kEventWindowBytes = 512 << 10;         // Sent, and not yet seen.
 inline constexpr size_t kEventPartBytes = 128 << 10;           // Of one frame.
 inline constexpr Duration kEventsRepeat = seconds(1);          // Without a word that more was seen.
@@ -36,18 +36,18 @@ inline constexpr Duration kWatcherLease = seconds(15);  // Who is silent so long
 class EventLog {
  public:
   // With the payload in `file`, if there is one.
-  void Add(JobEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
+  void Add(RunEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
   // `lines` of output that make this event. False: there is no room, and they are counted.
-  bool AddOutput(JobEvent event, uint64_t lines);
+  bool AddOutput(RunEvent event, uint64_t lines);
   // Lines of output that found no room since the last call; zero while there still is none.
   [[nodiscard]] uint64_t TakeDropped();
   // What a driver says. `anew`: whatever was sent before is as if it had not been.
   void Seen(Time now, const Subscribe& subscribe, bool anew);
-  // What is to be sent now; job and log are the caller's to add.
-  std::optional<JobEvents> Next();
+  // What is to be sent now; run and log are the caller's to add.
+  std::optional<RunEvents> Next();
   // The same for one that looks on, by the name in `subscribe`. No more than kWatchersMax do.
   void Watch(Time now, const Subscribe& subscribe, bool anew);
-  std::optional<JobEvents> NextOf(const std::string& watcher);
+  std::optional<RunEvents> NextOf(const std::string& watcher);
   [[nodiscard]] std::vector<std::string> Watchers(Time now);
   // One that has looked on takes the place of the driver.
   void Promote(const std::string& watcher);
@@ -74,7 +74,7 @@ class EventLog {
     Time heard{};
   };
   struct Entry {
-    JobEvent event;
+    RunEvent event;
     uint64_t begin = 0;  // Where it would be if all events were one stream of bytes.
     bool output = false;
     std::shared_ptr<const SpoolFile> file;
@@ -83,14 +83,14 @@ class EventLog {
     }
   };
 
-  void Push(JobEvent event, bool output, std::shared_ptr<const SpoolFile> file);
+  void Push(RunEvent event, bool output, std::shared_ptr<const SpoolFile> file);
   void Trim();
   [[nodiscard]] bool MayGo(const Entry& oldest) const;
   static void MovePlace(Reader& reader, Time now, const Subscribe& subscribe, bool anew);
-  std::optional<JobEvents> NextFor(Reader& reader);
+  std::optional<RunEvents> NextFor(Reader& reader);
   void CountOutput(uint64_t before);
   [[nodiscard]] uint64_t At(const Place& place) const;
-  [[nodiscard]] static size_t SizeOf(const JobEvent& event);
+  [[nodiscard]] static size_t SizeOf(const RunEvent& event);
 
   std::deque<Entry> entries_;
   uint64_t first_ = 0;

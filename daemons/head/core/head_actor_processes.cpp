@@ -65,7 +65,7 @@ void HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
     Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"its actor has ended"}));
     return;
   }
-  if (hello.job.empty()) return Assign(hello.process);
+  if (hello.assignment.empty()) return Assign(hello.process);
   queue_->Put(step::EndLoad{hello.process});
   OnLoan(*process, hello.loan);
   const ProcessOwner owner = process->owner;
@@ -216,7 +216,7 @@ void HeadActors::OnOrderLost(const std::string& name) {
 
 // From before a restart of ours.
 void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
-  const auto [id, incarnation] = ParseLeaseId(listed.job);
+  const auto [id, incarnation] = ParseLeaseId(listed.lease);
   if (id.empty()) return;
   const actors::PlacedActor* actor = directory_.Find(id);
   const bool unnoted = actor != nullptr && !listed.ended &&
@@ -225,14 +225,15 @@ void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
   if (unnoted) {  // The head before had ordered it, and no time to note that.
     actors::DirectoryActions actions;
     directory_.Placed(Now(), id, incarnation, hello.node, listed.process, actions);
-    waiting_.erase(listed.job);
+    waiting_.erase(listed.lease);
     Do(actions);
   }
   const HeadProcess& process =
       processes_.Adopt(Now(), listed.process, hello.node, {id, incarnation, listed.room});
   const bool lives = Lives(listed.process, process);
   if (!TROUPE_MUTATED("no room claimed after a restart"))
-    Claim(lives ? LeaseFor(actor->spec, incarnation) : LeaseFor(listed.job, listed.room), process);
+    Claim(lives ? LeaseFor(actor->spec, incarnation) : LeaseFor(listed.lease, listed.room),
+          process);
   if (!lives && !listed.ended &&
       !IsRunActor(id)) {  // Of a run's workers it is known better how long they may stay.
     processes_.EndBy(listed.process, Now());

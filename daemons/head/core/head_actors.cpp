@@ -158,7 +158,7 @@ void HeadActors::Give(const std::string& name, std::string saved) {
   const auto& [id, incarnation, room] = process->owner;
   const actors::PlacedActor* actor = directory_.Find(id);
   Assignment assignment;
-  assignment.job = MakeLeaseId(id, incarnation);
+  assignment.id = MakeLeaseId(id, incarnation);
   assignment.name = actor->spec.type;
   assignment.kind = AssignmentKind::kActor;
   assignment.payload = wire::Encode(actors::kActorAssignment,

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kTick = milliseconds(200);
 constexpr size_t kReasonsPerTick = 50;  // They take a look at the whole cluster.
-// Of a job's events that its driver has not seen: workers with large payloads wait then.
+// Of a run's events that its driver has not seen: workers with large payloads wait then.
 constexpr uint64_t kUnseenBytesMax = uint64_t{256} << 20;
 // In memory: a report that finds no room is dropped. Large ones lie in files.
 constexpr uint64_t kUnseenReportBytesMax = uint64_t{24} << 20;
@@ -66,19 +66,19 @@ void HeadCore::On(const step::OwnerEnded& ended) {
 }
 
 void HeadCore::On(const step::FillRun& fill) {
-  if (Job* job = FindRun(fill.run); job != nullptr) Fill(*job);
+  if (Run* run = FindRun(fill.run); run != nullptr) Fill(*run);
 }
 
 void HeadCore::On(const step::KeepSpare& spare) {
-  if (Job* job = FindRun(spare.run); job != nullptr) EnsureSpare(*job);
+  if (Run* run = FindRun(spare.run); run != nullptr) EnsureSpare(*run);
 }
 
 void HeadCore::On(const step::OpenRun& open) {
-  if (Job* job = FindRun(open.run); job != nullptr && !job->done()) OpenGroup(*job);
+  if (Run* run = FindRun(open.run); run != nullptr && !run->done()) OpenGroup(*run);
 }
 
 void HeadCore::On(const step::CheckRoom& check) {
-  if (Job* job = FindRun(check.run); job != nullptr) CheckRoom(*job);
+  if (Run* run = FindRun(check.run); run != nullptr) CheckRoom(*run);
 }
 
 bool HeadCore::Grouped(const std::string& actor) const {
@@ -87,8 +87,8 @@ bool HeadCore::Grouped(const std::string& actor) const {
 }
 
 Time HeadCore::HeldUntil(const std::string& actor) const {
-  const Job* job = JobOf(actor);
-  return job == nullptr ? Time{} : job->quiet_until;
+  const Run* run = RunOf(actor);
+  return run == nullptr ? Time{} : run->quiet_until;
 }
 
 void HeadCore::On(const step::Frame& came) {
@@ -140,12 +140,12 @@ void HeadCore::On(const step::Frame& came) {
       return OnMessage<WorkerPart>(*type, frame, [&](const auto& m) { OnWorkerPart(from, m); });
     case kFrameLogTail:
       return OnMessage<LogTail>(*type, frame, [&](const auto& m) { logs_.OnTail(m); });
-    case kFrameSubmitJob:
-      return OnMessage<SubmitJob>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
+    case kFrameSubmitRun:
+      return OnMessage<SubmitRun>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
     case kFrameDriverHello:
       return OnMessage<DriverHello>(*type, frame, [&](const auto& m) { OnDriverHello(from, m); });
-    case kFrameJobCommand:
-      return OnMessage<JobCommand>(*type, frame, [&](const auto& m) { OnJobCommand(from, m); });
+    case kFrameRunCommand:
+      return OnMessage<RunCommand>(*type, frame, [&](const auto& m) { OnRunCommand(from, m); });
     case kFrameSubscribe:
       return OnMessage<Subscribe>(*type, frame, [&](const auto& m) { OnSubscribe(from, m); });
     case kFrameQuery:
@@ -159,78 +159,78 @@ void HeadCore::On(const step::Frame& came) {
 
 void HeadCore::OnWorkerHello(const std::string& from, const WorkerHello& hello) {
   actors_.OnWorkerHello(from, hello);
-  const auto [job, worker] = Owner(hello.process);
+  const auto [run, worker] = Owner(hello.process);
   const HeadProcess* process = processes_.Find(hello.process);
   if (worker == nullptr || process == nullptr || process->ended) return;
   worker->pid = hello.pid;
   worker->host = hello.host;
-  if (worker->state != WorkerState::kStarting || hello.job.empty()) return;
+  if (worker->state != WorkerState::kStarting || hello.assignment.empty()) return;
   worker->state = WorkerState::kRunning;
-  Save(*job);
-  job->start_failures = 0;
-  EmitWorker(*job, *worker, StatusOf(*job, *worker), "started", "");
+  Save(*run);
+  run->start_failures = 0;
+  EmitWorker(*run, *worker, StatusOf(*run, *worker), "started", "");
 }
 
 // One that was evicted or taken for dead may come back from behind a cut, to a head that is another
 // one by now and whose group does not know of that.
 void HeadCore::OnReport(const std::string& group, const groups::Report& report) {
-  const auto job = jobs_.find(group);
-  if (job == jobs_.end()) return;
-  const JobWorker* worker = FindWorker(job->second, report.id.ToString());
+  const auto run = runs_.find(group);
+  if (run == runs_.end()) return;
+  const RunWorker* worker = FindWorker(run->second, report.id.ToString());
   if (worker != nullptr && worker->alive() && !worker->fenced)
-    TellGroup(job->second, groups::ReportReceived{report});
+    TellGroup(run->second, groups::ReportReceived{report});
 }
 
 std::optional<Assignment> HeadCore::AssignmentOf(const std::string& process) const {
-  const auto [job, worker] = Owner(process);
-  if (worker == nullptr || job->done() || !worker->alive()) return std::nullopt;
+  const auto [run, worker] = Owner(process);
+  if (worker == nullptr || run->done() || !worker->alive()) return std::nullopt;
   Assignment assignment;
-  assignment.env = job->spec.env;
-  assignment.preload = job->spec.preload;
-  assignment.job = job->spec.job;
-  assignment.name = job->spec.name;
+  assignment.env = run->spec.env;
+  assignment.preload = run->spec.preload;
+  assignment.id = run->spec.id;
+  assignment.name = run->spec.name;
   assignment.member = worker->member().ToString();
   assignment.index = worker->index;
   assignment.devices = worker->devices;
-  assignment.min_workers = job->spec.min_workers;
-  assignment.max_workers = job->spec.max_workers;
-  assignment.payload = job->spec.payload;
-  assignment.group_running = job->view.epoch > 0;
+  assignment.min_workers = run->spec.min_workers;
+  assignment.max_workers = run->spec.max_workers;
+  assignment.payload = run->spec.payload;
+  assignment.group_running = run->view.epoch > 0;
   return assignment;
 }
 
 void HeadCore::OnWorkerExited(const WorkerExited& exited, bool lost) {
   const HeadProcess* process = processes_.Find(exited.process);
   if (process == nullptr) return;
-  Job* job = JobOf(process->owner.actor);
-  if (job != nullptr && !process->ended) {
+  Run* run = RunOf(process->owner.actor);
+  if (run != nullptr && !process->ended) {
     if (trace::On()) trace::Instant("worker gone", {{"process", exited.process}});
-    JobWorker* worker = Owner(exited.process).second;
-    if (worker != nullptr && worker->alive()) WorkerDied(*job, *worker, exited.how);
+    RunWorker* worker = Owner(exited.process).second;
+    if (worker != nullptr && worker->alive()) WorkerDied(*run, *worker, exited.how);
   }
-  if (job != nullptr && exited.reaped) TellDeath(*job, exited, lost);
+  if (run != nullptr && exited.reaped) TellDeath(*run, exited, lost);
   const std::string actor = process->owner.actor;
   actors_.OnWorkerExited(exited, lost);
   if (!exited.reaped) return;
   uploads_.Forget(exited.process);
-  if (job = JobOf(actor); job != nullptr) {
-    Fill(*job);
-    EmitLast(*job);
+  if (run = RunOf(actor); run != nullptr) {
+    Fill(*run);
+    EmitLast(*run);
   }
 }
 
 void HeadCore::OnWorkerOutput(const std::string& from, const WorkerOutput& output) {
   Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{output.number}));
-  const auto [job, worker] = Owner(output.process);
+  const auto [run, worker] = Owner(output.process);
   if (worker == nullptr) return actors_.OnWorkerOutput(output);
-  EmitDropped(*job);
+  EmitDropped(*run);
   const size_t lines = output.lines.size() + output.dropped;
-  if (job->events.AddOutput(LogEvent(job->spec.job, Now(), StatusOf(*job, *worker), output), lines))
-    SendEvents(*job);
+  if (run->events.AddOutput(LogEvent(run->spec.id, Now(), StatusOf(*run, *worker), output), lines))
+    SendEvents(*run);
 }
 
 void HeadCore::OnWorkerNote(const WorkerNote& note) {
-  const auto [job, worker] = Owner(note.process);
+  const auto [run, worker] = Owner(note.process);
   if (worker == nullptr) return;
   if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
     metrics::Add(metrics::Id::kStepsReplayed, static_cast<double>(recovered->steps_replayed));
@@ -241,58 +241,58 @@ void HeadCore::OnWorkerNote(const WorkerNote& note) {
   if (note.upload != 0) {
     file = uploads_.Take(note.process, note.upload);
     if (!file) return;  // Its beginning went to the head before.
-  } else if (note.kind == NoteKind::kReport && job->events.bytes() > kUnseenReportBytesMax) {
-    if (std::exchange(job->report_dropped, true)) return;
+  } else if (note.kind == NoteKind::kReport && run->events.bytes() > kUnseenReportBytesMax) {
+    if (std::exchange(run->report_dropped, true)) return;
     WorkerNote warning = note;
     warning.kind = NoteKind::kWarning;
     warning.payload = "reports are dropped: the driver does not take them as fast as they come";
-    Emit(*job, NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), warning));
+    Emit(*run, NoteEvent(run->spec.id, Now(), StatusOf(*run, *worker), warning));
     return;
   }
-  job->report_dropped = false;
-  JobEvent event = NoteEvent(job->spec.job, Now(), StatusOf(*job, *worker), note);
+  run->report_dropped = false;
+  RunEvent event = NoteEvent(run->spec.id, Now(), StatusOf(*run, *worker), note);
   // Members may go before the head has heard that all of them do.
-  const bool ahead = job->view.epoch > 0 && note.epoch > job->view.epoch;
-  if (job->epoch_pending || !job->epochs.empty() || ahead) {
-    job->noted.push_back({note.epoch, std::move(event), std::move(file)});
+  const bool ahead = run->view.epoch > 0 && note.epoch > run->view.epoch;
+  if (run->epoch_pending || !run->epochs.empty() || ahead) {
+    run->noted.push_back({note.epoch, std::move(event), std::move(file)});
   } else {
-    Emit(*job, std::move(event), std::move(file));
+    Emit(*run, std::move(event), std::move(file));
   }
 }
 
 void HeadCore::OnWorkerPart(const std::string& from, const WorkerPart& part) {
-  const auto [job, worker] = Owner(part.process);
-  if (worker == nullptr || job->released) {
-    Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+  const auto [run, worker] = Owner(part.process);
+  if (worker == nullptr || run->released) {
+    Send(from, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the run is over"}));
     return;
   }
   // It comes again.
-  if (job->done() || job->events.unseen_bytes() > kUnseenBytesMax) return;
+  if (run->done() || run->events.unseen_bytes() > kUnseenBytesMax) return;
   const Result<uint64_t> have = uploads_.Add(part);
   if (have.ok()) {
     Send(from, wire::Encode(kFramePartTaken, PartTaken{part.upload, *have}));
     return;
   }
-  End(*job, JobState::kFailed,
+  End(*run, RunState::kFailed,
       "cannot keep what " + worker->member().ToString() + " has to say (" +
           std::to_string(part.total) + " bytes): " + have.error().message);
 }
 
 void HeadCore::OnWorkerResult(const WorkerResult& result) {
-  if (result.job.starts_with(kActorLease)) return actors_.OnWorkerResult(result);
-  const auto [job, worker] = Owner(result.process);
+  if (result.assignment.starts_with(kActorLease)) return actors_.OnWorkerResult(result);
+  const auto [run, worker] = Owner(result.process);
   const HeadProcess* known = processes_.Find(result.process);
-  if (worker == nullptr || job->released) {
-    Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the job is over"}));
+  if (worker == nullptr || run->released) {
+    Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"the run is over"}));
     return;
   }
-  if (job->done()) return;
+  if (run->done()) return;
   if (known == nullptr || known->ended) return;
   if (!worker->alive()) {  // It was drained, or taken for dead; it may not have heard of that.
     Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"it has left"}));
     return;
   }
-  if (worker->state == WorkerState::kFinished && job->results.contains(result.member))
+  if (worker->state == WorkerState::kFinished && run->results.contains(result.member))
     return;              // A repeat.
   if (worker->fenced) {  // Its host was cut off meanwhile, so that the order to end it was lost.
     Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"evicted"}));
@@ -311,31 +311,31 @@ void HeadCore::OnWorkerResult(const WorkerResult& result) {
   }
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
-    EmitWorker(*job, *worker, StatusOf(*job, *worker), "failed", "");
+    EmitWorker(*run, *worker, StatusOf(*run, *worker), "failed", "");
     const bool whole = file && file->size() <= kErrorBytesMax;
-    End(*job, JobState::kFailed, worker->member().ToString() + " raised an exception",
-        StatusOf(*job, *worker), whole ? file->Read(0, file->size()) : result.payload);
+    End(*run, RunState::kFailed, worker->member().ToString() + " raised an exception",
+        StatusOf(*run, *worker), whole ? file->Read(0, file->size()) : result.payload);
     return;
   }
   if (result.payload.empty() && !file) {
     worker->state = WorkerState::kDrained;
-    EmitWorker(*job, *worker, StatusOf(*job, *worker), "drained", "");
-    if (!job->results.empty()) job->restarts.clear();  // The group has no use for another life.
+    EmitWorker(*run, *worker, StatusOf(*run, *worker), "drained", "");
+    if (!run->results.empty()) run->restarts.clear();  // The group has no use for another life.
     Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
-    Save(*job);
-    FinishIfDone(*job);
-    Fill(*job);
+    Save(*run);
+    FinishIfDone(*run);
+    Fill(*run);
     return;
   }
   // A worker that had finished repeats its result to a head that lacks it.
   const bool told = worker->state == WorkerState::kFinished;
   worker->state = WorkerState::kFinished;
   const std::string member = worker->member().ToString();
-  job->results[member] = {result.payload, std::move(file)};
-  SaveResult(*job, member);
-  if (!told) EmitWorker(*job, *worker, StatusOf(*job, *worker), "finished", "");
-  Save(*job);
-  FinishIfDone(*job);
+  run->results[member] = {result.payload, std::move(file)};
+  SaveResult(*run, member);
+  if (!told) EmitWorker(*run, *worker, StatusOf(*run, *worker), "finished", "");
+  Save(*run);
+  FinishIfDone(*run);
 }
 
 // ---- time ----
@@ -350,11 +350,11 @@ void HeadCore::NoticeStop() {
   actors_.OnStopped(stopped);
   processes_.OnStopped(stopped);
   for (auto& [name, driver] : drivers_) driver.heard = std::min(Now(), driver.heard + stopped);
-  for (auto& [name, job] : jobs_) {
-    job.driver_heard = std::min(Now(), job.driver_heard + stopped);
-    for (auto& [process, death] : job.deaths) death.tell_by = death.tell_by + stopped;
-    if (job.told_by != Time::Never()) job.told_by = job.told_by + stopped;
-    if (job.last_event_by != Time::Never()) job.last_event_by = job.last_event_by + stopped;
+  for (auto& [name, run] : runs_) {
+    run.driver_heard = std::min(Now(), run.driver_heard + stopped);
+    for (auto& [process, death] : run.deaths) death.tell_by = death.tell_by + stopped;
+    if (run.told_by != Time::Never()) run.told_by = run.told_by + stopped;
+    if (run.last_event_by != Time::Never()) run.last_event_by = run.last_event_by + stopped;
   }
   if (recover_until_ > Now()) Recover(recover_until_ + stopped);
 }
@@ -362,23 +362,23 @@ void HeadCore::NoticeStop() {
 void HeadCore::On(const step::Tick& /*tick*/) {
   NoticeStop();
   ApplyNodes(nodes_.Step(Now(), troupe::Tick{}));
-  for (auto& [name, job] : jobs_) {
-    if (!job.done()) EndWithoutDriver(job);
-    if (job.done()) {
-      EmitLast(job);
-      ForgetWhenSeen(job);
+  for (auto& [name, run] : runs_) {
+    if (!run.done()) EndWithoutDriver(run);
+    if (run.done()) {
+      EmitLast(run);
+      ForgetWhenSeen(run);
       continue;
     }
-    Confirm(job);
-    TellGone(job);
-    TellDeaths(job, Now());
+    Confirm(run);
+    TellGone(run);
+    TellDeaths(run, Now());
     // The head before may have got the last result, and no further.
-    FinishIfDone(job);
-    if (job.done()) continue;
-    for (JobWorker& worker : job.record.workers) PressDrain(job, worker);
-    Fill(job);
-    CheckRoom(job);
-    EnsureSpare(job);
+    FinishIfDone(run);
+    if (run.done()) continue;
+    for (RunWorker& worker : run.record.workers) PressDrain(run, worker);
+    Fill(run);
+    CheckRoom(run);
+    EnsureSpare(run);
   }
   actors_.OnTick();
   if (recover_until_ <= Now()) placement_groups_.Recovered();
@@ -395,8 +395,8 @@ void HeadCore::On(const step::Tick& /*tick*/) {
   }
   actors_.TellRoomWanted(scheduler_.WaitingForRoom(actors::kRoomWantedMax));
   for (const std::string& name : Outdated()) {
-    Forget(jobs_.at(name));  // Again: the store may have been away when it ended.
-    jobs_.erase(name);
+    Forget(runs_.at(name));  // Again: the store may have been away when it ended.
+    runs_.erase(name);
     actors_.OwnerGone(RunOwner(name), "its run is over");
   }
   RefreshKeys();
@@ -407,31 +407,31 @@ void HeadCore::On(const step::Tick& /*tick*/) {
 
 // ---- look-ups ----
 
-JobWorker* HeadCore::FindWorker(Job& job, const std::string& member) {
-  for (JobWorker& worker : job.record.workers) {
+RunWorker* HeadCore::FindWorker(Run& run, const std::string& member) {
+  for (RunWorker& worker : run.record.workers) {
     if (worker.member().ToString() == member) return &worker;
   }
   return nullptr;
 }
 
-Job* HeadCore::FindRun(const std::string& run) {
-  const auto it = jobs_.find(run);
-  return it == jobs_.end() ? nullptr : &it->second;
+Run* HeadCore::FindRun(const std::string& run) {
+  const auto it = runs_.find(run);
+  return it == runs_.end() ? nullptr : &it->second;
 }
 
-std::pair<const Job*, const JobWorker*> HeadCore::Owner(const std::string& process) const {
+std::pair<const Run*, const RunWorker*> HeadCore::Owner(const std::string& process) const {
   if (process.empty()) return {nullptr, nullptr};
-  for (const auto& [name, job] : jobs_) {
-    for (const JobWorker& worker : job.record.workers) {
-      if (worker.process == process) return {&job, &worker};
+  for (const auto& [name, run] : runs_) {
+    for (const RunWorker& worker : run.record.workers) {
+      if (worker.process == process) return {&run, &worker};
     }
   }
   return {nullptr, nullptr};
 }
 
-std::pair<Job*, JobWorker*> HeadCore::Owner(const std::string& process) {
-  const auto [job, worker] = std::as_const(*this).Owner(process);
-  return {const_cast<Job*>(job), const_cast<JobWorker*>(worker)};
+std::pair<Run*, RunWorker*> HeadCore::Owner(const std::string& process) {
+  const auto [run, worker] = std::as_const(*this).Owner(process);
+  return {const_cast<Run*>(run), const_cast<RunWorker*>(worker)};
 }
 
 void HeadCore::Reply(const std::string& to, uint64_t request, const Status& status,

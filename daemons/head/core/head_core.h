@@ -26,10 +26,10 @@
 #include "daemons/head/core/head_actors.h"
 #include "daemons/head/core/head_options.h"
 #include "daemons/head/core/head_queue.h"
-#include "daemons/head/core/job.h"
 #include "daemons/head/core/log_requests.h"
 #include "daemons/head/core/placement_groups.h"
 #include "daemons/head/core/process_table.h"
+#include "daemons/head/core/run.h"
 #include "daemons/head/core/usage.h"
 #include "daemons/protocol/spool.h"
 #include "scheduler/node_table.h"
@@ -120,22 +120,22 @@ class HeadCore final : private HeadKnowledge {
   void OnWorkerResult(const WorkerResult& result);
   void OnWorkerNote(const WorkerNote& note);
   void OnWorkerPart(const std::string& from, const WorkerPart& part);
-  void OnSubmit(const std::string& from, const SubmitJob& submit);
-  void OnJobCommand(const std::string& from, const JobCommand& command);
+  void OnSubmit(const std::string& from, const SubmitRun& submit);
+  void OnRunCommand(const std::string& from, const RunCommand& command);
   void OnDriverHello(const std::string& from, const DriverHello& hello);
-  void OnDrainNode(const std::string& from, const JobCommand& command);
-  void OnLeave(const std::string& from, const JobCommand& command);
+  void OnDrainNode(const std::string& from, const RunCommand& command);
+  void OnLeave(const std::string& from, const RunCommand& command);
   // Why what the driver has is to end, if it is.
   [[nodiscard]] std::optional<std::string> DriverLost(const std::string& place, Time heard,
                                                       Duration silence) const;
-  [[nodiscard]] std::optional<std::string> DriverLost(const Job& job) const;
-  void EndWithoutDriver(Job& job);
+  [[nodiscard]] std::optional<std::string> DriverLost(const Run& run) const;
+  void EndWithoutDriver(Run& run);
   // Who asks for its events is its driver from now on, if the one it had is silent.
-  void TakeUp(Job& job, const std::string& driver);
-  [[nodiscard]] bool Attended(const Job& job) const;
+  void TakeUp(Run& run, const std::string& driver);
+  [[nodiscard]] bool Attended(const Run& run) const;
   // Ended runs that are kept no longer.
   [[nodiscard]] std::vector<std::string> Outdated();
-  [[nodiscard]] Error NoRun(const std::string& job) const;
+  [[nodiscard]] Error NoRun(const std::string& run) const;
   void OnSubscribe(const std::string& from, const Subscribe& subscribe);
   void TellLost(const std::string& from, const Subscribe& subscribe);
   void OnQuery(const std::string& from, const Query& query);
@@ -148,79 +148,79 @@ class HeadCore final : private HeadKnowledge {
   void Reconcile(const NodeHello& hello, uint64_t heard);
   void EndIfOver(const std::string& process);
   void EndMissing(const std::string& process, const std::string& how);
-  bool Confirm(Job& job);
+  bool Confirm(Run& run);
 
-  // ---- jobs ----
-  void Fill(Job& job);
-  void AskForRoom(Job& job, uint32_t count, bool gang);
-  void GiveUpRoom(Job& job, size_t count);
-  void CheckRoom(Job& job);
+  // ---- runs ----
+  void Fill(Run& run);
+  void AskForRoom(Run& run, uint32_t count, bool gang);
+  void GiveUpRoom(Run& run, size_t count);
+  void CheckRoom(Run& run);
   [[nodiscard]] bool CannotGrow() const;
-  [[nodiscard]] static actors::ActorSpec SpecOf(const Job& job, const JobWorker& worker);
+  [[nodiscard]] static actors::ActorSpec SpecOf(const Run& run, const RunWorker& worker);
   // What the directory says of an actor that is a run's worker.
   void OnRunActor(const std::string& actor);
-  void OnPlaced(Job& job, JobWorker worker, const actors::ActorLife& life);
-  void OnWorkerGone(Job& job, JobWorker& worker, const std::string& why);
-  [[nodiscard]] Job* FindRun(const std::string& run);
+  void OnPlaced(Run& run, RunWorker worker, const actors::ActorLife& life);
+  void OnWorkerGone(Run& run, RunWorker& worker, const std::string& why);
+  [[nodiscard]] Run* FindRun(const std::string& run);
   // Nothing: it is no worker of a run.
-  [[nodiscard]] const Job* JobOf(const std::string& actor) const;
-  [[nodiscard]] Job* JobOf(const std::string& actor) {
-    return const_cast<Job*>(std::as_const(*this).JobOf(actor));
+  [[nodiscard]] const Run* RunOf(const std::string& actor) const;
+  [[nodiscard]] Run* RunOf(const std::string& actor) {
+    return const_cast<Run*>(std::as_const(*this).RunOf(actor));
   }
-  void EnsureSpare(Job& job);
-  void AskForSpares(const Job& job, uint32_t count);
-  void OpenGroup(Job& job);
-  void TellGroup(const Job& job, groups::CoordinatorEvent event);
-  void OnNotice(Job& job, const groups::SendCommand& send);
-  void OnNotice(Job& job, const groups::FenceMember& fence);
-  void OnNotice(Job& job, const groups::EpochActivated& activated);
-  void OnNotice(Job& job, const groups::EpochSettled& settled);
-  void OnNotice(Job& job, const groups::GroupStalled& stalled);
-  void OnNotice(Job& job, const groups::GroupUnreachable& left);
-  void OnNotice(Job& job, const groups::GroupParked& parked);
-  void OnNotice(Job& job, const groups::GroupFailed& failed);
-  void OnNotice(Job& job, const groups::GroupEnded& ended);
-  void WorkerDied(Job& job, JobWorker& worker, const std::string& how);
-  void TellGone(Job& job);
+  void EnsureSpare(Run& run);
+  void AskForSpares(const Run& run, uint32_t count);
+  void OpenGroup(Run& run);
+  void TellGroup(const Run& run, groups::CoordinatorEvent event);
+  void OnNotice(Run& run, const groups::SendCommand& send);
+  void OnNotice(Run& run, const groups::FenceMember& fence);
+  void OnNotice(Run& run, const groups::EpochActivated& activated);
+  void OnNotice(Run& run, const groups::EpochSettled& settled);
+  void OnNotice(Run& run, const groups::GroupStalled& stalled);
+  void OnNotice(Run& run, const groups::GroupUnreachable& left);
+  void OnNotice(Run& run, const groups::GroupParked& parked);
+  void OnNotice(Run& run, const groups::GroupFailed& failed);
+  void OnNotice(Run& run, const groups::GroupEnded& ended);
+  void WorkerDied(Run& run, RunWorker& worker, const std::string& how);
+  void TellGone(Run& run);
   // The cause of a death is known, or will not be.
-  void TellDeath(Job& job, const WorkerExited& exited, bool lost);
-  void TellDeaths(Job& job, Time until);
-  void BackOff(Job& job, const JobWorker& worker);
-  void CheckResult(Job& job, const JobWorker& worker);
-  [[nodiscard]] bool Trains(const Job& job) const;  // Some member of it does.
-  [[nodiscard]] bool MayJoin(const Job& job) const;
+  void TellDeath(Run& run, const WorkerExited& exited, bool lost);
+  void TellDeaths(Run& run, Time until);
+  void BackOff(Run& run, const RunWorker& worker);
+  void CheckResult(Run& run, const RunWorker& worker);
+  [[nodiscard]] bool Trains(const Run& run) const;  // Some member of it does.
+  [[nodiscard]] bool MayJoin(const Run& run) const;
   // After `limit` it is ended; zero: never.
-  void DrainWorker(Job& job, JobWorker& worker, const std::string& reason,
+  void DrainWorker(Run& run, RunWorker& worker, const std::string& reason,
                    Duration limit = Duration::zero());
-  void PressDrain(Job& job, JobWorker& worker);
-  void Shrink(Job& job);
-  void FinishIfDone(Job& job);
-  void TellResults(Job& job, const std::vector<const JobWorker*>& finished);
-  void End(Job& job, JobState state, const std::string& reason, const WorkerStatus& worker = {},
+  void PressDrain(Run& run, RunWorker& worker);
+  void Shrink(Run& run);
+  void FinishIfDone(Run& run);
+  void TellResults(Run& run, const std::vector<const RunWorker*>& finished);
+  void End(Run& run, RunState state, const std::string& reason, const WorkerStatus& worker = {},
            const std::string& payload = "");
   void EndProcesses(const std::string& run);
-  void EmitEpoch(Job& job, Duration pause);
-  void EmitSettledEpoch(Job& job);
-  void EmitEpochs(Job& job);
-  void EmitEpochOf(Job& job, const JobWorker& worker);  // If it is one of its members.
-  void EmitInOrder(Job& job, JobEvent event);
-  void EmitNoted(Job& job, groups::Epoch newest);  // Of epochs up to this one.
-  void EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+  void EmitEpoch(Run& run, Duration pause);
+  void EmitSettledEpoch(Run& run);
+  void EmitEpochs(Run& run);
+  void EmitEpochOf(Run& run, const RunWorker& worker);  // If it is one of its members.
+  void EmitInOrder(Run& run, RunEvent event);
+  void EmitNoted(Run& run, groups::Epoch newest);  // Of epochs up to this one.
+  void EmitWorker(Run& run, const RunWorker& worker, const WorkerStatus& status,
                   const std::string& state, const std::string& detail);
-  void EmitLast(Job& job);
-  void Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
-  void EmitDropped(Job& job);
-  void SendEvents(Job& job);
-  void Save(const Job& job);
-  void SaveSpec(const Job& job);
-  void SaveResult(const Job& job, const std::string& member);
-  void KeepEnd(Job& job);
-  void SaveEnd(const Job& job);
-  void RestoreJobs(const std::map<std::string, std::string>& records);
+  void EmitLast(Run& run);
+  void Emit(Run& run, RunEvent event, std::shared_ptr<const SpoolFile> file = nullptr);
+  void EmitDropped(Run& run);
+  void SendEvents(Run& run);
+  void Save(const Run& run);
+  void SaveSpec(const Run& run);
+  void SaveResult(const Run& run, const std::string& member);
+  void KeepEnd(Run& run);
+  void SaveEnd(const Run& run);
+  void RestoreRuns(const std::map<std::string, std::string>& records);
   void RestoreEnd(EndedRecord record);
   void EndStrays();
-  void ForgetWhenSeen(Job& job);
-  void Forget(const Job& job);
+  void ForgetWhenSeen(Run& run);
+  void Forget(const Run& run);
   void RefreshKeys();
   void WriteAll();
   void Measure() const;
@@ -229,12 +229,12 @@ class HeadCore final : private HeadKnowledge {
              const std::string& json = "");
   void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
 
-  [[nodiscard]] JobWorker* FindWorker(Job& job, const std::string& member);
-  [[nodiscard]] std::pair<const Job*, const JobWorker*> Owner(const std::string& process) const;
-  [[nodiscard]] std::pair<Job*, JobWorker*> Owner(const std::string& process);
-  [[nodiscard]] WorkerStatus StatusOf(const Job& job, const JobWorker& worker) const;
-  [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Job& job) const;
-  [[nodiscard]] JobStatus StatusOf(const Job& job) const;
+  [[nodiscard]] RunWorker* FindWorker(Run& run, const std::string& member);
+  [[nodiscard]] std::pair<const Run*, const RunWorker*> Owner(const std::string& process) const;
+  [[nodiscard]] std::pair<Run*, RunWorker*> Owner(const std::string& process);
+  [[nodiscard]] WorkerStatus StatusOf(const Run& run, const RunWorker& worker) const;
+  [[nodiscard]] std::map<std::string, WorkerStatus> StatusMap(const Run& run) const;
+  [[nodiscard]] RunStatus StatusOf(const Run& run) const;
   [[nodiscard]] std::string StateJson();
   [[nodiscard]] std::string WhatIs(const std::string& process);
   void TakeDown();
@@ -262,7 +262,7 @@ class HeadCore final : private HeadKnowledge {
   std::map<std::string, Node> node_links_;
   ProcessTable processes_;
   Uploads uploads_;
-  std::map<std::string, Job> jobs_;
+  std::map<std::string, Run> runs_;
   std::map<std::string, std::string> driver_peers_;  // Driver id -> transport name.
   struct Driver {
     std::string place;

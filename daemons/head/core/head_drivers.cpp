@@ -8,9 +8,9 @@ namespace troupe::daemons {
 namespace {
 
 // For drivers that ask late; longer for one that may be silent longer, unless it has seen all.
-constexpr Duration kEndedJobsKept = seconds(300);
+constexpr Duration kEndedRunsKept = seconds(300);
 // Of all that have ended: then the oldest go before their time.
-constexpr size_t kEndedJobsMax = 1000;
+constexpr size_t kEndedRunsMax = 1000;
 constexpr uint64_t kEndedBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kEndedFileBytesMax = uint64_t{4} << 30;
 constexpr Duration kLookFrom = seconds(1);  // Of silence: whether its process runs.
@@ -28,32 +28,32 @@ Duration SilenceOf(double seconds) {
 void HeadCore::OnDriverHello(const std::string& from, const DriverHello& hello) {
   if (drivers_.size() < kDriversMax || drivers_.contains(hello.driver))
     drivers_[hello.driver] = {hello.place, SilenceOf(hello.silence_s), Now()};
-  for (auto& [name, job] : jobs_) {
-    if (job.record.driver != hello.driver) continue;
+  for (auto& [name, run] : runs_) {
+    if (run.record.driver != hello.driver) continue;
     driver_peers_[hello.driver] = from;
-    if (job.done()) {  // It need not ask, if it knows that from the head before.
-      SendEvents(job);
+    if (run.done()) {  // It need not ask, if it knows that from the head before.
+      SendEvents(run);
       continue;
     }
-    job.driver_heard = Now();
-    if (job.record.driver_place == hello.place) continue;
-    job.record.driver_place = hello.place;
-    Save(job);
+    run.driver_heard = Now();
+    if (run.record.driver_place == hello.place) continue;
+    run.record.driver_place = hello.place;
+    Save(run);
   }
 }
 
-void HeadCore::OnLeave(const std::string& from, const JobCommand& command) {
-  drivers_.erase(command.job);
-  for (auto& [name, job] : jobs_) {
-    if (job.record.driver != command.job || job.done() || job.spec.detached) continue;
-    End(job, JobState::kCancelled, "its driver has ended");
-    job.end_kept = false;  // There is nobody to tell.
-    Forget(job);
+void HeadCore::OnLeave(const std::string& from, const RunCommand& command) {
+  drivers_.erase(command.run);
+  for (auto& [name, run] : runs_) {
+    if (run.record.driver != command.run || run.done() || run.spec.detached) continue;
+    End(run, RunState::kCancelled, "its driver has ended");
+    run.end_kept = false;  // There is nobody to tell.
+    Forget(run);
   }
   ReplyWhenKept(from, command.request);
 }
 
-void HeadCore::OnDrainNode(const std::string& from, const JobCommand& command) {
+void HeadCore::OnDrainNode(const std::string& from, const RunCommand& command) {
   std::string there;
   for (const auto& [id, node] : nodes_.nodes()) {
     if (node.up()) there += (there.empty() ? "" : ", ") + id;
@@ -88,29 +88,29 @@ std::optional<std::string> HeadCore::OwnerLost(const std::string& owner, Time he
                     known->second.silence);
 }
 
-std::optional<std::string> HeadCore::DriverLost(const Job& job) const {
-  return DriverLost(job.record.driver_place, job.driver_heard,
-                    SilenceOf(job.spec.driver_silence_s));
+std::optional<std::string> HeadCore::DriverLost(const Run& run) const {
+  return DriverLost(run.record.driver_place, run.driver_heard,
+                    SilenceOf(run.spec.driver_silence_s));
 }
 
-void HeadCore::EndWithoutDriver(Job& job) {
-  if (job.spec.detached) return job.events.SetUnattended(!Attended(job));
-  if (const auto why = DriverLost(job)) End(job, JobState::kCancelled, *why);
+void HeadCore::EndWithoutDriver(Run& run) {
+  if (run.spec.detached) return run.events.SetUnattended(!Attended(run));
+  if (const auto why = DriverLost(run)) End(run, RunState::kCancelled, *why);
 }
 
-bool HeadCore::Attended(const Job& job) const {
-  return Now() <= job.driver_heard + options_.driver_lease;
+bool HeadCore::Attended(const Run& run) const {
+  return Now() <= run.driver_heard + options_.driver_lease;
 }
 
-void HeadCore::TakeUp(Job& job, const std::string& driver) {
-  if (job.record.driver == driver || Attended(job)) return;
-  queue_.Note("run ", job.spec.job, " has a new driver, ", driver);
-  job.record.driver = driver;
+void HeadCore::TakeUp(Run& run, const std::string& driver) {
+  if (run.record.driver == driver || Attended(run)) return;
+  queue_.Note("run ", run.spec.id, " has a new driver, ", driver);
+  run.record.driver = driver;
   const auto known = drivers_.find(driver);
-  job.record.driver_place = known == drivers_.end() ? "" : known->second.place;
-  job.events.Promote(driver);
-  job.events.SetUnattended(false);
-  if (!job.done()) Save(job);
+  run.record.driver_place = known == drivers_.end() ? "" : known->second.place;
+  run.events.Promote(driver);
+  run.events.SetUnattended(false);
+  if (!run.done()) Save(run);
 }
 
 std::vector<std::string> HeadCore::Outdated() {
@@ -123,51 +123,51 @@ std::vector<std::string> HeadCore::Outdated() {
   std::vector<std::pair<Time, std::string>> kept;
   uint64_t bytes = 0;
   uint64_t file_bytes = 0;
-  for (auto& [name, job] : jobs_) {
-    if (!job.done()) continue;
-    if (job.ended == Time::Never()) {
-      job.ended = Now();
-      job.spec.payload = {};
-      job.results.clear();  // They are events now.
+  for (auto& [name, run] : runs_) {
+    if (!run.done()) continue;
+    if (run.ended == Time::Never()) {
+      run.ended = Now();
+      run.spec.payload = {};
+      run.results.clear();  // They are events now.
     }
-    const bool awaited = !job.events.all_seen() && !options_.surely_ended(job.record.driver_place);
-    Duration keep = kEndedJobsKept;
-    if (job.spec.detached) {
+    const bool awaited = !run.events.all_seen() && !options_.surely_ended(run.record.driver_place);
+    Duration keep = kEndedRunsKept;
+    if (run.spec.detached) {
       keep = options_.detached_kept;
     } else if (awaited) {
-      keep = std::max(keep, SilenceOf(job.spec.driver_silence_s));
+      keep = std::max(keep, SilenceOf(run.spec.driver_silence_s));
     }
-    if (Now() > std::max(job.driver_heard, job.ended) + keep) {
+    if (Now() > std::max(run.driver_heard, run.ended) + keep) {
       over.push_back(name);
       continue;
     }
-    bytes += job.events.bytes();
-    file_bytes += job.events.file_bytes();
-    kept.emplace_back(job.ended, name);
+    bytes += run.events.bytes();
+    file_bytes += run.events.file_bytes();
+    kept.emplace_back(run.ended, name);
   }
   std::ranges::sort(kept);
   for (size_t i = 0; i < kept.size(); ++i) {
-    const Job& job = jobs_.at(kept[i].second);
-    const bool much = kept.size() - i > kEndedJobsMax || bytes > kEndedBytesMax ||
+    const Run& run = runs_.at(kept[i].second);
+    const bool much = kept.size() - i > kEndedRunsMax || bytes > kEndedBytesMax ||
                       file_bytes > kEndedFileBytesMax;
-    if (!much || Now() <= job.ended + kEndedJobsKept) break;
-    bytes -= job.events.bytes();
-    file_bytes -= job.events.file_bytes();
+    if (!much || Now() <= run.ended + kEndedRunsKept) break;
+    bytes -= run.events.bytes();
+    file_bytes -= run.events.file_bytes();
     over.push_back(kept[i].second);
   }
   return over;
 }
 
-Error HeadCore::NoRun(const std::string& job) const {
+Error HeadCore::NoRun(const std::string& run) const {
   std::string there;
   size_t named = 0;
-  for (const auto& [name, known] : jobs_) {
+  for (const auto& [name, known] : runs_) {
     if (++named > kRunsNamed) continue;
     there += (there.empty() ? "" : ", ") + name + " (" + known.spec.name + ", " +
-             JobStateName(known.state) + ")";
+             RunStateName(known.state) + ")";
   }
   if (named > kRunsNamed) there += " and " + std::to_string(named - kRunsNamed) + " more";
-  return {ErrorCode::kNotFound, "no run " + job + "; it may be long over. There " +
+  return {ErrorCode::kNotFound, "no run " + run + "; it may be long over. There " +
                                     (named == 0 ? "are none" : "is " + there)};
 }
 

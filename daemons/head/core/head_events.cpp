@@ -1,4 +1,4 @@
-// What HeadCore tells about its jobs: events to their drivers, records to the store, status.
+// What HeadCore tells about its runs: events to their drivers, records to the store, status.
 #include <algorithm>
 #include <utility>
 
@@ -8,106 +8,106 @@
 
 namespace troupe::daemons {
 
-void HeadCore::EmitEpoch(Job& job, Duration pause) {
-  job.epoch_pending = false;
-  job.epochs.push_back({job.view, job.old_size, pause, job.planned});
-  EmitEpochs(job);
+void HeadCore::EmitEpoch(Run& run, Duration pause) {
+  run.epoch_pending = false;
+  run.epochs.push_back({run.view, run.old_size, pause, run.planned});
+  EmitEpochs(run);
 }
 
 // A restarted head may hear members before it hears their nodes. An epoch is told only when it is
 // known where its members run.
-void HeadCore::EmitEpochs(Job& job) {
-  if (job.confirming && !job.done()) return;
-  for (const Job::Told& told : std::exchange(job.epochs, {})) {
-    Emit(job, EpochEvent(job.spec.job, Now(), told.view, told.old_size, told.pause, told.planned,
-                         StatusMap(job)));
-    EmitNoted(job, told.view.epoch);
+void HeadCore::EmitEpochs(Run& run) {
+  if (run.confirming && !run.done()) return;
+  for (const Run::Told& told : std::exchange(run.epochs, {})) {
+    Emit(run, EpochEvent(run.spec.id, Now(), told.view, told.old_size, told.pause, told.planned,
+                         StatusMap(run)));
+    EmitNoted(run, told.view.epoch);
   }
 }
 
-void HeadCore::EmitSettledEpoch(Job& job) {
-  if (job.epoch_pending && job.epoch_settled) EmitEpoch(job, job.took);
+void HeadCore::EmitSettledEpoch(Run& run) {
+  if (run.epoch_pending && run.epoch_settled) EmitEpoch(run, run.took);
 }
 
 // What comes after an epoch is told after it.
-void HeadCore::EmitInOrder(Job& job, JobEvent event) {
-  if (job.epochs.empty()) return Emit(job, std::move(event));
-  job.noted.push_back({job.epochs.back().view.epoch, std::move(event), nullptr});
+void HeadCore::EmitInOrder(Run& run, RunEvent event) {
+  if (run.epochs.empty()) return Emit(run, std::move(event));
+  run.noted.push_back({run.epochs.back().view.epoch, std::move(event), nullptr});
 }
 
-void HeadCore::EmitNoted(Job& job, groups::Epoch newest) {
-  for (Job::Noted& noted : std::exchange(job.noted, {})) {
+void HeadCore::EmitNoted(Run& run, groups::Epoch newest) {
+  for (Run::Noted& noted : std::exchange(run.noted, {})) {
     if (noted.epoch > newest) {
-      job.noted.push_back(std::move(noted));
+      run.noted.push_back(std::move(noted));
     } else {
-      Emit(job, std::move(noted.event), std::move(noted.file));
+      Emit(run, std::move(noted.event), std::move(noted.file));
     }
   }
 }
 
 // What happens to a member of an epoch comes after that epoch, whose pause may not be known yet.
-void HeadCore::EmitEpochOf(Job& job, const JobWorker& worker) {
-  if (job.epoch_pending && groups::RankOf(job.view, worker.member()) >= 0) EmitEpoch(job, job.took);
+void HeadCore::EmitEpochOf(Run& run, const RunWorker& worker) {
+  if (run.epoch_pending && groups::RankOf(run.view, worker.member()) >= 0) EmitEpoch(run, run.took);
 }
 
-void HeadCore::EmitWorker(Job& job, const JobWorker& worker, const WorkerStatus& status,
+void HeadCore::EmitWorker(Run& run, const RunWorker& worker, const WorkerStatus& status,
                           const std::string& state, const std::string& detail) {
   metrics::Add(metrics::Id::kWorkerEvents, 1, state);
-  EmitEpochOf(job, worker);
-  EmitInOrder(job, WorkerEvent(job.spec.job, Now(), status, state, detail));
+  EmitEpochOf(run, worker);
+  EmitInOrder(run, WorkerEvent(run.spec.id, Now(), status, state, detail));
 }
 
-void HeadCore::Emit(Job& job, JobEvent event, std::shared_ptr<const SpoolFile> file) {
-  job.events.Add(std::move(event), std::move(file));
-  SendEvents(job);
+void HeadCore::Emit(Run& run, RunEvent event, std::shared_ptr<const SpoolFile> file) {
+  run.events.Add(std::move(event), std::move(file));
+  SendEvents(run);
 }
 
 // Output that the driver was too slow for.
-void HeadCore::EmitDropped(Job& job) {
-  if (const uint64_t lines = job.events.TakeDropped(); lines > 0)
-    job.events.AddOutput(DroppedEvent(job.spec.job, Now(), lines), lines);
+void HeadCore::EmitDropped(Run& run) {
+  if (const uint64_t lines = run.events.TakeDropped(); lines > 0)
+    run.events.AddOutput(DroppedEvent(run.spec.id, Now(), lines), lines);
 }
 
-void HeadCore::SendEvents(Job& job) {
+void HeadCore::SendEvents(Run& run) {
   const auto send = [&](const std::string& driver, const auto& next) {
     const auto peer = driver_peers_.find(driver);
     if (peer == driver_peers_.end()) return;
-    while (std::optional<JobEvents> batch = next()) {
-      batch->job = job.spec.job;
+    while (std::optional<RunEvents> batch = next()) {
+      batch->run = run.spec.id;
       batch->log = log_id_;
-      Send(peer->second, wire::Encode(kFrameJobEvents, *batch));
+      Send(peer->second, wire::Encode(kFrameRunEvents, *batch));
     }
   };
-  send(job.record.driver, [&] { return job.events.Next(); });
-  for (const std::string& watcher : job.events.Watchers(Now()))
-    send(watcher, [&] { return job.events.NextOf(watcher); });
+  send(run.record.driver, [&] { return run.events.Next(); });
+  for (const std::string& watcher : run.events.Watchers(Now()))
+    send(watcher, [&] { return run.events.NextOf(watcher); });
 }
 
 // Of one that is over nothing is kept: see Forget.
-void HeadCore::Save(const Job& job) {
-  if (job.done()) return;
-  Keep("job/" + job.spec.job + "/state", wire::Encode(kFrameJobCommand, job.record));
+void HeadCore::Save(const Run& run) {
+  if (run.done()) return;
+  Keep("job/" + run.spec.id + "/state", wire::Encode(kFrameRunCommand, run.record));
 }
 
-void HeadCore::SaveSpec(const Job& job) {
-  Keep("job/" + job.spec.job + "/spec", wire::Encode(kFrameSubmitJob, job.spec));
+void HeadCore::SaveSpec(const Run& run) {
+  Keep("job/" + run.spec.id + "/spec", wire::Encode(kFrameSubmitRun, run.spec));
 }
 
 // A large one stays with its worker until the run is over.
-void HeadCore::SaveResult(const Job& job, const std::string& member) {
-  const auto result = job.results.find(member);
-  if (result == job.results.end() || result->second.file) return;
+void HeadCore::SaveResult(const Run& run, const std::string& member) {
+  const auto result = run.results.find(member);
+  if (result == run.results.end() || result->second.file) return;
   if (result->second.bytes.size() > kKeptResultBytes) return;
-  Keep("job/" + job.spec.job + kResult + member, result->second.bytes);
+  Keep("job/" + run.spec.id + kResult + member, result->second.bytes);
 }
 
 // What the head holds, as of now.
 void HeadCore::Measure() const {
   if (!metrics::On()) return;
-  std::map<std::string, double> jobs;
-  for (size_t i = 0; i < kJobStates; ++i) jobs[JobStateName(static_cast<JobState>(i))] = 0;
-  for (const auto& [name, job] : jobs_) ++jobs[JobStateName(job.state)];
-  for (const auto& [state, count] : jobs) metrics::Set(metrics::Id::kJobs, count, state);
+  std::map<std::string, double> runs;
+  for (size_t i = 0; i < kRunStates; ++i) runs[RunStateName(static_cast<RunState>(i))] = 0;
+  for (const auto& [name, run] : runs_) ++runs[RunStateName(run.state)];
+  for (const auto& [state, count] : runs) metrics::Set(metrics::Id::kRuns, count, state);
   std::map<NodeState, double> nodes{{NodeState::kAlive, 0},
                                     {NodeState::kSuspect, 0},
                                     {NodeState::kDead, 0},
@@ -138,12 +138,12 @@ void HeadCore::RefreshKeys() {
 
 void HeadCore::WriteAll() {
   queue_.Put(step::RefreshEpochs{});
-  for (const auto& [name, job] : jobs_) {
-    if (job.end_kept) SaveEnd(job);
-    if (job.done()) continue;
-    SaveSpec(job);
-    Save(job);
-    for (const auto& [member, result] : job.results) SaveResult(job, member);
+  for (const auto& [name, run] : runs_) {
+    if (run.end_kept) SaveEnd(run);
+    if (run.done()) continue;
+    SaveSpec(run);
+    Save(run);
+    for (const auto& [member, result] : run.results) SaveResult(run, member);
   }
   actors_.RefreshKeys();
   placement_groups_.RefreshKeys();
@@ -151,7 +151,7 @@ void HeadCore::WriteAll() {
   actor_groups_.RefreshKeys();
 }
 
-WorkerStatus HeadCore::StatusOf(const Job& job, const JobWorker& worker) const {
+WorkerStatus HeadCore::StatusOf(const Run& run, const RunWorker& worker) const {
   WorkerStatus status;
   status.id = worker.member().ToString();
   status.rank = worker.rank;
@@ -164,7 +164,7 @@ WorkerStatus HeadCore::StatusOf(const Job& job, const JobWorker& worker) const {
     status.pid = process->pid;
     status.host = process->host;
   }
-  if (const groups::Coordinator* group = coordinators_->Find(job.spec.job); group != nullptr) {
+  if (const groups::Coordinator* group = coordinators_->Find(run.spec.id); group != nullptr) {
     for (const groups::Report& r : group->members()) {
       if (r.id != worker.member()) continue;
       status.version = r.version;
@@ -175,21 +175,21 @@ WorkerStatus HeadCore::StatusOf(const Job& job, const JobWorker& worker) const {
   return status;
 }
 
-std::map<std::string, WorkerStatus> HeadCore::StatusMap(const Job& job) const {
+std::map<std::string, WorkerStatus> HeadCore::StatusMap(const Run& run) const {
   std::map<std::string, WorkerStatus> map;
-  for (const JobWorker& worker : job.record.workers)
-    map[worker.member().ToString()] = StatusOf(job, worker);
+  for (const RunWorker& worker : run.record.workers)
+    map[worker.member().ToString()] = StatusOf(run, worker);
   return map;
 }
 
-JobStatus HeadCore::StatusOf(const Job& job) const {
-  JobStatus status{job.spec.job,         job.spec.name,        JobStateName(job.state),
-                   job.reason,           job.view.epoch,       job.record.target,
-                   job.spec.min_workers, job.spec.max_workers, {},
-                   job.spec.detached,    Attended(job),        ToSeconds(Now() - job.submitted)};
-  for (const JobWorker& worker : job.record.workers)
-    status.workers.push_back(StatusOf(job, worker));
-  if (const groups::Coordinator* group = coordinators_->Find(job.spec.job);
+RunStatus HeadCore::StatusOf(const Run& run) const {
+  RunStatus status{run.spec.id,          run.spec.name,        RunStateName(run.state),
+                   run.reason,           run.view.epoch,       run.record.target,
+                   run.spec.min_workers, run.spec.max_workers, {},
+                   run.spec.detached,    Attended(run),        ToSeconds(Now() - run.submitted)};
+  for (const RunWorker& worker : run.record.workers)
+    status.workers.push_back(StatusOf(run, worker));
+  if (const groups::Coordinator* group = coordinators_->Find(run.spec.id);
       group != nullptr && status.reason.empty()) {
     status.reason = group->waiting_for();
   }

@@ -66,8 +66,8 @@ void HeadCore::OnNodeHello(const std::string& from, const NodeHello& hello) {
     ApplyNodes(nodes_.Step(
         Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
   }
-  for (auto& [name, job] : jobs_) {
-    if (Confirm(job) || is_new) Fill(job);
+  for (auto& [name, run] : runs_) {
+    if (Confirm(run) || is_new) Fill(run);
   }
   queue_.Put(step::EndRecovery{});
 }
@@ -80,9 +80,9 @@ void HeadCore::Recover(Time until) {
 
 void HeadCore::On(const step::EndRecovery& /*end*/) {
   if (recover_until_ <= Now() || actors_.Unconfirmed() || placement_groups_.Unconfirmed()) return;
-  const bool jobs = std::ranges::any_of(
-      jobs_, [](const auto& entry) { return !entry.second.done() && entry.second.confirming; });
-  if (!jobs) Recover(Now());
+  const bool runs = std::ranges::any_of(
+      runs_, [](const auto& entry) { return !entry.second.done() && entry.second.confirming; });
+  if (!runs) Recover(Now());
 }
 
 // Makes what we know of the node's processes what the node says of them.
@@ -109,14 +109,14 @@ void HeadCore::EndIfOver(const std::string& name) {
   const HeadProcess* process = processes_.Find(name);
   if (process == nullptr || !IsRunActor(process->owner.actor)) return;
   if (TROUPE_MUTATED("who was evicted stays")) return;
-  const Job* job = JobOf(process->owner.actor);
-  if (job == nullptr) {
+  const Run* run = RunOf(process->owner.actor);
+  if (run == nullptr) {
     if (Now() > process->since + kLeaveTime) processes_.EndBy(name, Now());
     return;
   }
-  if (job->released) return processes_.EndBy(name, Now() + kLeaveTime);
-  const auto& workers = job->record.workers;
-  const auto worker = std::ranges::find(workers, name, &JobWorker::process);
+  if (run->released) return processes_.EndBy(name, Now() + kLeaveTime);
+  const auto& workers = run->record.workers;
+  const auto worker = std::ranges::find(workers, name, &RunWorker::process);
   // One that another has followed has left, if it was this head that saw it go.
   const bool left =
       worker == workers.end() ? !process->found : worker->state == WorkerState::kDrained;
@@ -134,28 +134,28 @@ void HeadCore::EndMissing(const std::string& name, const std::string& how) {
 }
 
 // After a restart the nodes tell which workers still run. Returns whether it is known of all of the
-// job's for the first time.
-bool HeadCore::Confirm(Job& job) {
-  if (job.done() || !job.confirming) return false;
+// run's for the first time.
+bool HeadCore::Confirm(Run& run) {
+  if (run.done() || !run.confirming) return false;
   const actors::Directory& directory = actors_.directory();
   // The head before may have known of an end, and had no time to note what it means here.
-  const auto over = [&](const JobWorker& worker) {
+  const auto over = [&](const RunWorker& worker) {
     const actors::PlacedActor* actor = directory.Find(worker.actor);
     return actor == nullptr || actor->dead();
   };
   bool all = true;
-  for (JobWorker& worker : job.record.workers) {
+  for (RunWorker& worker : run.record.workers) {
     if (!worker.alive()) continue;
     if (over(worker)) {
-      OnWorkerGone(job, worker, "gone when the head restarted");
-      if (job.done()) return false;
+      OnWorkerGone(run, worker, "gone when the head restarted");
+      if (run.done()) return false;
     }
     all = all && !(worker.alive() && actors_.Unconfirmed(worker.process));
   }
-  std::erase_if(job.record.waiting, over);
+  std::erase_if(run.record.waiting, over);
   if (!all) return false;
-  job.confirming = false;
-  EmitEpochs(job);
+  run.confirming = false;
+  EmitEpochs(run);
   return true;
 }
 
@@ -173,13 +173,13 @@ void HeadCore::ApplyNodes(const NodeDecision& decision) {
                                  nodes_.nodes().at(change.id).drain_deadline});
     }
     if (!change.draining) continue;
-    for (auto& [name, job] : jobs_) {
-      for (JobWorker& worker : job.record.workers) {
+    for (auto& [name, run] : runs_) {
+      for (RunWorker& worker : run.record.workers) {
         if (worker.alive() && worker.node == change.id)
-          DrainWorker(job, worker, "node " + change.id + ": " + change.reason);
+          DrainWorker(run, worker, "node " + change.id + ": " + change.reason);
       }
-      Save(job);
-      Fill(job);
+      Save(run);
+      Fill(run);
     }
     const Duration limit = nodes_.nodes().at(change.id).drain_deadline - Now();
     const std::string reason = "node " + change.id + ": " + change.reason;

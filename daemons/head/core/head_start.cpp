@@ -28,7 +28,7 @@ void HeadCore::Restore(Time now, const HeadRecords& records) {
   queue_.SetNow(now);
   if (!records.runs.empty() || !records.actors.empty() || !records.placement_groups.empty())
     Recover(Now() + options_.confirm_grace);
-  RestoreJobs(records.runs);
+  RestoreRuns(records.runs);
   placement_groups_.Restore(records.placement_groups);  // Before those that are in them.
   for (const auto& [id, group] : placement_groups_.groups())
     if (!group.spec.detached) actors_.Own(group.spec.owner);
@@ -51,47 +51,47 @@ void HeadCore::EndStrays() {
   std::set<std::string> owners;
   for (const auto& [id, actor] : actors_.directory().actors()) {
     if (!IsRunActor(id) || actor.dead()) continue;
-    if (const Job* job = JobOf(id); job == nullptr || job->done()) owners.insert(actor.spec.owner);
+    if (const Run* run = RunOf(id); run == nullptr || run->done()) owners.insert(actor.spec.owner);
   }
   for (const std::string& owner : owners) actors_.OwnerGone(owner, "its run is over");
 }
 
 // Those that are over first: of one that ended as its head died there may be both.
-void HeadCore::RestoreJobs(const std::map<std::string, std::string>& records) {
+void HeadCore::RestoreRuns(const std::map<std::string, std::string>& records) {
   for (const auto& [key, value] : records) {
     if (!key.ends_with(kEnded)) continue;
-    if (auto ended = ReadRecord<EndedRecord>(queue_, kFrameJobEvents, key, value))
+    if (auto ended = ReadRecord<EndedRecord>(queue_, kFrameRunEvents, key, value))
       RestoreEnd(std::move(*ended));
   }
   for (const auto& [key, value] : records) {
     if (!key.ends_with("/spec")) continue;
-    const auto spec = ReadRecord<JobSpec>(queue_, kFrameSubmitJob, key, value);
-    if (!spec || jobs_.contains(spec->job)) continue;
-    Job job;
-    job.spec = *spec;
-    const auto state = records.find("job/" + spec->job + "/state");
+    const auto spec = ReadRecord<RunSpec>(queue_, kFrameSubmitRun, key, value);
+    if (!spec || runs_.contains(spec->id)) continue;
+    Run run;
+    run.spec = *spec;
+    const auto state = records.find("job/" + spec->id + "/state");
     if (state == records.end()) continue;
     const auto record =
-        ReadRecord<JobRecord>(queue_, kFrameJobCommand, state->first, state->second);
+        ReadRecord<RunRecord>(queue_, kFrameRunCommand, state->first, state->second);
     Result<ResourceSet> need = ResourceSet::FromMap(spec->resources);
     if (!record || !need.ok()) continue;
-    job.record = *record;
-    job.need = *need;
-    job.state = JobState::kRunning;
-    job.submitted = job.driver_heard = Now();
-    job.confirming = true;
-    const std::string name = spec->job;
+    run.record = *record;
+    run.need = *need;
+    run.state = RunState::kRunning;
+    run.submitted = run.driver_heard = Now();
+    run.confirming = true;
+    const std::string name = spec->id;
     const std::string results = "job/" + name + kResult;
     for (auto it = records.lower_bound(results);
          it != records.end() && it->first.starts_with(results); ++it)
-      job.results[it->first.substr(results.size())] = {it->second, nullptr};
-    for (JobWorker& worker : job.record.workers) {  // That may have been noted no more.
-      if (worker.alive() && job.results.contains(worker.member().ToString()))
+      run.results[it->first.substr(results.size())] = {it->second, nullptr};
+    for (RunWorker& worker : run.record.workers) {  // That may have been noted no more.
+      if (worker.alive() && run.results.contains(worker.member().ToString()))
         worker.state = WorkerState::kFinished;
     }
-    Job& stored = jobs_[name] = std::move(job);
-    metrics::Add(metrics::Id::kJobsRecovered);
-    queue_.Note("continuing job ", name, " with ", stored.record.workers.size(), " workers");
+    Run& stored = runs_[name] = std::move(run);
+    metrics::Add(metrics::Id::kRunsRecovered);
+    queue_.Note("continuing run ", name, " with ", stored.record.workers.size(), " workers");
     OpenGroup(stored);
   }
 }

@@ -93,9 +93,9 @@ Json ActorGroupJson(const ActorGroupStatus& group) {
 }  // namespace
 
 void HeadCore::OnQuery(const std::string& from, const Query& query) {
-  if (query.verb == QueryVerb::kJob) {
-    const auto it = jobs_.find(query.job);
-    if (it == jobs_.end()) return Reply(from, query.request, NoRun(query.job));
+  if (query.verb == QueryVerb::kRun) {
+    const auto it = runs_.find(query.about);
+    if (it == runs_.end()) return Reply(from, query.request, NoRun(query.about));
     return Reply(from, query.request, Status::Ok(), StatusJson(StatusOf(it->second)));
   }
   if (query.verb == QueryVerb::kPing) {
@@ -116,9 +116,9 @@ void HeadCore::OnQuery(const std::string& from, const Query& query) {
   std::vector<NodeStatus> nodes;
   for (const auto& [id, record] : nodes_.nodes())
     nodes.push_back({id, record.host, 0, record.up(), record.total, used[id]});
-  std::vector<JobStatus> jobs;
-  for (const auto& [name, job] : jobs_) jobs.push_back(StatusOf(job));
-  Reply(from, query.request, Status::Ok(), ClusterJson(nodes, jobs));
+  std::vector<RunStatus> runs;
+  for (const auto& [name, run] : runs_) runs.push_back(StatusOf(run));
+  Reply(from, query.request, Status::Ok(), ClusterJson(nodes, runs));
 }
 
 void HeadCore::OnLogQuery(const std::string& from, const Query& query) {
@@ -126,15 +126,15 @@ void HeadCore::OnLogQuery(const std::string& from, const Query& query) {
     Reply(from, query.request, Error{ErrorCode::kNotFound, why});
   };
   if (!query.node.empty())
-    return logs_.OnQuery(from, query.request, query.node, query.job, query.lines);
-  const actors::PlacedActor* actor = actors_.directory().Find(query.job);
-  if (actor == nullptr) actor = actors_.directory().Named(query.job);
+    return logs_.OnQuery(from, query.request, query.node, query.about, query.lines);
+  const actors::PlacedActor* actor = actors_.directory().Find(query.about);
+  if (actor == nullptr) actor = actors_.directory().Named(query.about);
   // One that is dead has left its name; the last of those that had it is meant.
   for (const auto& [id, dead] : actors_.directory().actors()) {
     const bool later = actor == nullptr || (actor->dead() && actor->since < dead.since);
-    if (!query.job.empty() && dead.spec.name == query.job && later) actor = &dead;
+    if (!query.about.empty() && dead.spec.name == query.about && later) actor = &dead;
   }
-  if (actor == nullptr) return refuse("no actor " + query.job + "; `troupe actors` lists them");
+  if (actor == nullptr) return refuse("no actor " + query.about + "; `troupe actors` lists them");
   const actors::ActorLife& life = actor->life;
   if (life.process.empty()) {
     return refuse(actor->spec.actor + " has no process now: it is " +
@@ -178,8 +178,8 @@ std::string HeadCore::StateJson() {
     json["pid"] = process == nullptr ? 0 : process->pid;
     state["actors"].push_back(std::move(json));
   }
-  for (const auto& [name, job] : jobs_)
-    state["groups"].push_back(Json::parse(troupe::daemons::StatusJson(StatusOf(job))));
+  for (const auto& [name, run] : runs_)
+    state["groups"].push_back(Json::parse(troupe::daemons::StatusJson(StatusOf(run))));
   for (const sched::GroupStatus& group : scheduler_.Groups())
     state["placement_groups"].push_back(GroupJson(group));
   for (const actors::CollectiveStatus& group : collective_groups_.List())
@@ -210,8 +210,8 @@ std::string HeadCore::StateJson() {
 std::string HeadCore::WhatIs(const std::string& name) {
   const HeadProcess* process = processes_.Find(name);
   if (process == nullptr) return "?";
-  if (const auto [job, worker] = Owner(name); worker != nullptr)
-    return "run " + job->spec.name + " " + worker->member().ToString();
+  if (const auto [run, worker] = Owner(name); worker != nullptr)
+    return "run " + run->spec.name + " " + worker->member().ToString();
   const actors::PlacedActor* actor = actors_.ActorOf(*process);
   if (actor == nullptr) return "?";
   return "actor " + actor->spec.type + " " +

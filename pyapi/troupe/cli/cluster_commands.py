@@ -450,7 +450,7 @@ def _status(arguments: argparse.Namespace) -> None:
             if run["state"] in ("succeeded", "failed", "cancelled"):
                 continue
             print(f"run {run['name']}: {run['state']}, {working(run)} of {run['target']} "
-                  f"workers, epoch {run['epoch']}, {run['job']}"
+                  f"workers, epoch {run['epoch']}, {run['run']}"
                   + (", detached" if run["detached"] else ""))
         for lease in state["waiting"][:10]:
             print(f"waiting: {lease['id']} ({amounts(lease['resources'])}): {lease['reason']}")

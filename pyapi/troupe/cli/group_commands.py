@@ -24,7 +24,7 @@ def _groups(arguments: argparse.Namespace) -> None:
 
 def _draw(state: dict[str, Any]) -> None:
     table(("RUN", "NAME", "STATE", "EPOCH", "WORKERS", "REASON"),
-          [(g["job"], g["name"], g["state"], g["epoch"], f"{len(g['workers'])}/{g['target']}",
+          [(g["run"], g["name"], g["state"], g["epoch"], f"{len(g['workers'])}/{g['target']}",
             g["reason"]) for g in state["groups"]])
     if state["actor_groups"]:
         print()

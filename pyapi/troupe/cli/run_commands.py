@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     attach = cluster_commands.asking(_command(
         commands, "attach", _attach, "show a run that goes on", """\
         Shows what its workers print, and how it goes, until it ends. Ctrl-C ends this command and
-        not the run. In Python: troupe.attach(RUN).""", "troupe attach job-1f3a"))
+        not the run. In Python: troupe.attach(RUN).""", "troupe attach run-1f3a"))
     attach.add_argument("run", metavar="RUN", help="its id, or its name")
     cancel = cluster_commands.asking(_command(
         commands, "cancel", _cancel, "end a run", "Its workers are ended.", "troupe cancel train"))
@@ -198,8 +198,8 @@ def _submit(arguments: argparse.Namespace) -> None:
             handle = executor.submit(*task, detached=True)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from error
-    print(handle.job_id)
-    print(f"see it: troupe attach {handle.job_id}; end it: troupe cancel {handle.job_id}",
+    print(handle.run_id)
+    print(f"see it: troupe attach {handle.run_id}; end it: troupe cancel {handle.run_id}",
           file=sys.stderr)
 
 
@@ -211,7 +211,7 @@ def _runs(arguments: argparse.Namespace) -> None:
         return
     cluster_commands.table(
         ("RUN", "NAME", "STATE", "WORKERS", "EPOCH", "AGE", "DRIVER", "REASON"),
-        [(run["job"], run["name"], run["state"], f"{cluster_commands.working(run)}/{run['target']}",
+        [(run["run"], run["name"], run["state"], f"{cluster_commands.working(run)}/{run['target']}",
           run["epoch"], cluster_commands.duration(run["age_s"]), cluster_commands.driver_of(run),
           run["reason"]) for run in runs])
 
@@ -232,19 +232,19 @@ def _at(arguments: argparse.Namespace) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _find(runs: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    exact = [run for run in runs if run["job"] == name]
+    exact = [run for run in runs if run["run"] == name]
     named = [run for run in runs if run["name"] == name]
     found = exact or [run for run in named if run["state"] not in _ENDED] or named
     if len(found) == 1:
         return found[0]
     if found:
-        ids = ", ".join(f"{run['job']} ({run['state']})" for run in found)
+        ids = ", ".join(f"{run['run']} ({run['state']})" for run in found)
         raise CommandError(f"several runs are called {name}: {ids}; say which by its id", NOT_FOUND)
     raise CommandError(_none(runs, name), NOT_FOUND)
 
 
 def _none(runs: Sequence[dict[str, Any]], name: str) -> str:
-    there = ", ".join(f"{run['job']} ({run['name']}, {run['state']})" for run in runs)
+    there = ", ".join(f"{run['run']} ({run['name']}, {run['state']})" for run in runs)
     return f"no run {name}; " + (f"there is {there}" if there else "there are none")
 
 
@@ -253,15 +253,15 @@ def _attach(arguments: argparse.Namespace) -> None:
     from troupe.executor.handle import RunHandle
 
     with _at(arguments) as (driver, run):
-        driver.attach(run["job"], watch=True)
-        handle = RunHandle(driver, run["job"], run["name"], os.getpid())
+        driver.attach(run["run"], watch=True)
+        handle = RunHandle(driver, run["run"], run["name"], os.getpid())
         display.attach(handle, "auto" if arguments.output == "table" else "off")
         try:
             with _native.deferred_interrupt():  # Lines come as soon as the thread runs.
                 handle.start_pump()
             handle.wait()
         except KeyboardInterrupt:
-            print(f"\nrun {run['job']} goes on; end it with: troupe cancel {run['job']}",
+            print(f"\nrun {run['run']} goes on; end it with: troupe cancel {run['run']}",
                   file=sys.stderr)
             # Its thread must be out of native code when the interpreter ends.
             handle.abandon("left")
@@ -278,18 +278,18 @@ def _attach(arguments: argparse.Namespace) -> None:
 def _cancel(arguments: argparse.Namespace) -> None:
     with _at(arguments) as (driver, run):
         if run["state"] in _ENDED:
-            print(f"run {run['job']} has ended already: {run['state']}")
+            print(f"run {run['run']} has ended already: {run['state']}")
             return
-        driver.cancel(run["job"])
-        print(f"cancelled {run['job']} ({run['name']})")
+        driver.cancel(run["run"])
+        print(f"cancelled {run['run']} ({run['name']})")
 
 
 def _resize(arguments: argparse.Namespace) -> None:
     if arguments.workers < 1:
         raise CommandError(f"N is 1 or more, got {arguments.workers}", 2)
     with _at(arguments) as (driver, run):
-        driver.resize(run["job"], arguments.workers)
-        print(f"{run['job']} ({run['name']}): {run['target']} -> {arguments.workers} workers")
+        driver.resize(run["run"], arguments.workers)
+        print(f"{run['run']} ({run['name']}): {run['target']} -> {arguments.workers} workers")
 
 
 def _drain(arguments: argparse.Namespace) -> None:
@@ -326,7 +326,7 @@ def _logs(arguments: argparse.Namespace) -> None:
         if arguments.what in actors and not arguments.follow:
             return cluster_commands.show_logs(arguments)
         groups = state["groups"]
-        if not any(run in (group["job"], group["name"]) for group in groups):
+        if not any(run in (group["run"], group["name"]) for group in groups):
             raise CommandError(f"no actor {arguments.what}, {_none(groups, run)}", NOT_FOUND)
         found = _find(groups, run)
         if arguments.follow:
@@ -340,7 +340,7 @@ def _tail(driver: Any, run: dict[str, Any], member: str, arguments: argparse.Nam
     workers = [w for w in run["workers"] if _is(w["id"], member)]
     if not workers:
         ids = ", ".join(w["id"] for w in run["workers"]) or "none"
-        raise CommandError(f"run {run['job']} has no worker {member or 'now'}; there is {ids}",
+        raise CommandError(f"run {run['run']} has no worker {member or 'now'}; there is {ids}",
                            NOT_FOUND)
     problems = 0
     for worker in workers:
@@ -356,14 +356,14 @@ def _tail(driver: Any, run: dict[str, Any], member: str, arguments: argparse.Nam
             {"node": log["node"], "file": log["file"], "worker": worker["id"], "lines": lines},
             arguments.output)
     if problems == len(workers):
-        raise CommandError(f"no log of {run['job']} can be read", NOT_FOUND)
+        raise CommandError(f"no log of {run['run']} can be read", NOT_FOUND)
 
 
 def _follow(driver: Any, run: dict[str, Any], member: str) -> None:
-    driver.attach(run["job"], watch=True)
+    driver.attach(run["run"], watch=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            event: Optional[dict[str, Any]] = driver.next_event(run["job"], _SLICE_S)
+            event: Optional[dict[str, Any]] = driver.next_event(run["run"], _SLICE_S)
             if event is None:
                 continue
             if event["kind"] == "done":

@@ -181,7 +181,7 @@ class Executor:
         Ctrl-C does not wait.
 
         Raises:
-            WorkerError: ``fn`` failed; PlacementError: no room; JobCancelled: cancelled elsewhere.
+            WorkerError: ``fn`` failed; PlacementError: no room; RunCancelled: cancelled elsewhere.
         """
         created: list[RunHandle] = []
         try:
@@ -202,7 +202,7 @@ class Executor:
         """Starts a run and returns its handle at once.
 
         With ``detached`` it goes on when this process ends, until its functions have or it is
-        cancelled; ``attach(handle.job_id)`` takes it up again, from any process that reaches the
+        cancelled; ``attach(handle.run_id)`` takes it up again, from any process that reaches the
         cluster. While nobody reads, the newest events are kept (4 MiB, and 256 MiB of large
         reports); results and the last events for a day after the end, while the head lives.
 
@@ -303,8 +303,8 @@ class Executor:
         name = settings.name or _payload.callable_name(fn)
         with _native.deferred_interrupt():  # what is submitted must be known, to be cancelled
             with _native.driver_errors(f"submitting {name!r}"):
-                job_id = driver.submit({**self._spec(name, payload, fn), "detached": detached})
-            handle = self._make_handle(driver, job_id, name, on_event, callbacks or ())
+                run_id = driver.submit({**self._spec(name, payload, fn), "detached": detached})
+            handle = self._make_handle(driver, run_id, name, on_event, callbacks or ())
             handle.outlives_executor = detached
             if created is not None:
                 created.append(handle)
@@ -314,13 +314,13 @@ class Executor:
     def _make_handle(
         self,
         driver: Any,
-        job_id: str,
+        run_id: str,
         name: str,
         on_event: Optional[EventListener],
         callbacks: Sequence[Callback],
     ) -> RunHandle:
         handle = RunHandle(
-            driver, job_id, name, self._pid, on_event, callbacks, self._settings.log_to_driver
+            driver, run_id, name, self._pid, on_event, callbacks, self._settings.log_to_driver
         )
         with self._lock:
             self._handles = [h for h in self._handles if not h.done()] + [handle]

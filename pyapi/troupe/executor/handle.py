@@ -14,8 +14,8 @@ from typing import Any, Optional, Union
 from troupe import _cluster, _native, _payload
 from troupe._config import check_amount, check_count
 from troupe.errors import (
-    JobCancelled,
     PlacementError,
+    RunCancelled,
     SerializationError,
     TroupeError,
     WorkerError,
@@ -40,7 +40,7 @@ class RunHandle:
 
     Args:
         driver: the native driver.
-        job_id: the run's id in the cluster.
+        run_id: the run's id in the cluster.
         name: what the run is called in messages.
         owner_pid: the process that may use this handle.
         on_event: called with every event (a dict with "kind"), on the run's own thread.
@@ -51,14 +51,14 @@ class RunHandle:
     def __init__(
         self,
         driver: Any,
-        job_id: str,
+        run_id: str,
         name: str,
         owner_pid: int,
         on_event: Optional[EventListener] = None,
         callbacks: Sequence[Callback] = (),
         log_to_driver: bool = True,
     ) -> None:
-        self.job_id = job_id
+        self.run_id = run_id
         self.outlives_executor = False
         self.name = name
         self._driver = driver
@@ -79,7 +79,7 @@ class RunHandle:
         self._done = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(
-            target=self._pump, name=f"troupe-run-{job_id}", daemon=True
+            target=self._pump, name=f"troupe-run-{run_id}", daemon=True
         )
 
     def start_pump(self) -> None:
@@ -87,6 +87,11 @@ class RunHandle:
         self._thread.start()
 
     # -- what a user asks ---------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> str:
+        """:attr:`run_id`, by its name before 0.2."""
+        return self.run_id
 
     def done(self) -> bool:
         """Whether the run has ended, in whatever way."""
@@ -99,7 +104,7 @@ class RunHandle:
             TimeoutError: the run goes on after ``timeout`` seconds.
             WorkerError: the function failed; chained to the original exception.
             PlacementError: the cluster has no room for the run.
-            JobCancelled: the run was cancelled.
+            RunCancelled: the run was cancelled.
         """
         self._check_process()
         if timeout is not None:
@@ -121,7 +126,7 @@ class RunHandle:
                 return {**self._last_status, "state": self._state}
         try:
             with _native.driver_errors(f"status of run {self.name!r}"):
-                status = dict(self._driver.status(self.job_id))
+                status = dict(self._driver.status(self.run_id))
         except TroupeError:
             if not self._done.is_set():
                 raise
@@ -163,7 +168,7 @@ class RunHandle:
         self._check_process()
         check_count("workers", workers)
         with _native.driver_errors(f"resize of run {self.name!r}"):
-            self._driver.resize(self.job_id, workers)
+            self._driver.resize(self.run_id, workers)
 
     def drain(self, worker: Union[str, int], deadline_s: float = 30.0) -> None:
         """Asks one worker, by id or rank, to leave at its next step boundary.
@@ -175,16 +180,16 @@ class RunHandle:
         check_amount("deadline_s", deadline_s)
         worker_id = self._worker_id(worker)
         with _native.driver_errors(f"drain of worker {worker_id} of run {self.name!r}"):
-            self._driver.drain(self.job_id, worker_id, max(0.001, float(deadline_s)))
+            self._driver.drain(self.run_id, worker_id, max(0.001, float(deadline_s)))
 
     def cancel(self) -> None:
-        """Ends the run; ``result()`` then raises JobCancelled. Harmless after the end."""
+        """Ends the run; ``result()`` then raises RunCancelled. Harmless after the end."""
         self._check_process()
         if self._done.is_set():
             return
         try:
             with _native.driver_errors(f"cancel of run {self.name!r}"):
-                self._driver.cancel(self.job_id)
+                self._driver.cancel(self.run_id)
         except TroupeError:
             if not self._done.wait(_PUMP_SLICE_S):
                 raise
@@ -201,7 +206,7 @@ class RunHandle:
         return True
 
     def __repr__(self) -> str:
-        return f"<RunHandle {self.name!r} {self.job_id} {self._state}>"
+        return f"<RunHandle {self.name!r} {self.run_id} {self._state}>"
 
     def _repr_html_(self) -> str:
         from troupe.executor.display import run_html
@@ -222,10 +227,10 @@ class RunHandle:
         """Ends the handle on this side when the cluster is gone."""
         self._abandoned.set()
         if self.outlives_executor:
-            again = f"troupe.attach({self.job_id!r}) takes it up again"
+            again = f"troupe.attach({self.run_id!r}) takes it up again"
             self._finish("detached", TroupeError(f"run {self.name!r}: {reason}; {again}"))
         else:
-            self._finish("cancelled", JobCancelled(f"run {self.name!r}: {reason}"))
+            self._finish("cancelled", RunCancelled(f"run {self.name!r}: {reason}"))
 
     def join_pump(self, timeout: float) -> None:
         """Waits until the last event is dispatched."""
@@ -249,7 +254,7 @@ class RunHandle:
     def _pump(self) -> None:
         while not self._done.is_set() and not self._abandoned.is_set():
             try:
-                event = self._driver.next_event(self.job_id, _PUMP_SLICE_S)
+                event = self._driver.next_event(self.run_id, _PUMP_SLICE_S)
             except Exception as error:
                 code = code_of(error) or type(error).__name__
                 reason = f"lost contact with the cluster: {error} ({code})"
@@ -314,7 +319,7 @@ class RunHandle:
 
     def _on_done(self, event: dict[str, Any]) -> None:
         try:
-            status = dict(self._driver.status(self.job_id))
+            status = dict(self._driver.status(self.run_id))
         except RuntimeError:
             status = {}
         with self._lock:
@@ -328,7 +333,7 @@ class RunHandle:
                 self._state = state
                 self._error = error
             self._events.append({"kind": "done", "state": state, "reason": str(error),
-                                 "time_s": time.monotonic(), "job": self.job_id})
+                                 "time_s": time.monotonic(), "run": self.run_id})
         self._done.set()
 
 
@@ -344,7 +349,7 @@ def _final_error(name: str, event: Mapping[str, Any]) -> Optional[BaseException]
     if state == "succeeded":
         return None
     if state == "cancelled":
-        return JobCancelled(f"run {name!r} was cancelled: {reason}")
+        return RunCancelled(f"run {name!r} was cancelled: {reason}")
     payload = event.get("payload") or b""
     if payload:
         try:

@@ -29,7 +29,7 @@ class TorchDigits : public ::testing::TestWithParam<bool> {};
 TEST_P(TorchDigits, AKilledWorkerIsReplacedAndNoSampleIsLostOrDoubled) {
   Cluster cluster;
   const std::string finish_file = cluster.client().run_dir() + "/finish";
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.workers = 3;
   options.max_workers = 3;
   options.share_memory = GetParam();

@@ -19,7 +19,7 @@ Result<cpp_digits::Plan> Decode(const std::string& payload) {
   std::getline(lines, plan.finish_file);
   std::getline(lines, plan.data);
   if (!lines || plan.epochs < 1)
-    return Error{ErrorCode::kInvalidArgument, "the job's payload is no plan: " + payload};
+    return Error{ErrorCode::kInvalidArgument, "the run's payload is no plan: " + payload};
   return plan;
 }
 

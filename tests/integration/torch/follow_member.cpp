@@ -93,7 +93,7 @@ int main() {
     return 1;
   }
   daemons::WorkerClient& worker = **client;
-  const std::optional<Assignment> assignment = testing::AwaitJob(worker);
+  const std::optional<Assignment> assignment = testing::AwaitRun(worker);
   if (!assignment) return 0;
   const Result<std::string> summary = Train(worker, assignment->payload);
   worker.Finish(summary.ok(), summary.ok() ? *summary : summary.error().ToString(), seconds(30));

@@ -22,7 +22,7 @@ TEST_P(TorchFollowing, MembersEndAlikeAndNoSampleIsLostOrDoubled) {
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "follow-member";
   Cluster cluster;
   const std::string go_on_file = cluster.client().run_dir() + "/go-on";
-  Cluster::JobOptions options;
+  Cluster::RunOptions options;
   options.workers = 2;
   options.max_workers = 3;
   options.share_memory = GetParam().share_memory;
@@ -31,7 +31,7 @@ TEST_P(TorchFollowing, MembersEndAlikeAndNoSampleIsLostOrDoubled) {
   options.payload = go_on_file;
   cluster.Start(options);
   ASSERT_TRUE(cluster.WaitActive(2, seconds(60)));
-  ASSERT_TRUE(cluster.client().Resize(cluster.job(), 3).ok());
+  ASSERT_TRUE(cluster.client().Resize(cluster.run(), 3).ok());
   ASSERT_TRUE(cluster.WaitFor("a joiner", [&] { return cluster.reports() == 3; }));
   std::ofstream(go_on_file) << "the founders may go on\n";
   ASSERT_TRUE(cluster.WaitDone());

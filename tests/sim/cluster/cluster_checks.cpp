@@ -23,8 +23,8 @@ void World::CheckProcesses() {
       if (!worker->id() && worker->actor().empty()) continue;
       // A stopped one cannot say to another head whose it is.
       used += worker->port().frozen() ? 0 : 1;
-      ids += " " + worker->job();
-      if (!lives.insert(worker->job()).second) Fail("two processes host " + worker->job());
+      ids += " " + worker->lease();
+      if (!lives.insert(worker->lease()).second) Fail("two processes host " + worker->lease());
       if (!worker->id()) continue;
       if (!members.try_emplace(*worker->id(), worker).second)
         Fail("two processes are member " + worker->id()->ToString());

@@ -403,17 +403,17 @@ void World::DisturbStore() {
 
 void World::Ask() {
   if (!driver_->submitted() || driver_->asking()) return;
-  JobCommand command;
+  RunCommand command;
   if (Uniform() < 0.5 || driver_->members().empty()) {
     ++result_.resizes;
-    command.verb = JobVerb::kResize;
+    command.verb = RunVerb::kResize;
     command.workers =
         options_.min_workers +
         static_cast<uint32_t>(random_() % (options_.max_workers - options_.min_workers + 1));
     Tell("asked: resize to ", command.workers);
   } else {
     ++result_.drains;
-    command.verb = JobVerb::kDrain;
+    command.verb = RunVerb::kDrain;
     command.member = driver_->members()[random_() % driver_->members().size()];
     command.deadline_ms = Uniform() < 0.5 ? 0 : 1000;
     Tell("asked: drain ", command.member);
@@ -475,8 +475,8 @@ ClusterResult World::Run() {
     return std::string(driver_->asking() || actors_->asking() ? "no answer" : "");
   };
   if (!Await(options_.settle, answered, "asking")) return result_;
-  JobCommand command;
-  command.verb = JobVerb::kResize;
+  RunCommand command;
+  command.verb = RunVerb::kResize;
   command.workers = options_.workers;
   driver_->Command(command);
   if (!Await(
@@ -518,8 +518,8 @@ void World::Stop() {
     if (Await(kEndLimit, told, "raising") && driver_->done() != "failed")
       Fail("its function has raised, and it has " + *driver_->done());
   } else if (ending == Ending::kCancelled) {
-    JobCommand cancel;
-    cancel.verb = JobVerb::kCancel;
+    RunCommand cancel;
+    cancel.verb = RunVerb::kCancel;
     driver_->Command(cancel);
     if (Await(kEndLimit, told, "cancelling") && driver_->done() != "cancelled")
       Fail("it was cancelled, and has " + *driver_->done());

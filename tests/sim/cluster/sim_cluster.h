@@ -23,7 +23,7 @@
 
 namespace troupe::daemons::sim {
 
-inline constexpr const char* kJob = "job-1";
+inline constexpr const char* kRun = "run-1";
 inline constexpr const char* kHeadHost = "head-host";
 
 class SimHead;

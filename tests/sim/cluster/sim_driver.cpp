@@ -20,10 +20,10 @@ SimDriver::SimDriver(World* world)
 
 void SimDriver::Submit() {
   const ClusterOptions& o = world_->options_;
-  SubmitJob submit;
+  SubmitRun submit;
   submit.request = next_request_++;
   submit.driver = "driver-1";
-  submit.spec.job = kJob;
+  submit.spec.id = kRun;
   submit.spec.name = "training";
   submit.spec.workers = o.workers;
   submit.spec.min_workers = o.min_workers;
@@ -33,22 +33,22 @@ void SimDriver::Submit() {
   submit.spec.payload = "train";
   submit.spec.detached = o.detached;
   submit.spec.driver_silence_s = 20;
-  asked_[submit.request] = {wire::Encode(kFrameSubmitJob, submit), JobCommand{}};
+  asked_[submit.request] = {wire::Encode(kFrameSubmitRun, submit), RunCommand{}};
   Repeat(submit.request);
 }
 
-void SimDriver::Command(JobCommand command) {
+void SimDriver::Command(RunCommand command) {
   command.request = next_request_++;
-  command.job = kJob;
-  asked_[command.request] = {wire::Encode(kFrameJobCommand, command), command};
+  command.run = kRun;
+  asked_[command.request] = {wire::Encode(kFrameRunCommand, command), command};
   Repeat(command.request);
 }
 
 void SimDriver::Leave(bool says_so) {
   left_ = true;
   if (!says_so) return port_.Stop();
-  JobCommand leave{next_request_++, "driver-1", JobVerb::kLeave, 0, "", 0};
-  asked_[leave.request] = {wire::Encode(kFrameJobCommand, leave), leave};
+  RunCommand leave{next_request_++, "driver-1", RunVerb::kLeave, 0, "", 0};
+  asked_[leave.request] = {wire::Encode(kFrameRunCommand, leave), leave};
   Repeat(leave.request);
 }
 
@@ -68,7 +68,7 @@ void SimDriver::Beat() {
 }
 
 void SimDriver::SendSubscribe(bool lost) {
-  Subscribe subscribe{"driver-1", kJob, log_, next_};
+  Subscribe subscribe{"driver-1", kRun, log_, next_};
   subscribe.lost = lost;
   (void)port_.Send(kHeadName, wire::Encode(kFrameSubscribe, subscribe));
 }
@@ -76,13 +76,13 @@ void SimDriver::SendSubscribe(bool lost) {
 void SimDriver::OnFrame(const std::string& frame) {
   const uint8_t type = *wire::PeekType(frame);
   if (type == kFrameDriverReply) OnReply(*wire::Decode<DriverReply>(type, frame));
-  if (type == kFrameJobEvents) OnEvents(*wire::Decode<JobEvents>(type, frame));
+  if (type == kFrameRunEvents) OnEvents(*wire::Decode<RunEvents>(type, frame));
 }
 
 void SimDriver::OnReply(const DriverReply& reply) {
   const auto it = asked_.find(reply.request);
   if (it == asked_.end()) return;
-  const JobCommand command = it->second.second;
+  const RunCommand command = it->second.second;
   asked_.erase(it);
   if (command.request == 0) {
     if (reply.code != 0) return world_->Fail("submitting: " + reply.message);
@@ -90,11 +90,11 @@ void SimDriver::OnReply(const DriverReply& reply) {
     return SendSubscribe(false);
   }
   if (reply.code != 0) return world_->Tell("refused: ", reply.message);
-  if (command.verb == JobVerb::kResize) target_ = command.workers;
+  if (command.verb == RunVerb::kResize) target_ = command.workers;
   // What was drained twice, because the first answer was lost, counts once; see NotSettled.
 }
 
-void SimDriver::OnEvents(JobEvents batch) {
+void SimDriver::OnEvents(RunEvents batch) {
   if (log_ != batch.log) {
     log_ = batch.log;
     next_ = 0;
@@ -108,7 +108,7 @@ void SimDriver::OnEvents(JobEvents batch) {
   }
   if (world_->Mutated(Mutation::kEventsLost) && !batch.events.empty()) batch.events.pop_back();
   uint64_t sequence = batch.first;
-  for (const JobEvent& event : batch.events) {
+  for (const RunEvent& event : batch.events) {
     if (sequence++ < next_) continue;
     ++next_;
     Take(event);
@@ -116,7 +116,7 @@ void SimDriver::OnEvents(JobEvents batch) {
   if (done_) SendSubscribe(false);
 }
 
-void SimDriver::Take(const JobEvent& event) {
+void SimDriver::Take(const RunEvent& event) {
   if (done_) return;
   const nlohmann::json json = nlohmann::json::parse(event.json);
   last_ = event.json;

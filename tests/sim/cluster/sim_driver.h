@@ -18,7 +18,7 @@ class SimDriver {
 
   void Submit();
   // Repeated until it is answered.
-  void Command(JobCommand command);
+  void Command(RunCommand command);
   // It says so to the head, or nothing, and is not there any more.
   void Leave(bool says_so);
   [[nodiscard]] bool submitted() const { return submitted_; }
@@ -35,8 +35,8 @@ class SimDriver {
   void Repeat(uint64_t request);
   void OnFrame(const std::string& frame);
   void OnReply(const DriverReply& reply);
-  void OnEvents(JobEvents batch);
-  void Take(const JobEvent& event);
+  void OnEvents(RunEvents batch);
+  void Take(const RunEvent& event);
   void SendSubscribe(bool lost);
 
   World* const world_;
@@ -44,7 +44,7 @@ class SimDriver {
   bool submitted_ = false;
   bool left_ = false;
   uint64_t next_request_ = 1;
-  std::map<uint64_t, std::pair<std::string, JobCommand>> asked_;  // The frame, and what it asks.
+  std::map<uint64_t, std::pair<std::string, RunCommand>> asked_;  // The frame, and what it asks.
   uint32_t target_;
   std::string log_;
   uint64_t next_ = 0;

@@ -75,7 +75,7 @@ void SimNode::SayHello() {
   for (const auto& [process, entry] : workers_) {
     alone = alone && entry.incarnation == incarnation_;
     hello.workers.push_back(
-        {process, entry.worker->pid(), entry.order.job, entry.ended, entry.order.room});
+        {process, entry.worker->pid(), entry.order.lease, entry.ended, entry.order.room});
   }
   hello.ended = {ended_.begin(), ended_.end()};
   if (alone) (void)port_.Send(kHeadName, wire::Encode(kFrameNodeHello, hello));
@@ -92,7 +92,7 @@ void SimNode::OnFrame(const std::string& frame) {
 
 void SimNode::OnStart(const StartWorker& start) {
   if (workers_.contains(start.process) || start.head != heard_.head) return;
-  world_->Tell(id_, " is to start ", start.process, " for ", start.job);
+  world_->Tell(id_, " is to start ", start.process, " for ", start.lease);
   CheckStart(start);
   Entry& entry = workers_[start.process];
   entry.worker = std::make_unique<SimWorker>(world_, this, start);
@@ -104,20 +104,20 @@ void SimNode::OnStart(const StartWorker& start) {
 // those of an earlier life of the node's, which are on their way out, and those that a head has
 // ordered which has ended, and that get nothing to do.
 void SimNode::CheckStart(const StartWorker& start) {
-  const std::string actor = ParseLeaseId(start.job).first;
+  const std::string actor = ParseLeaseId(start.lease).first;
   double used = 1;
   std::string those;
   for (const auto& [process, entry] : workers_) {
     const bool left_behind = !entry.worker->assigned() && entry.order.head != heard_.head;
     if (entry.incarnation != incarnation_ || left_behind) continue;
     used += 1;
-    those += " " + entry.order.job + (entry.worker->alive() ? "" : " (dead)");
-    if (entry.worker->alive() && ParseLeaseId(entry.order.job).first == actor)
+    those += " " + entry.order.lease + (entry.worker->alive() ? "" : " (dead)");
+    if (entry.worker->alive() && ParseLeaseId(entry.order.lease).first == actor)
       world_->Fail("a second process is started for " + actor);
   }
   if (used > cpus_) {
     world_->Fail("node " + id_ + " has room for " + std::to_string(cpus_) + " and is to start " +
-                 start.job + " beside" + those);
+                 start.lease + " beside" + those);
   }
 }
 

@@ -55,7 +55,7 @@ void SimWorker::Hello(bool again) {
   hello.node = node_->id();
   hello.pid = world_->Mutated(Mutation::kPidsUnknown) ? 0 : pid_;
   hello.host = host();
-  hello.job = assignment_.job;
+  hello.assignment = assignment_.id;
   hello.member = assignment_.member;
   if (!actor_.empty()) hello.address = {process_ + "-calls", "sim://" + process_, ""};
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
@@ -115,7 +115,7 @@ void SimWorker::Handle(const groups::MemberAction& action) {
     if (report.blocked) report.moved = 1 + report.progress.sequence;
     (void)port_.Send(
         kHeadName,
-        wire::Encode(kFrameGroupReport, GroupFrame{kJob, wire::Encode(kFrameGroupReport, report)}));
+        wire::Encode(kFrameGroupReport, GroupFrame{kRun, wire::Encode(kFrameGroupReport, report)}));
   } else if (std::holds_alternative<groups::AbortEpoch>(action) ||
              std::holds_alternative<groups::FailOperations>(action)) {
     UnwindSoon();
@@ -221,7 +221,7 @@ void SimWorker::SayResult(const std::string& payload, bool ok) {
   if (released_) return;
   WorkerResult result;
   result.process = process_;
-  result.job = assignment_.job;
+  result.assignment = assignment_.id;
   result.member = assignment_.member;
   result.ok = ok;
   result.rank = rank_;

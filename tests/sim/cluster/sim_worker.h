@@ -16,7 +16,7 @@ class SimWorker {
   SimWorker(World* world, SimNode* node, const StartWorker& start);
 
   [[nodiscard]] const std::string& process() const { return process_; }
-  [[nodiscard]] const std::string& job() const { return start_.job; }
+  [[nodiscard]] const std::string& lease() const { return start_.lease; }
   [[nodiscard]] int64_t pid() const { return pid_; }
   [[nodiscard]] bool alive() const { return alive_; }
   [[nodiscard]] bool assigned() const { return core_.has_value() || !actor_.empty(); }

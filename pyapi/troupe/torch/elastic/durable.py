@@ -25,15 +25,15 @@ from troupe.torch._tree import nbytes
 _log = logging.getLogger("troupe.elastic")
 _FLUSH_LIMIT_S = 60.0
 _DIGEST_BITS = (1 << 62) - 1
-_DEFAULT_JOB = "local"  # outside of any executor
+_DEFAULT_RUN = "local"  # outside of any executor
 
 
 class DurableCommits:
     """Where and how often a state's commits are written to disk.
 
-    They lie in ``directory/JOB/commit-VERSION``, and a job of the same name continues from the
+    They lie in ``directory/RUN/commit-VERSION``, and a run of the same name continues from the
     newest whole one as soon as no living member holds the state: after all members have died, and
-    in a new job. To begin anew, name another job or remove the folder.
+    in a new run. To begin anew, name another run or remove the folder.
 
     Members of a data-parallel group hold equal state, so one member per host writes: that of local
     rank 0. When it dies the next one takes over with the next epoch. Whoever reads a commit runs
@@ -44,7 +44,7 @@ class DurableCommits:
         every: a commit whose version divides by this is written; or the next one, if it had to give
             way because the disk is slow.
         keep: complete commits that stay, at least 1.
-        job: the folder's name; default: the run's, see ``Executor(name=...)``.
+        run: the folder's name; default: the run's, see ``Executor(name=...)``.
         shared: all hosts see the same directory; then only rank 0 writes.
 
     Raises:
@@ -56,24 +56,24 @@ class DurableCommits:
         directory: Union[str, os.PathLike[str]],
         every: int = 1,
         keep: int = 2,
-        job: Optional[str] = None,
+        run: Optional[str] = None,
         shared: bool = False,
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise TypeError(f"directory must be a path, not {type(directory).__name__}")
-        if job is not None and not isinstance(job, str):
-            raise TypeError(f"job must be a string, not {type(job).__name__}")
-        if not os.fspath(directory) or job == "":
-            raise ValueError("directory and job must not be empty")
+        if run is not None and not isinstance(run, str):
+            raise TypeError(f"run must be a string, not {type(run).__name__}")
+        if not os.fspath(directory) or run == "":
+            raise ValueError("directory and run must not be empty")
         self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         self.every = check_count("every", every)
         self.keep = check_count("keep", keep)
-        self.job = job
+        self.run = run
         self.shared = bool(shared)
 
-    def folder(self, job: str) -> str:
-        """The folder of a job's commits; any name makes one folder."""
-        name = urllib.parse.quote(self.job or job, safe=" ")
+    def folder(self, run: str) -> str:
+        """The folder of a run's commits; any name makes one folder."""
+        name = urllib.parse.quote(self.run or run, safe=" ")
         return os.path.join(self.directory, name.replace(".", "%2E"))
 
 
@@ -195,8 +195,8 @@ class CommitLog:
 
     def _open(self, context: _context.Context) -> Any:
         if self._store is None:
-            job = str(context.runtime.assignment.get("name") or _DEFAULT_JOB)
-            self.folder = self.settings.folder(job)
+            run = str(context.runtime.assignment.get("name") or _DEFAULT_RUN)
+            self.folder = self.settings.folder(run)
             try:
                 store = _native.core().CommitStore(self.folder, self.settings.keep)
             except RuntimeError as error:

@@ -8,7 +8,7 @@
 namespace troupe::groups {
 namespace {
 
-TEST(WatchedLaneTest, ReturnsWhatTheJobReturns) {
+TEST(WatchedLaneTest, ReturnsWhatTheWorkReturns) {
   WatchedLane lane("lane");
   const auto never = [] { return false; };
   EXPECT_TRUE(lane.Run([] { return Status::Ok(); }, never, seconds(1)).ok());
@@ -21,7 +21,7 @@ TEST(WatchedLaneTest, ReturnsWhatTheJobReturns) {
   EXPECT_FALSE(lane.lost());
 }
 
-TEST(WatchedLaneTest, AJobThatStopsInTimeKeepsTheLane) {
+TEST(WatchedLaneTest, WorkThatStopsInTimeKeepsTheLane) {
   WatchedLane lane("lane");
   std::atomic<bool> stop{false};
   std::promise<void> began;
@@ -42,7 +42,7 @@ TEST(WatchedLaneTest, AJobThatStopsInTimeKeepsTheLane) {
   EXPECT_FALSE(lane.lost());
 }
 
-TEST(WatchedLaneTest, AJobThatDoesNotComeBackIsLeftBehind) {
+TEST(WatchedLaneTest, WorkThatDoesNotComeBackIsLeftBehind) {
   auto release = std::make_shared<std::promise<void>>();
   auto gone = std::make_shared<std::promise<void>>();
   const auto held = std::make_shared<int>(7);
@@ -57,7 +57,7 @@ TEST(WatchedLaneTest, AJobThatDoesNotComeBackIsLeftBehind) {
         [] { return true; }, milliseconds(20));
     EXPECT_EQ(lost.error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_TRUE(lane.lost());
-    EXPECT_GT(held.use_count(), 1) << "what the job holds must stay";
+    EXPECT_GT(held.use_count(), 1) << "what the work holds must stay";
     const Status refused = lane.Run([] { return Status::Ok(); }, [] { return false; }, seconds(1));
     EXPECT_EQ(refused.error().code, ErrorCode::kDeadlineExceeded);
   }

@@ -87,8 +87,8 @@ class HeadDrain : public ::testing::Test {
   }
   void Drain(size_t worker, Duration limit) {
     const auto ms = std::chrono::duration_cast<milliseconds>(limit).count();
-    rig_.Say(kFrameJobCommand, "d",
-             JobCommand{2, "j", JobVerb::kDrain, 0, "w" + std::to_string(worker) + "#1",
+    rig_.Say(kFrameRunCommand, "d",
+             RunCommand{2, "j", RunVerb::kDrain, 0, "w" + std::to_string(worker) + "#1",
                         static_cast<uint64_t>(ms)});
     EXPECT_EQ(rig_.reply_code(), 0);
   }
@@ -160,7 +160,7 @@ TEST_F(HeadDrain, WhoHasLeftMaySettleInPeace) {
   left.payload.clear();
   rig_.Say(kFrameWorkerResult, rig_.process(1), left);
   ASSERT_EQ(rig_.told().back(), "w1#1 drained");
-  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", JobVerb::kResize, 2, "", 0});
+  rig_.Say(kFrameRunCommand, "d", RunCommand{3, "j", RunVerb::kResize, 2, "", 0});
   rig_.Pass(milliseconds(200));
   ASSERT_EQ(rig_.started(), 3U);
   rig_.Greet(1);

@@ -14,9 +14,9 @@
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/actor_group_actions.h"
 #include "daemons/head/core/collective_groups.h"
-#include "daemons/head/core/job.h"
 #include "daemons/head/core/placement_groups.h"
 #include "daemons/head/core/read_record.h"
+#include "daemons/head/core/run.h"
 #include "daemons/head/store_owner.h"
 #include "tests/unit/daemons/head/core/head_rig.h"
 
@@ -62,10 +62,10 @@ TEST(OldRecordsTest, ThoseOfRelease01AreRead) {
   EXPECT_EQ(epoch.view.epoch, 42U);
   ASSERT_EQ(epoch.view.members.size(), 2U);
   EXPECT_EQ(epoch.view.members[0].version, 99U);
-  const auto spec = Read<JobSpec>(release, "job_spec");
-  EXPECT_EQ(spec.job, "run-1");
+  const auto spec = Read<RunSpec>(release, "run_spec");
+  EXPECT_EQ(spec.id, "run-1");
   EXPECT_THAT(spec.worker_argv, ElementsAre("python3", "-m", "troupe.worker"));
-  const auto state = Read<JobRecord>(release, "job_state");
+  const auto state = Read<RunRecord>(release, "run_state");
   ASSERT_EQ(state.workers.size(), 1U);
   EXPECT_TRUE(state.workers[0].fenced);
   EXPECT_THAT(state.workers[0].devices, ElementsAre(1, 2));
@@ -128,14 +128,14 @@ TEST(OldRecordsTest, AKeptResultIsTold) {
   EXPECT_THAT(rig.results(), ElementsAre(kept, "other"));
 }
 
-// What JobRecord may look like in the next release, and has looked like in the one before.
+// What RunRecord may look like in the next release, and has looked like in the one before.
 struct Longer {
   std::string driver = "d";
   uint32_t target = 3;
   std::map<std::string, uint64_t> incarnations;
-  std::vector<JobWorker> workers;
+  std::vector<RunWorker> workers;
   std::string driver_place;
-  std::vector<JobWorker> waiting;
+  std::vector<RunWorker> waiting;
   std::string new_field = "news";
   template <class A>
   void Fields(A& a) {
@@ -153,21 +153,21 @@ struct Shorter {
 
 TEST(OldRecordsTest, FieldsMayBeAddedAtTheEnd) {
   for (const std::string& bytes :
-       {wire::Encode(kFrameJobCommand, Longer{}), wire::Encode(kFrameJobCommand, Shorter{})}) {
+       {wire::Encode(kFrameRunCommand, Longer{}), wire::Encode(kFrameRunCommand, Shorter{})}) {
     HeadQueue queue;
-    const auto record = ReadRecord<JobRecord>(queue, kFrameJobCommand, "job/x/state", bytes);
+    const auto record = ReadRecord<RunRecord>(queue, kFrameRunCommand, "job/x/state", bytes);
     ASSERT_TRUE(record.has_value());
     EXPECT_EQ(record->target, 3U);
     EXPECT_TRUE(record->workers.empty());
   }
-  EXPECT_FALSE(wire::Decode<JobRecord>(kFrameJobCommand, wire::Encode(kFrameJobCommand, Longer{}))
+  EXPECT_FALSE(wire::Decode<RunRecord>(kFrameRunCommand, wire::Encode(kFrameRunCommand, Longer{}))
                    .ok());  // A message must fit exactly.
 }
 
 TEST(OldRecordsTest, ANewerFormatIsRefusedByItsNumber) {
-  std::string bytes = wire::Encode(kFrameJobCommand, JobRecord{});
+  std::string bytes = wire::Encode(kFrameRunCommand, RunRecord{});
   bytes[1] = static_cast<char>(wire::kRecordFormat + 1);
-  const auto record = wire::DecodeRecord<JobRecord>(kFrameJobCommand, bytes);
+  const auto record = wire::DecodeRecord<RunRecord>(kFrameRunCommand, bytes);
   ASSERT_FALSE(record.ok());
   EXPECT_THAT(record.error().message, HasSubstr("newer release"));
 }
@@ -181,8 +181,8 @@ TEST(OldRecordsTest, GarbledRecordsAreReadOrRefused) {
         std::string bytes = record.bytes;
         bytes[i] = static_cast<char>(bytes[i] ^ flip);
         refused += !wire::DecodeRecord<groups::EpochRecord>(record.type, bytes).ok();
-        refused += !wire::DecodeRecord<JobSpec>(record.type, bytes).ok();
-        refused += !wire::DecodeRecord<JobRecord>(record.type, bytes).ok();
+        refused += !wire::DecodeRecord<RunSpec>(record.type, bytes).ok();
+        refused += !wire::DecodeRecord<RunRecord>(record.type, bytes).ok();
         refused += !wire::DecodeRecord<actors::ActorSpec>(record.type, bytes).ok();
         refused += !wire::DecodeRecord<actors::ActorLife>(record.type, bytes).ok();
         refused += !wire::DecodeRecord<GroupRecord>(record.type, bytes).ok();

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/run_events.h"
 
 namespace troupe::daemons {
 namespace {
@@ -17,24 +17,24 @@ NodeStatus Node(const std::string& id, bool alive, double cpus_used) {
   if (cpus_used > 0) node.used = ResourceSet::FromMap({{"CPU", cpus_used}}).value();
   return node;
 }
-JobStatus Job(const std::string& state, uint32_t target, uint32_t members = 0) {
-  JobStatus job;
-  job.job = "job-" + state;
-  job.state = state;
-  job.target = target;
+RunStatus RunIn(const std::string& state, uint32_t target, uint32_t members = 0) {
+  RunStatus run;
+  run.id = "run-" + state;
+  run.state = state;
+  run.target = target;
   for (uint32_t rank = 0; rank < members; ++rank) {
-    job.workers.emplace_back();
-    job.workers.back().rank = static_cast<int>(rank);
+    run.workers.emplace_back();
+    run.workers.back().rank = static_cast<int>(rank);
   }
-  job.workers.emplace_back();  // One that is not a member.
-  return job;
+  run.workers.emplace_back();  // One that is not a member.
+  return run;
 }
 
 TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
   const std::string json =
       ClusterJson({Node("busy", true, 0.5), Node("idle", true, 0), Node("dead", false, 0)},
-                  {Job("running", 3, 3), Job("pending", 2), Job("succeeded", 10), Job("failed", 20),
-                   Job("cancelled", 40)});
+                  {RunIn("running", 3, 3), RunIn("pending", 2), RunIn("succeeded", 10),
+                   RunIn("failed", 20), RunIn("cancelled", 40)});
   const Result<ClusterState> state = ParseClusterState(json);
   ASSERT_TRUE(state.ok()) << state.error().message;
   EXPECT_EQ(state->wanted_workers, 5);
@@ -56,17 +56,17 @@ TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
 }
 
 TEST(ClusterStateTest, RunsOnceItHasAllTheMembersItWants) {
-  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("pending", 2)}))->running);
-  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {Job("running", 2, 1)}))->running);
-  EXPECT_TRUE(ParseClusterState(ClusterJson({}, {Job("running", 2, 2)}))->running);
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {RunIn("pending", 2)}))->running);
+  EXPECT_FALSE(ParseClusterState(ClusterJson({}, {RunIn("running", 2, 1)}))->running);
+  EXPECT_TRUE(ParseClusterState(ClusterJson({}, {RunIn("running", 2, 2)}))->running);
 }
 
 TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
   for (const char* json :
-       {"", "null", "[]", "{}", "{\"nodes\":[]}", "{\"nodes\":[1],\"jobs\":[]}",
-        "{\"nodes\":[{\"id\":1,\"alive\":true,\"used\":{}}],\"jobs\":[]}",
-        "{\"nodes\":[{\"id\":\"n\",\"alive\":true,\"used\":{\"CPU\":\"x\"}}],\"jobs\":[]}",
-        "{\"nodes\":[],\"jobs\":[{\"state\":\"running\"}]}", "{\"nodes\":[],\"jobs\":[]"}) {
+       {"", "null", "[]", "{}", "{\"nodes\":[]}", "{\"nodes\":[1],\"runs\":[]}",
+        "{\"nodes\":[{\"id\":1,\"alive\":true,\"used\":{}}],\"runs\":[]}",
+        "{\"nodes\":[{\"id\":\"n\",\"alive\":true,\"used\":{\"CPU\":\"x\"}}],\"runs\":[]}",
+        "{\"nodes\":[],\"runs\":[{\"state\":\"running\"}]}", "{\"nodes\":[],\"runs\":[]"}) {
     const Result<ClusterState> state = ParseClusterState(json);
     ASSERT_FALSE(state.ok()) << json;
     EXPECT_EQ(state.error().code, ErrorCode::kInvalidArgument);
@@ -74,7 +74,7 @@ TEST(ClusterStateTest, WhatIsNoClusterIsAnError) {
   }
 }
 
-TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
+TEST(RunEventsTest, ARecoveryIsANoteOfCounts) {
   WorkerNote note;
   note.kind = NoteKind::kRecovered;
   note.payload = R"({"steps_replayed": 2, "samples_returned": 64, "message": "step 7 \u2713"})";
@@ -83,13 +83,13 @@ TEST(JobEventsTest, ARecoveryIsANoteOfCounts) {
   EXPECT_EQ(recovered->steps_replayed, 2U);
   EXPECT_EQ(recovered->steps_recomputed, 0U);
   EXPECT_EQ(recovered->samples_returned, 64U);
-  const JobEvent event = NoteEvent("job", Time{}, WorkerStatus{}, note);
+  const RunEvent event = NoteEvent("run", Time{}, WorkerStatus{}, note);
   EXPECT_EQ(event.kind, "recovered");
   EXPECT_THAT(event.json, HasSubstr(R"("samples_returned":64)"));
   EXPECT_THAT(event.json, HasSubstr(R"("steps_recomputed":0)"));
 }
 
-TEST(JobEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
+TEST(RunEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
   WorkerNote note;
   note.kind = NoteKind::kRecovered;
   for (const char* payload : {"", "{", "[1]", "7"}) {

@@ -9,20 +9,20 @@
 namespace troupe::daemons {
 namespace {
 
-JobEvent Output(size_t bytes) { return {"log", std::string(bytes, 'l'), "", 0}; }
+RunEvent Output(size_t bytes) { return {"log", std::string(bytes, 'l'), "", 0}; }
 
 // Takes events as DriverClient does.
 struct Driver {
   uint64_t next = 0;
   std::string part;
-  std::vector<JobEvent> events;
+  std::vector<RunEvent> events;
 
   size_t Drain(EventLog& log) {
     size_t bytes = 0;
     while (const auto batch = log.Next()) {
       EXPECT_EQ(batch->first, next);
       EXPECT_EQ(batch->offset, part.size());
-      for (const JobEvent& event : batch->events) {
+      for (const RunEvent& event : batch->events) {
         bytes += event.json.size() + event.payload.size();
         part += event.payload;
         if (event.rest > 0) continue;
@@ -83,7 +83,7 @@ TEST(EventLogTest, WithoutAReaderTheNewestIsKeptAndAllResultsAre) {
   EventLog log;
   log.SetUnattended(true);
   for (int i = 0; i < 50'000; ++i) EXPECT_TRUE(log.AddOutput(Output(1000), 1));
-  EXPECT_LE(log.bytes(), kJobEventsBytesMax);
+  EXPECT_LE(log.bytes(), kRunEventsBytesMax);
   for (int i = 0; i < 100; ++i) log.Add({"result", "{}", std::string(256 << 10, 'r'), 0});
   log.Add({"done", "{}", "", 0});
   EXPECT_EQ(log.unseen_bytes(), 0U);
@@ -97,7 +97,7 @@ TEST(EventLogTest, WithoutAReaderTheNewestIsKeptAndAllResultsAre) {
   for (int64_t beat = 2; last != "done" && beat < 10'000; ++beat) {
     while (const auto batch = log.Next()) {
       next = batch->first + batch->events.size();
-      for (const JobEvent& event : batch->events) {
+      for (const RunEvent& event : batch->events) {
         results += event.kind == "result" && event.rest == 0 ? 1 : 0;
         last = event.kind;
         late.offset = event.rest == 0 ? 0 : batch->offset + event.payload.size();
@@ -118,7 +118,7 @@ TEST(EventLogTest, OutputThatNobodyTakesIsCountedAndOtherEventsAreKept) {
     if (log.AddOutput(Output(10'000), 3)) ++added;
     if (i % 1000 == 0) log.Add({"epoch", std::to_string(i), "", 0});
   }
-  EXPECT_LE(log.bytes(), kJobOutputBytesMax + kJobEventsBytesMax);
+  EXPECT_LE(log.bytes(), kRunOutputBytesMax + kRunEventsBytesMax);
   EXPECT_EQ(log.TakeDropped(), 0U) << "there is no room for it yet";
   Driver driver;
   for (int i = 0; i < 100; ++i) {
@@ -127,7 +127,7 @@ TEST(EventLogTest, OutputThatNobodyTakesIsCountedAndOtherEventsAreKept) {
   }
   EXPECT_EQ(log.TakeDropped(), 3 * (10'000 - added));
   std::vector<std::string> epochs;
-  for (const JobEvent& event : driver.events)
+  for (const RunEvent& event : driver.events)
     if (event.kind == "epoch") epochs.push_back(event.json);
   ASSERT_EQ(epochs.size(), 10U);
   EXPECT_EQ(epochs.back(), "9000");
@@ -175,7 +175,7 @@ TEST(EventLogTest, EventsThatWereSeenMakeRoom) {
     log.Seen(Time{i + 1}, driver.Says(), false);
   }
   EXPECT_EQ(driver.events.size(), 1000U);
-  EXPECT_LE(log.bytes(), kJobEventsBytesMax + 200'000);
+  EXPECT_LE(log.bytes(), kRunEventsBytesMax + 200'000);
   EXPECT_GT(log.first(), 900U);
   const auto late = [&] {
     log.Seen(Time{2000}, Subscribe{"d", "j", "log", 0, 0, 1 << 20, false}, true);

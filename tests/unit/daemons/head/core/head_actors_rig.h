@@ -97,14 +97,14 @@ class HeadActorsTest : public ::testing::Test {
     Hello(process, "");
     Hello(process, running_.at(process));
   }
-  void Hello(const std::string& process, const std::string& job) {
+  void Hello(const std::string& process, const std::string& run) {
     WorkerHello hello;
     hello.process = process;
     hello.node = "n";
     hello.pid = 100;
     hello.host = "h";
-    hello.job = job;
-    if (!job.empty()) hello.address = {process + "-calls", "ipc://" + process, ""};
+    hello.assignment = run;
+    if (!run.empty()) hello.address = {process + "-calls", "ipc://" + process, ""};
     Say(kFrameWorkerHello, process, hello);
   }
   void Exit(const std::string& process, int code = -9) {
@@ -164,7 +164,7 @@ class HeadActorsTest : public ::testing::Test {
       if (type == kFrameStartWorker && !lose_orders_) {
         const StartWorker start = *wire::Decode<StartWorker>(type, frame);
         started_.push_back(start.process);
-        running_[start.process] = start.job;
+        running_[start.process] = start.lease;
         rooms_[start.process] = start.room;
       } else if (type == kFrameNodeAnswer) {
         heard_ = *wire::Decode<NodeAnswer>(type, frame);

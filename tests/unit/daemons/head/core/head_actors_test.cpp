@@ -152,7 +152,7 @@ TEST_F(HeadActorsTest, AConstructorThatFailsIsTheReason) {
       "", 0, actors::ToChain(Error{ErrorCode::kUserError, "start is negative"})};
   WorkerResult result;
   result.process = started_[0];
-  result.job = "actor/a#1";
+  result.assignment = "actor/a#1";
   result.payload = wire::Encode(actors::kFrameActorSaved, failure);
   Say(kFrameWorkerResult, started_[0], result);
   Say(kFrameWorkerResult, started_[0], result);

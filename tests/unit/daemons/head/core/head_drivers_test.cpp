@@ -55,10 +55,10 @@ TEST(HeadDriver, ADriverThatLeavesTakesItsRunsAlong) {
   HeadRig rig;
   rig.JoinNode();
   rig.Submit(1);
-  rig.Say(kFrameJobCommand, "other", JobCommand{9, "other", JobVerb::kLeave, 0, "", 0});
+  rig.Say(kFrameRunCommand, "other", RunCommand{9, "other", RunVerb::kLeave, 0, "", 0});
   rig.Pass(seconds(1));
   EXPECT_THAT(rig.told(), Not(Contains("done cancelled")));
-  rig.Say(kFrameJobCommand, "d", JobCommand{9, "d", JobVerb::kLeave, 0, "", 0});
+  rig.Say(kFrameRunCommand, "d", RunCommand{9, "d", RunVerb::kLeave, 0, "", 0});
   rig.Pass(seconds(4));
   EXPECT_EQ(rig.told().back(), "done cancelled");
 }
@@ -71,7 +71,7 @@ TEST(HeadDriver, ADetachedRunGoesOnWithoutAnyAndIsReadAfterItsEnd) {
   rig.JoinNode();
   rig.Submit(1);
   rig.Say(kFrameDriverHello, "d", DriverHello{"d", ProcessPlace() + "0", 1});
-  rig.Say(kFrameJobCommand, "d", JobCommand{9, "d", JobVerb::kLeave, 0, "", 0});
+  rig.Say(kFrameRunCommand, "d", RunCommand{9, "d", RunVerb::kLeave, 0, "", 0});
   rig.Silence();
   rig.Greet(0);
   rig.FormGroup(1);
@@ -84,7 +84,7 @@ TEST(HeadDriver, ADetachedRunGoesOnWithoutAnyAndIsReadAfterItsEnd) {
   EXPECT_EQ(rig.told().back(), "done succeeded");
   EXPECT_THAT(rig.told(), Contains("epoch 1"));
   rig.Pass(seconds(601));
-  rig.Say(kFrameJobCommand, "e", JobCommand{9, "j", JobVerb::kCancel, 0, "", 0});
+  rig.Say(kFrameRunCommand, "e", RunCommand{9, "j", RunVerb::kCancel, 0, "", 0});
   EXPECT_EQ(rig.reply_code(), static_cast<int>(ErrorCode::kNotFound));
 }
 

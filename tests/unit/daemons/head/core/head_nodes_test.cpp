@@ -83,7 +83,7 @@ TEST_F(HeadNodes, AWorkerThatTheRecordDoesNotKnowIsNoSpare) {
   WorkerHello worker;
   worker.process = "old";
   worker.node = "n";
-  worker.job = "j";
+  worker.assignment = "j";
   worker.member = "w1#0";
   rig_.Say(kFrameWorkerHello, "old", worker);
   EXPECT_THAT(rig_.signals("old"), Contains(SIGKILL));
@@ -147,7 +147,7 @@ TEST_F(HeadNodes, ACauseThatCameWhileTheHeadWasStoppedIsStillTold) {
   EXPECT_EQ(rig_.events().at(static_cast<size_t>(died)).at("detail"), "signal SIGKILL");
 }
 
-TEST_F(HeadNodes, AWorkerOfAJobThatNobodyKnowsIsEnded) {
+TEST_F(HeadNodes, AWorkerOfARunThatNobodyKnowsIsEnded) {
   rig_.JoinNode();
   NodeHello hello = rig_.Hello();
   hello.workers.push_back({"stray", 100, MakeLeaseId(RunOwner("over") + "/w0#1", 1), false, {}});
@@ -162,7 +162,7 @@ TEST_F(HeadNodes, AnOrderToKillThatWasLostIsRepeated) {
   Start(0);
   rig_.Cut();
   rig_.Pass(milliseconds(500));
-  rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", JobVerb::kCancel, 0, "", 0});
+  rig_.Say(kFrameRunCommand, "d", RunCommand{2, "j", RunVerb::kCancel, 0, "", 0});
   rig_.Pass(seconds(4));
   for (const size_t i : {0, 1}) ASSERT_THAT(rig_.signals(rig_.process(i)), IsEmpty());
   rig_.Mend();
@@ -219,7 +219,7 @@ TEST_F(HeadNodes, ANodeThatWasPutAsideReturns) {
   for (const size_t i : {2, 3}) EXPECT_EQ(rig_.node(i), "m");
   rig_.Mend();
   rig_.Pass(seconds(1));
-  rig_.Say(kFrameJobCommand, "d", JobCommand{3, "j", JobVerb::kResize, 3, "", 0});
+  rig_.Say(kFrameRunCommand, "d", RunCommand{3, "j", RunVerb::kResize, 3, "", 0});
   rig_.Pass(seconds(1));
   ASSERT_EQ(rig_.started(), 5U);
   EXPECT_EQ(rig_.node(4), "n");
@@ -231,7 +231,7 @@ HeadOptions ShortKeys() {
   return options;
 }
 
-TEST(HeadStore, TheKeysOfARunningJobDoNotExpire) {
+TEST(HeadStore, TheKeysOfARunningRunDoNotExpire) {
   HeadRig rig(ShortKeys());
   rig.JoinNode();
   rig.Submit(1);
@@ -242,7 +242,7 @@ TEST(HeadStore, TheKeysOfARunningJobDoNotExpire) {
   EXPECT_THAT(rig.Keys(), IsSupersetOf({"job/j/spec", "job/j/state", "group/j/record"}));
 }
 
-TEST(HeadStore, NothingIsLeftOfAJobThatEndedEvenWhileTheStoreWasAway) {
+TEST(HeadStore, NothingIsLeftOfARunThatEndedEvenWhileTheStoreWasAway) {
   HeadRig rig(ShortKeys());
   rig.JoinNode();
   rig.Submit(1);
@@ -293,13 +293,13 @@ TEST(HeadLost, ARunThatNobodyKnowsIsToldAsLost) {
 TEST(HeadLost, ALargeRunOutlivesItsHead) {
   HeadRig rig;
   rig.JoinNode();
-  SubmitJob submit;
+  SubmitRun submit;
   submit.request = 1;
   submit.driver = "d";
-  submit.spec.job = "j";
+  submit.spec.id = "j";
   submit.spec.resources = {{"CPU", 1}};
   submit.spec.payload = std::string(size_t{20} << 20, 'p');
-  rig.Say(kFrameSubmitJob, "d", submit);
+  rig.Say(kFrameSubmitRun, "d", submit);
   rig.Restart();
   rig.Say(kFrameSubscribe, "d", Subscribe{"d", "j", "", 0});
   EXPECT_EQ(rig.told(), std::vector<std::string>{}) << "it is not lost";

@@ -81,7 +81,7 @@ void HeadRig::AddWorkers(NodeHello& hello) const {
   for (const std::string& process : started_) {
     const StartWorker& order = order_of_.at(process);
     if (node_of_.at(process) == hello.node && !gone_.contains(process))
-      hello.workers.push_back({process, 100, order.job, false, order.room});
+      hello.workers.push_back({process, 100, order.lease, false, order.room});
   }
 }
 
@@ -97,11 +97,11 @@ void HeadRig::JoinOther(double cpus) {
 }
 
 void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
-  SubmitJob submit;
+  SubmitRun submit;
   submit.request = 1;
   submit.driver = "d";
-  submit.spec.job = "j";
-  submit.spec.name = "job";
+  submit.spec.id = "j";
+  submit.spec.name = "run";
   submit.spec.workers = workers;
   submit.spec.min_workers = min_workers;
   submit.spec.max_workers = 8;
@@ -112,12 +112,12 @@ void HeadRig::Submit(uint32_t workers, uint32_t min_workers, uint32_t spares) {
   submit.spec.payload = "work";
   submit.spec.detached = detached_;
   submit.spec.driver_silence_s = silence_s_;
-  Say(kFrameSubmitJob, "d", submit);
+  Say(kFrameSubmitRun, "d", submit);
 }
 
 void HeadRig::Greet(size_t worker) {
   WorkerHello hello = FirstWords(worker);
-  hello.job = "j";
+  hello.assignment = "j";
   hello.member = "w" + std::to_string(worker) + "#1";
   Say(kFrameWorkerHello, hello.process, hello);
 }
@@ -198,10 +198,10 @@ void HeadRig::Sort() {
       const DriverReply reply = *wire::Decode<DriverReply>(type, frame);
       reply_code_ = reply.code;
       reply_json_ = reply.json;
-    } else if (type == kFrameJobEvents) {
-      const JobEvents batch = *wire::Decode<JobEvents>(type, frame);
+    } else if (type == kFrameRunEvents) {
+      const RunEvents batch = *wire::Decode<RunEvents>(type, frame);
       uint64_t sequence = batch.first;
-      for (const JobEvent& event : batch.events) {
+      for (const RunEvent& event : batch.events) {
         if (sequence++ < next_event_) continue;
         next_event_ = sequence;
         const nlohmann::json json = nlohmann::json::parse(event.json);

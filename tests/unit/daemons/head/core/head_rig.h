@@ -21,9 +21,9 @@ class HeadRig {
   explicit HeadRig(HeadOptions options = {});
   ~HeadRig();
 
-  // Before anything else: the node has GPUs, and each worker of the job wants one.
+  // Before anything else: the node has GPUs, and each worker of the run wants one.
   void HaveGpus(double count) { gpus_ = count; }
-  // Of the job that is submitted.
+  // Of the run that is submitted.
   void Detach() { detached_ = true; }
   void MayBeSilent(double seconds) { silence_s_ = seconds; }
   void HoldState() { has_state_ = true; }  // Its members do, from their first report on.
@@ -31,7 +31,7 @@ class HeadRig {
   void JoinNode();
   [[nodiscard]] NodeHello Hello() const;  // What it would say now.
   void JoinOther(double cpus);            // Another, "m", which nothing happens to.
-  // A job of `workers` workers on it; starts and greets for them until the group is active. Worker
+  // A run of `workers` workers on it; starts and greets for them until the group is active. Worker
   // i is member "w<i>#1" in the process process(i).
   void Submit(uint32_t workers, uint32_t min_workers = 1, uint32_t spares = 0);
   void FormGroup(uint32_t workers);

@@ -23,14 +23,14 @@ class RunWorkers : public HeadRunning {
  protected:
   // Another run, of two workers.
   void SubmitOther(uint64_t request) {
-    SubmitJob submit;
+    SubmitRun submit;
     submit.request = request;
     submit.driver = "d";
-    submit.spec.job = "k";
+    submit.spec.id = "k";
     submit.spec.name = "other";
     submit.spec.workers = submit.spec.max_workers = 2;
     submit.spec.resources = {{"CPU", 1}};
-    rig_.Say(kFrameSubmitJob, "d", submit);
+    rig_.Say(kFrameSubmitRun, "d", submit);
   }
 };
 
@@ -80,11 +80,11 @@ TEST_F(RunWorkers, WhoWaitsAndIsNotNeededAnyMoreIsNotStarted) {
   rig_.Submit(8);
   rig_.Pass(milliseconds(500));
   for (size_t i = 0; i < 8; ++i) rig_.Greet(i);
-  rig_.Say(kFrameJobCommand, "d", JobCommand{2, "j", JobVerb::kResize, 8, "", 0});
+  rig_.Say(kFrameRunCommand, "d", RunCommand{2, "j", RunVerb::kResize, 8, "", 0});
   ASSERT_EQ(rig_.reply_code(), 0);
   SubmitOther(3);
   rig_.Pass(seconds(1));
-  rig_.Say(kFrameJobCommand, "d", JobCommand{4, "k", JobVerb::kResize, 1, "", 0});
+  rig_.Say(kFrameRunCommand, "d", RunCommand{4, "k", RunVerb::kResize, 1, "", 0});
   ASSERT_EQ(rig_.reply_code(), 0);
   rig_.JoinOther(4);
   rig_.Pass(seconds(1));

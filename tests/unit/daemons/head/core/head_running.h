@@ -29,12 +29,12 @@ class HeadRunning : public ::testing::Test {
     for (const size_t i : {0, 1}) rig_.Report(i, groups::MemberState::kActive, 1);
   }
   void ShrinkToOne() {
-    JobCommand resize;
+    RunCommand resize;
     resize.request = 2;
-    resize.job = "j";
-    resize.verb = JobVerb::kResize;
+    resize.run = "j";
+    resize.verb = RunVerb::kResize;
     resize.workers = 1;
-    rig_.Say(kFrameJobCommand, "d", resize);
+    rig_.Say(kFrameRunCommand, "d", resize);
     EXPECT_EQ(rig_.reply_code(), 0);
   }
   void Die(size_t worker) {

@@ -20,8 +20,8 @@ class ProcessTableTest : public ::testing::Test {
     NodeHello hello;
     hello.node = "n";
     hello.host = "h";
-    for (const std::string& name : running) hello.workers.push_back({name, 7, "job", false, {}});
-    for (const std::string& name : ended) hello.workers.push_back({name, 7, "job", true, {}});
+    for (const std::string& name : running) hello.workers.push_back({name, 7, "run", false, {}});
+    for (const std::string& name : ended) hello.workers.push_back({name, 7, "run", true, {}});
     return hello;
   }
   void Add(const std::string& name) {
@@ -167,7 +167,7 @@ class Walk {
   Said Say() {
     NodeHello hello;
     hello.node = "n";
-    for (const std::string& name : alive_) hello.workers.push_back({name, 1, "job", false, {}});
+    for (const std::string& name : alive_) hello.workers.push_back({name, 1, "run", false, {}});
     return {hello, answered_};
   }
   void Hear(const Said& said, bool answer) {

@@ -23,7 +23,7 @@ NodeHello Hello(const std::string& node, std::vector<RunningWorker> workers) {
   return hello;
 }
 RunningWorker Running(const std::string& process, uint64_t cpu_ms, uint64_t rss_bytes = 1) {
-  return {process, 7, "job", false, {}, cpu_ms, rss_bytes};
+  return {process, 7, "run", false, {}, cpu_ms, rss_bytes};
 }
 
 TEST(UsageTest, ARateIsTakenOverAWindow) {

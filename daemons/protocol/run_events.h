@@ -1,4 +1,4 @@
-// Events and status of jobs as JSON text: the form in which drivers, the CLI and notebooks get
+// Events and status of runs as JSON text: the form in which drivers, the CLI and notebooks get
 // them.
 // Thread: any.
 #pragma once
@@ -31,8 +31,8 @@ struct WorkerStatus {
   PeerAddress address;  // Where it can be called; actors only.
 };
 
-struct JobStatus {
-  std::string job;
+struct RunStatus {
+  std::string id;
   std::string name;
   std::string state;
   std::string reason;
@@ -46,22 +46,22 @@ struct JobStatus {
   double age_s = 0;      // Since this head knows it.
 };
 
-[[nodiscard]] JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+[[nodiscard]] RunEvent WorkerEvent(const std::string& run, Time at, const WorkerStatus& worker,
                                    const std::string& state, const std::string& detail,
                                    const std::vector<std::string>& last_lines = {});
-[[nodiscard]] JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view,
+[[nodiscard]] RunEvent EpochEvent(const std::string& run, Time at, const groups::View& view,
                                   int old_size, Duration pause, bool planned,
                                   const std::map<std::string, WorkerStatus>& workers);
 // Which epoch it tells; nothing if it is of another kind.
-[[nodiscard]] std::optional<uint64_t> EpochOf(const JobEvent& event);
+[[nodiscard]] std::optional<uint64_t> EpochOf(const RunEvent& event);
 // The member whose result it tells; nothing if it does not.
-[[nodiscard]] std::optional<std::string> ResultOf(const JobEvent& event);
+[[nodiscard]] std::optional<std::string> ResultOf(const RunEvent& event);
 // All lines of one message of a node: "lines", and before them what was dropped, as a line.
-[[nodiscard]] JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+[[nodiscard]] RunEvent LogEvent(const std::string& run, Time at, const WorkerStatus& worker,
                                 const WorkerOutput& output);
 // For lines that the driver did not take in time.
-[[nodiscard]] JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines);
-[[nodiscard]] JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+[[nodiscard]] RunEvent DroppedEvent(const std::string& run, Time at, uint64_t lines);
+[[nodiscard]] RunEvent NoteEvent(const std::string& run, Time at, const WorkerStatus& worker,
                                  const WorkerNote& note);
 // What a worker says when its group has dealt with a death, in a note of kind "recovered".
 struct Recovered {
@@ -72,21 +72,21 @@ struct Recovered {
 };
 // Nothing if the note is of another kind, or not of this form.
 [[nodiscard]] std::optional<Recovered> ReadRecovered(const WorkerNote& note);
-[[nodiscard]] JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker,
+[[nodiscard]] RunEvent ResultEvent(const std::string& run, Time at, const WorkerStatus& worker,
                                    int rank, const std::string& payload);
-[[nodiscard]] JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason);
+[[nodiscard]] RunEvent ParkedEvent(const std::string& run, Time at, const std::string& reason);
 // Members that keep the others waiting in a collective, by rank in the stall's view.
 // A member, or one that wants to be, is left out because it cannot reach others.
-[[nodiscard]] JobEvent UnreachableEvent(const std::string& job, Time at,
+[[nodiscard]] RunEvent UnreachableEvent(const std::string& run, Time at,
                                         const groups::GroupUnreachable& left);
-[[nodiscard]] JobEvent StalledEvent(const std::string& job, Time at,
+[[nodiscard]] RunEvent StalledEvent(const std::string& run, Time at,
                                     const groups::GroupStalled& stalled,
                                     const std::map<std::string, WorkerStatus>& workers);
-[[nodiscard]] JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+[[nodiscard]] RunEvent DoneEvent(const std::string& run, Time at, const std::string& state,
                                  const std::string& reason, const WorkerStatus& worker,
                                  const std::string& payload);
 
-[[nodiscard]] std::string StatusJson(const JobStatus& status);
+[[nodiscard]] std::string StatusJson(const RunStatus& status);
 struct NodeStatus {
   std::string id;
   std::string host;
@@ -96,7 +96,7 @@ struct NodeStatus {
   ResourceSet used;
 };
 [[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes,
-                                      const std::vector<JobStatus>& jobs);
+                                      const std::vector<RunStatus>& runs);
 
 // What an autoscaler needs of that text.
 struct ClusterState {
@@ -106,8 +106,8 @@ struct ClusterState {
     bool idle = false;
   };
   std::vector<Node> nodes;
-  bool running = false;    // Some job's group is active, with as many members as it wants.
-  int wanted_workers = 0;  // Targets of the jobs that have not ended.
+  bool running = false;    // Some run's group is active, with as many members as it wants.
+  int wanted_workers = 0;  // Targets of the runs that have not ended.
 };
 // kInvalidArgument if the text is not of the form that ClusterJson makes.
 [[nodiscard]] Result<ClusterState> ParseClusterState(const std::string& json);

@@ -1,4 +1,4 @@
-// Job: one training run on the head, as data. HeadCore moves it.
+// Run: one training run on the head, as data. HeadCore moves it.
 // Thread: the head's loop.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 #include "collective_groups/membership/coordinator.h"
 #include "daemons/head/core/event_log.h"
-#include "daemons/head/core/job_record.h"
-#include "daemons/protocol/job_events.h"
+#include "daemons/head/core/run_record.h"
 #include "daemons/protocol/messages.h"
+#include "daemons/protocol/run_events.h"
 #include "scheduler/resources.h"
 #include "scheduler/scheduler_status.h"
 
@@ -37,11 +37,11 @@ inline constexpr size_t kKeptErrorBytes = 1 << 20;  // Of a pickled exception.
 inline constexpr Duration kSeeResults = seconds(30);
 inline constexpr Duration kLeaveTime = seconds(3);  // For processes of runs that are over.
 
-struct Job {
-  JobSpec spec;
-  JobRecord record;
+struct Run {
+  RunSpec spec;
+  RunRecord record;
   ResourceSet need;  // Per worker.
-  JobState state = JobState::kPending;
+  RunState state = RunState::kPending;
   std::string reason;
   Time submitted{};
   Time driver_heard{};
@@ -62,7 +62,7 @@ struct Job {
   std::map<uint32_t, Restart> restarts;  // By index.
   // Deaths whose cause is not known yet, by process.
   struct Death {
-    JobWorker worker;
+    RunWorker worker;
     WorkerStatus status;
     std::string event;  // "died" or "drained".
     bool was_starting = false;
@@ -90,23 +90,23 @@ struct Job {
   // Told by members of an epoch that comes before it, and is not told yet; with its number.
   struct Noted {
     groups::Epoch epoch = 0;
-    JobEvent event;
+    RunEvent event;
     std::shared_ptr<const SpoolFile> file;
   };
   std::vector<Noted> noted;
   Duration took{};
   Time told_by = Time::Never();        // Large results are told, and to be seen by then.
-  std::vector<JobEvent> final_events;  // As of EndedRecord.
+  std::vector<RunEvent> final_events;  // As of EndedRecord.
   bool end_kept = false;               // It has an EndedRecord in the store.
   bool released = false;               // It is over, and its processes are told so.
-  std::optional<JobEvent> last_event;  // "done", held back until the workers' output is in.
+  std::optional<RunEvent> last_event;  // "done", held back until the workers' output is in.
   Time last_event_by = Time::Never();
   EventLog events;
   bool report_dropped = false;  // Since there was room the last time; it was told.
 
   [[nodiscard]] bool done() const {
-    return state == JobState::kSucceeded || state == JobState::kFailed ||
-           state == JobState::kCancelled;
+    return state == RunState::kSucceeded || state == RunState::kFailed ||
+           state == RunState::kCancelled;
   }
 };
 

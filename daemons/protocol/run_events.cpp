@@ -1,5 +1,5 @@
 // Adapter of nlohmann::json: the only file that includes it.
-#include "daemons/protocol/job_events.h"
+#include "daemons/protocol/run_events.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json Base(const char* kind, const std::string& job, Time at) {
-  return Json{{"kind", kind}, {"job", job}, {"time_s", static_cast<double>(at.ns) / 1e9}};
+Json Base(const char* kind, const std::string& run, Time at) {
+  return Json{{"kind", kind}, {"run", run}, {"time_s", static_cast<double>(at.ns) / 1e9}};
 }
 
 // Output of programs is bytes; JSON is UTF-8. Bytes that are not valid are replaced.
@@ -32,10 +32,10 @@ void AddWorker(Json& json, const WorkerStatus& w) {
   json["pid"] = w.pid;
 }
 
-Json JobJson(const JobStatus& s) {
+Json RunJson(const RunStatus& s) {
   Json workers = Json::array();
   for (const WorkerStatus& w : s.workers) workers.push_back(WorkerJson(w));
-  return Json{{"job", s.job},
+  return Json{{"run", s.id},
               {"name", s.name},
               {"state", s.state},
               {"reason", s.reason},
@@ -51,10 +51,10 @@ Json JobJson(const JobStatus& s) {
 
 }  // namespace
 
-JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker,
+RunEvent WorkerEvent(const std::string& run, Time at, const WorkerStatus& worker,
                      const std::string& state, const std::string& detail,
                      const std::vector<std::string>& last_lines) {
-  Json json = Base("worker", job, at);
+  Json json = Base("worker", run, at);
   AddWorker(json, worker);
   json["state"] = state;
   json["detail"] = detail;
@@ -63,10 +63,10 @@ JobEvent WorkerEvent(const std::string& job, Time at, const WorkerStatus& worker
   return {"worker", Dump(json), wire::Encode(kFrameWorkerHello, worker.address)};
 }
 
-JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, int old_size,
+RunEvent EpochEvent(const std::string& run, Time at, const groups::View& view, int old_size,
                     Duration pause, bool planned,
                     const std::map<std::string, WorkerStatus>& workers) {
-  Json json = Base("epoch", job, at);
+  Json json = Base("epoch", run, at);
   json["epoch"] = view.epoch;
   json["reason"] = view.reason;
   json["old_size"] = old_size;
@@ -88,7 +88,7 @@ JobEvent EpochEvent(const std::string& job, Time at, const groups::View& view, i
   return {"epoch", Dump(json), ""};
 }
 
-std::optional<uint64_t> EpochOf(const JobEvent& event) {
+std::optional<uint64_t> EpochOf(const RunEvent& event) {
   if (event.kind != "epoch") return std::nullopt;
   const Json json = Json::parse(event.json, nullptr, false);
   if (!json.is_object() || !json.contains("epoch") || !json["epoch"].is_number_unsigned())
@@ -96,7 +96,7 @@ std::optional<uint64_t> EpochOf(const JobEvent& event) {
   return json["epoch"].get<uint64_t>();
 }
 
-std::optional<std::string> ResultOf(const JobEvent& event) {
+std::optional<std::string> ResultOf(const RunEvent& event) {
   if (event.kind != "result") return std::nullopt;
   const Json json = Json::parse(event.json, nullptr, false);
   if (!json.is_object() || !json.contains("worker") || !json["worker"].is_string())
@@ -104,9 +104,9 @@ std::optional<std::string> ResultOf(const JobEvent& event) {
   return json["worker"].get<std::string>();
 }
 
-JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
+RunEvent LogEvent(const std::string& run, Time at, const WorkerStatus& worker,
                   const WorkerOutput& output) {
-  Json json = Base("log", job, at);
+  Json json = Base("log", run, at);
   AddWorker(json, worker);
   json["stream"] = output.is_stderr ? "stderr" : "stdout";
   Json& lines = json["lines"] = Json::array();
@@ -120,8 +120,8 @@ JobEvent LogEvent(const std::string& job, Time at, const WorkerStatus& worker,
   return {"log", Dump(json), ""};
 }
 
-JobEvent DroppedEvent(const std::string& job, Time at, uint64_t lines) {
-  Json json = Base("log", job, at);
+RunEvent DroppedEvent(const std::string& run, Time at, uint64_t lines) {
+  Json json = Base("log", run, at);
   AddWorker(json, WorkerStatus{});
   json["stream"] = "stderr";
   json["lines"] = {"[" + std::to_string(lines) + " lines dropped: this driver did not take them]"};
@@ -144,10 +144,10 @@ std::optional<Recovered> ReadRecovered(const WorkerNote& note) {
   return recovered;
 }
 
-JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
+RunEvent NoteEvent(const std::string& run, Time at, const WorkerStatus& worker,
                    const WorkerNote& note) {
   if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
-    Json json = Base("recovered", job, at);
+    Json json = Base("recovered", run, at);
     AddWorker(json, worker);
     json["steps_replayed"] = recovered->steps_replayed;
     json["steps_recomputed"] = recovered->steps_recomputed;
@@ -160,7 +160,7 @@ JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
                            : note.kind == NoteKind::kResumed ? "resumed"
                            : note.kind == NoteKind::kState   ? "state"
                                                              : "report";
-  Json json = Base(kind, job, at);
+  Json json = Base(kind, run, at);
   AddWorker(json, worker);
   json["epoch"] = note.epoch;
   if (note.kind == NoteKind::kState) json["bytes"] = note.bytes;
@@ -169,23 +169,23 @@ JobEvent NoteEvent(const std::string& job, Time at, const WorkerStatus& worker,
   return {json["kind"], Dump(json), note.payload};
 }
 
-JobEvent ResultEvent(const std::string& job, Time at, const WorkerStatus& worker, int rank,
+RunEvent ResultEvent(const std::string& run, Time at, const WorkerStatus& worker, int rank,
                      const std::string& payload) {
-  Json json = Base("result", job, at);
+  Json json = Base("result", run, at);
   AddWorker(json, worker);
   json["rank"] = rank;
   return {"result", Dump(json), payload};
 }
 
-JobEvent ParkedEvent(const std::string& job, Time at, const std::string& reason) {
-  Json json = Base("parked", job, at);
+RunEvent ParkedEvent(const std::string& run, Time at, const std::string& reason) {
+  Json json = Base("parked", run, at);
   json["reason"] = reason;
   return {"parked", Dump(json), ""};
 }
 
-JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalled& stalled,
+RunEvent StalledEvent(const std::string& run, Time at, const groups::GroupStalled& stalled,
                       const std::map<std::string, WorkerStatus>& workers) {
-  Json json = Base("stalled", job, at);
+  Json json = Base("stalled", run, at);
   json["epoch"] = stalled.view.epoch;
   json["operation"] = stalled.operation;
   json["seconds"] = ToSeconds(stalled.lasted);
@@ -205,8 +205,8 @@ JobEvent StalledEvent(const std::string& job, Time at, const groups::GroupStalle
   return {"stalled", Dump(json), ""};
 }
 
-JobEvent UnreachableEvent(const std::string& job, Time at, const groups::GroupUnreachable& left) {
-  Json json = Base("unreachable", job, at);
+RunEvent UnreachableEvent(const std::string& run, Time at, const groups::GroupUnreachable& left) {
+  Json json = Base("unreachable", run, at);
   json["member"] = left.id.ToString();
   Json peers = Json::array();
   for (const groups::MemberId& id : left.peers) peers.push_back(id.ToString());
@@ -216,20 +216,20 @@ JobEvent UnreachableEvent(const std::string& job, Time at, const groups::GroupUn
   return {"unreachable", Dump(json), ""};
 }
 
-JobEvent DoneEvent(const std::string& job, Time at, const std::string& state,
+RunEvent DoneEvent(const std::string& run, Time at, const std::string& state,
                    const std::string& reason, const WorkerStatus& worker,
                    const std::string& payload) {
-  Json json = Base("done", job, at);
+  Json json = Base("done", run, at);
   AddWorker(json, worker);
   json["state"] = state;
   json["reason"] = reason;
   return {"done", Dump(json), payload};
 }
 
-std::string StatusJson(const JobStatus& status) { return Dump(JobJson(status)); }
+std::string StatusJson(const RunStatus& status) { return Dump(RunJson(status)); }
 
-std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<JobStatus>& jobs) {
-  Json json{{"nodes", Json::array()}, {"jobs", Json::array()}};
+std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<RunStatus>& runs) {
+  Json json{{"nodes", Json::array()}, {"runs", Json::array()}};
   for (const NodeStatus& n : nodes) {
     json["nodes"].push_back({{"id", n.id},
                              {"host", n.host},
@@ -238,7 +238,7 @@ std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<
                              {"resources", n.total.ToMap()},
                              {"used", n.used.ToMap()}});
   }
-  for (const JobStatus& s : jobs) json["jobs"].push_back(JobJson(s));
+  for (const RunStatus& s : runs) json["runs"].push_back(RunJson(s));
   return Dump(json);
 }
 
@@ -252,14 +252,14 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
         idle = idle && amount.get<double>() <= 0;
       state.nodes.push_back({node.at("id"), node.at("alive"), idle});
     }
-    for (const Json& job : root.at("jobs")) {
-      const std::string phase = job.at("state");
+    for (const Json& run : root.at("runs")) {
+      const std::string phase = run.at("state");
       const auto members =
-          std::ranges::count_if(job.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
+          std::ranges::count_if(run.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
       state.running =
-          state.running || (phase == "running" && members >= job.at("target").get<int>());
+          state.running || (phase == "running" && members >= run.at("target").get<int>());
       if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
-        state.wanted_workers += job.at("target").get<int>();
+        state.wanted_workers += run.at("target").get<int>();
     }
     return state;
   } catch (const Json::exception& error) {

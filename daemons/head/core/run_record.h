@@ -21,12 +21,12 @@ enum class WorkerState : uint8_t { kStarting, kRunning, kDraining, kFinished, kD
 constexpr WorkerState LastValue(WorkerState) { return WorkerState::kDead; }
 [[nodiscard]] const char* WorkerStateName(WorkerState state);
 
-enum class JobState : uint8_t { kPending, kRunning, kParked, kSucceeded, kFailed, kCancelled };
-inline constexpr size_t kJobStates = 6;
-[[nodiscard]] const char* JobStateName(JobState state);
-[[nodiscard]] JobState ParseJobState(const std::string& name);  // kFailed: it is none.
+enum class RunState : uint8_t { kPending, kRunning, kParked, kSucceeded, kFailed, kCancelled };
+inline constexpr size_t kRunStates = 6;
+[[nodiscard]] const char* RunStateName(RunState state);
+[[nodiscard]] RunState ParseRunState(const std::string& name);  // kFailed: it is none.
 
-struct JobWorker {
+struct RunWorker {
   uint32_t index = 0;
   uint64_t incarnation = 1;
   std::string process;
@@ -56,13 +56,13 @@ struct JobWorker {
 };
 
 // The part that outlives the head.
-struct JobRecord {
+struct RunRecord {
   std::string driver;
   uint32_t target = 0;
   std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
-  std::vector<JobWorker> workers;
+  std::vector<RunWorker> workers;
   std::string driver_place;             // Which process it is.
-  std::vector<JobWorker> waiting = {};  // For a place, the oldest first.
+  std::vector<RunWorker> waiting = {};  // For a place, the oldest first.
   template <class A>
   void Fields(A& a) {
     a(driver, target, incarnations, workers, driver_place, waiting);
@@ -71,12 +71,12 @@ struct JobRecord {
 
 // What is kept of a run that is over until its driver has heard of it.
 struct EndedRecord {
-  JobSpec spec;  // Without its payload.
+  RunSpec spec;  // Without its payload.
   std::string driver;
   std::string driver_place;
   std::string state;
   std::string reason;
-  std::vector<JobEvent> events;  // Its results, if they are not large, and "done".
+  std::vector<RunEvent> events;  // Its results, if they are not large, and "done".
   template <class A>
   void Fields(A& a) {
     a(spec, driver, driver_place, state, reason, events);
