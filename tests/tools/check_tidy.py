@@ -55,7 +55,8 @@ def banned_problems(path: Path, lines: list[str], rules: dict[str, Any]) -> list
     banned = rules["banned"]
     if path.as_posix() in banned["exempt"]:
         return []
-    patterns = [re.compile(pattern) for pattern in banned["patterns"]]
+    of_cpp = banned["cpp_patterns"] if path.suffix in (".h", ".cpp") else []
+    patterns = [re.compile(pattern) for pattern in [*banned["patterns"], *of_cpp]]
     return [
         f"{path}:{number}: contains {match[0]!r}"
         for number, line in enumerate(lines, 1)

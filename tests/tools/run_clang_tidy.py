@@ -2,7 +2,7 @@
 """Runs clang-tidy on the sources of compile_commands.json that were not clean or have changed.
 
 A source's stamp is the digest of its text, of every project header it includes (transitively), of
-its compile command and of .clang-tidy. Stamps lie in BUILD/tidy-stamps/.
+its compile command and of both .clang-tidy. Stamps lie in BUILD/tidy-stamps/.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def included(path: Path) -> frozenset[Path]:
 
 def stamp_of(source: Path, command: str) -> str:
     digest = hashlib.sha256(command.encode())
-    digest.update((tree.ROOT / ".clang-tidy").read_bytes())
+    for settings in (".clang-tidy", "tests/.clang-tidy"):
+        digest.update((tree.ROOT / settings).read_bytes())
     for path in sorted(included(source)):
         digest.update(path.as_posix().encode())
         digest.update(path.read_bytes())

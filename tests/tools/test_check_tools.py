@@ -79,6 +79,8 @@ def test_includes(checkout: Path, name: str, line: str, expected: str) -> None:
         ("pyapi/a.py", "def f() -> None:\n" + "    f()\n" * 80, "f() has 81 lines"),
         ("pyapi/a.py", "def f(:\n", "not valid Python"),
         ("runtime/a.cpp", "// FIXME later\n", "'FIXME'"),
+        ("runtime/a.h", "#define _GUARD_H 1\n", "#define _G"),
+        ("runtime/a.cpp", "  int rank__of = 1;\n", "int rank__"),
         ("scheduler/a.cpp", "std::unordered_map<int, int> m;\n", "pure core uses"),
         ("autoscaler/policy.cpp", "auto t = std::chrono::steady_clock::now();\n", "steady_clock"),
     ],
