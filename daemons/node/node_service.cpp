@@ -23,12 +23,8 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kHelloInterval = milliseconds(500);
-constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
-constexpr Duration kFirstLinkTime = seconds(5);
 constexpr Duration kExplainAfter = seconds(5);
 constexpr Duration kProbeLimit = seconds(2);
-constexpr Duration kEndLimit = seconds(10);  // For the workers of an incarnation given up.
 constexpr size_t kReadBytes = 64 << 10;
 constexpr Duration kPause = milliseconds(10);  // At least, before a worker's output is read again.
 
@@ -42,8 +38,9 @@ uint64_t TimeOfDay_ns() {
 NodeService::NodeService(Transport* transport, NodeOptions options)
     : transport_(transport),
       options_(std::move(options)),
-      incarnation_(NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns())),
-      head_(options_.fence),
+      core_({options_.node, HostName(), options_.data_address, ::getpid(), options_.resources,
+             options_.labels, options_.fence},
+            NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns()), SteadyClock().Now()),
       spares_(&transport_->loop(), options_.bin_dir, {.limit = options_.spares}) {}
 
 Status NodeService::Start() {
@@ -56,7 +53,6 @@ Status NodeService::Start() {
   if (Status s = transport_->Connect(options_.head); !s.ok()) return s;
   scope_.Post([this] {
     begun_ = transport_->loop().Now();
-    head_.Begin(begun_);
     Hello();
   });
   return Status::Ok();
@@ -64,7 +60,7 @@ Status NodeService::Start() {
 
 // On the lane: the folder may be on a file system that hangs.
 void NodeService::ReadNotice() {
-  if (!notice_.empty() || options_.notice_file.empty() || reading_notice_) return;
+  if (!core_.notice().empty() || options_.notice_file.empty() || reading_notice_) return;
   reading_notice_ = files_.Post(
       0, [this, back = scope_.back(), path = options_.notice_file, left = options_.notice] {
         std::ifstream file(path);
@@ -79,9 +75,8 @@ void NodeService::ReadNotice() {
         }
         back.Post([this, found, text, after] {
           reading_notice_ = false;
-          if (!found || !notice_.empty()) return;
-          notice_ = text.empty() ? "preemption notice" : text;
-          notice_until_ = transport_->loop().Now() + after;
+          const Time until = transport_->loop().Now() + after;
+          if (!found || !core_.Notice(text.empty() ? "preemption notice" : text, until)) return;
           metrics::Add(metrics::Id::kPreemptionNotices);
           SayHello();
         });
@@ -91,109 +86,86 @@ void NodeService::ReadNotice() {
 void NodeService::Hello() {
   ReadNotice();
   EndLeftBehind();
-  FenceIfAlone();
-  if (!leaving_) spares_.Tick();
+  core_.Tick(transport_->loop().Now());
+  Act();
+  if (!core_.leaving()) spares_.Tick();
   metrics::Set(metrics::Id::kSpares, static_cast<double>(spares_.size()));
   ExplainSilence();
   relay_.Tell(transport_->loop().Now());
   SendOutput();
   SayHello();
-  const bool first = heard_.head.empty() && transport_->loop().Now() < begun_ + kFirstLinkTime;
-  scope_.CallAfter(first ? kFirstHellos : kHelloInterval, [this] { Hello(); });
+  scope_.CallAfter(core_.UntilHello(transport_->loop().Now()), [this] { Hello(); });
 }
 
 void NodeService::SayHello() {
-  NodeHello hello;
-  hello.node = options_.node;
-  hello.incarnation = incarnation_;
-  hello.host = HostName();
-  hello.data_address = options_.data_address;
-  hello.pid = ::getpid();
-  hello.resources = options_.resources;
-  hello.labels = options_.labels;
-  hello.leaving = leaving_;
-  hello.heard = heard_;
-  hello.notice = notice_;
-  if (!notice_.empty()) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(notice_until_ - transport_->loop().Now()).count();
-    hello.notice_ms = static_cast<uint64_t>(std::max<int64_t>(0, left));
-  }
+  NodeSight sight;
+  sight.spares_end = spares_.ending();
+  sight.output = relay_.on_the_way();
   for (auto& [name, worker] : workers_) {
-    if (worker.incarnation != incarnation_) continue;
     const ProcessUsage usage = UsageOf(worker.child.pid());
-    hello.workers.push_back({name, worker.child.pid(), worker.lease, worker.death_reported,
-                             worker.room, usage.cpu_ms, usage.rss_bytes});
+    sight.processes[name] = {worker.child.pid(), usage.cpu_ms, usage.rss_bytes};
   }
-  hello.output = relay_.on_the_way();
-  for (const auto& [when, process] : ended_) hello.ended.push_back(process);
-  hello.all_ended = all_ended_;
-  if (Alone()) Tell(kFrameNodeHello, wire::Encode(kFrameNodeHello, hello));
+  core_.Hello(sight, transport_->loop().Now());
+  Act();
 }
 
-// Else a life that was given up would still answer calls, and hold what the next one is given. One
-// that cannot be killed does not keep the host out for ever.
-bool NodeService::Alone() {
-  const bool alone = std::ranges::all_of(
-      workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
-  return (alone && !spares_.ending()) || transport_->loop().Now() > join_by_;
+// What comes of an effect may be decided at once: it is carried out in its turn.
+void NodeService::Act() {
+  if (std::exchange(acting_, true)) return;
+  for (auto effects = core_.TakeEffects(); !effects.empty(); effects = core_.TakeEffects())
+    for (const NodeEffect& effect : effects)
+      std::visit([this](const auto& it) { Act(it); }, effect);
+  acting_ = false;
 }
 
-void NodeService::Tell(uint8_t, const std::string& frame) {
+void NodeService::Act(const TellHead& tell) { Tell(tell.frame); }
+
+void NodeService::Act(const SignalProcess& signal) {
+  if (const auto it = workers_.find(signal.process); it != workers_.end())
+    it->second.child.Kill(signal.signal);
+}
+
+void NodeService::Act(const GiveUpSpares&) { spares_.GiveUp(); }
+
+void NodeService::Act(const BeginIncarnation& begin) {
+  core_.OnIncarnation(
+      NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns(), begin.newest + 1));
+}
+
+void NodeService::Act(const EndNode& end) {
+  LogError(end.reason);
+  replaced_.store(true);
+}
+
+void NodeService::Act(const Warn& warn) { LogWarning(warn.text); }
+
+void NodeService::Tell(const std::string& frame) {
   (void)transport_->Send(options_.head.peer, frame);
 }
 
 void NodeService::Notice(const std::string& reason, Duration left) {
   scope_.Post([this, reason, left] {
-    if (!notice_.empty()) return;
-    notice_ = reason;
-    metrics::Add(metrics::Id::kPreemptionNotices);
-    notice_until_ = transport_->loop().Now() + left;
+    if (core_.Notice(reason, transport_->loop().Now() + left))
+      metrics::Add(metrics::Id::kPreemptionNotices);
   });
 }
 
 void NodeService::OnFrame(const std::string& frame) {
-  const Result<uint8_t> type = wire::PeekType(frame);
-  if (!type.ok()) return;
-  head_.Heard(transport_->loop().Now());
-  if (*type == kFrameStartWorker) {
-    Result<StartWorker> start = wire::Decode<StartWorker>(*type, frame);
-    if (!start.ok()) return;
-    // What a head that has ended has sent may be read after the word of the next one, which has
-    // given its actors up or to others.
-    if (start->head == heard_.head) return OnStart(*start);
-    LogWarning("an order to start ", start->lease,
-               " is passed over: it is of a head that has ended");
-  } else if (*type == kFrameKillWorker) {
-    Result<KillWorker> kill = wire::Decode<KillWorker>(*type, frame);
-    if (!kill.ok()) return;
-    if (const auto it = workers_.find(kill->process); it != workers_.end())
-      it->second.child.Kill(kill->signal);
-  } else if (*type == kFrameKeepSpares) {
-    Result<KeepSpares> keep = wire::Decode<KeepSpares>(*type, frame);
-    if (keep.ok()) OnKeepSpares(*keep);
-  } else if (*type == kFrameReadLog) {
-    Result<ReadLog> read = wire::Decode<ReadLog>(*type, frame);
-    if (read.ok()) OnReadLog(*read);
-  } else if (*type == kFrameOutputTaken) {
-    Result<OutputTaken> taken = wire::Decode<OutputTaken>(*type, frame);
+  const bool is_ours = core_.OnFrame(frame, transport_->loop().Now());
+  Act();
+  if (!is_ours) return;
+  const uint8_t type = *wire::PeekType(frame);
+  if (type == kFrameKeepSpares) {
+    if (const auto keep = wire::Decode<KeepSpares>(type, frame); keep.ok()) OnKeepSpares(*keep);
+  } else if (type == kFrameReadLog) {
+    if (const auto read = wire::Decode<ReadLog>(type, frame); read.ok()) OnReadLog(*read);
+  } else if (type == kFrameOutputTaken) {
+    const Result<OutputTaken> taken = wire::Decode<OutputTaken>(type, frame);
     if (!taken.ok()) return;
     relay_.Taken(taken->number);
     SendOutput();
-  } else if (*type == kFrameNodeLeave) {
+  } else if (type == kFrameNodeLeave) {
     down_.store(true);
-  } else if (*type == kFrameNodeAnswer) {
-    Result<NodeAnswer> answer = wire::Decode<NodeAnswer>(*type, frame);
-    if (!answer.ok()) return;
-    if (answer->head != heard_.head) heard_since_ = transport_->loop().Now();
-    heard_ = *answer;
-    ForgetEnds();
-  } else if (*type == kFrameNodeFenced) {
-    Result<NodeFenced> aside = wire::Decode<NodeFenced>(*type, frame);
-    if (!aside.ok() || aside->incarnation != incarnation_) return;
-    if (!aside->replaced) return StartOver(aside->newest, aside->reason);
-    LogError(aside->reason, "; this one ends. Each node needs a --name of its own");
-    replaced_.store(true);
   }
 }
 
@@ -212,39 +184,20 @@ void NodeService::OnReadLog(const ReadLog& read) {
     return wire::Encode(kFrameLogTail, tail);
   };
   const Result<std::string> path = LogPath(options_.log_dir, read.log);
-  if (!path.ok()) return Tell(kFrameLogTail, answer(read, path, path));
+  if (!path.ok()) return Tell(answer(read, path, path));
   const auto task = [this, back = scope_.back(), read, path, answer] {
-    back.Post([this, frame = answer(read, path, ReadTail(*path, read.lines))] {
-      Tell(kFrameLogTail, frame);
-    });
+    back.Post([this, frame = answer(read, path, ReadTail(*path, read.lines))] { Tell(frame); });
   };
   if (files_.Post(0, task)) return;
-  Tell(kFrameLogTail,
-       answer(read, path,
+  Tell(answer(read, path,
               Error{ErrorCode::kUnavailable, "the file system of " + *path + " does not answer"}));
-}
-
-// An actor is what may live twice: its callers on this side of a cut would go on with the old life.
-// Workers of runs are fenced by their groups, and go on where only the head is away.
-void NodeService::FenceIfAlone() {
-  if (!head_.Expired(transport_->loop().Now())) return;
-  size_t actors = 0;
-  for (auto& [name, worker] : workers_) {
-    const std::string actor = ParseLeaseId(worker.lease).first;
-    if (actor.empty() || IsRunActor(actor)) continue;
-    worker.child.Kill(SIGKILL);
-    ++actors;
-  }
-  if (actors > 0) {
-    LogWarning("the head was not heard for ", static_cast<int64_t>(ToSeconds(options_.fence)),
-               " s and may have given up what runs here: ", actors, " actors were ended");
-  }
 }
 
 // Of a head that was never heard: most often the key file is another cluster's. On the lane, which
 // may wait.
 void NodeService::ExplainSilence() {
-  if (explained_ || !heard_.head.empty() || transport_->loop().Now() < begun_ + kExplainAfter)
+  if (explained_ || !core_.heard().head.empty() ||
+      transport_->loop().Now() < begun_ + kExplainAfter)
     return;
   explained_ = files_.Post(0, [head = options_.head, key_file = options_.key_file] {
     const Result<ClientKeys> keys =
@@ -253,15 +206,6 @@ void NodeService::ExplainSilence() {
                keys.ok() ? ExplainLink(ProbeLink(keys->own, head, kProbeLimit), key_file)
                          : keys.error().message);
   });
-}
-
-// What this incarnation runs was given up, and is or will be placed elsewhere.
-void NodeService::StartOver(uint64_t newest, const std::string& reason) {
-  LogWarning(reason, "; joining again when the ", workers_.size(), " workers of before have ended");
-  for (auto& [name, worker] : workers_) worker.child.Kill(SIGKILL);
-  spares_.GiveUp();
-  incarnation_ = NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns(), newest + 1);
-  join_by_ = transport_->loop().Now() + kEndLimit;
 }
 
 void NodeService::WatchOutput(const std::string& process, Stream& stream) {
@@ -293,7 +237,7 @@ bool NodeService::Pause(const std::string& process, Worker& worker, Stream& stre
   loop.UnwatchFd(stream.fd);
   stream.paused = true;
   scope_.CallAfter(std::max(wait, kPause), [this, process, is_stderr = stream.is_stderr] {
-    if (leaving_) return;
+    if (core_.leaving()) return;
     const auto it = workers_.find(process);
     if (it == workers_.end()) return;
     Stream& paused = is_stderr ? it->second.err : it->second.out;
@@ -335,7 +279,7 @@ void NodeService::SendOutput() {
   metrics::Add(metrics::Id::kNodeDroppedLines,
                static_cast<double>(dropped - std::exchange(dropped_lines_, dropped)));
   while (const std::optional<WorkerOutput> output = relay_.Next())
-    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, *output));
+    Tell(wire::Encode(kFrameWorkerOutput, *output));
 }
 
 void NodeService::Stop(Duration grace) {
@@ -343,7 +287,7 @@ void NodeService::Stop(Duration grace) {
   std::condition_variable done;
   bool stopped = false;
   transport_->loop().Post([&] {
-    leaving_ = true;
+    core_.Leave();
     spares_.EndAll();
     for (auto& [name, worker] : workers_) {
       EventLoop& loop = transport_->loop();

@@ -1,5 +1,5 @@
 // NodeService: the node daemon. Starts and reaps workers, watches their lives, forwards what they
-// print.
+// print: what NodeCore decides.
 //
 // A death is reported twice: at once when the worker's life lock breaks, then with the exit status
 // when it is reaped.
@@ -11,7 +11,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,16 +18,16 @@
 #include <string_view>
 #include <utility>
 
+#include "daemons/node/core/node_core.h"
+#include "daemons/node/core/output_relay.h"
 #include "daemons/node/log_expiry.h"
 #include "daemons/node/node_worker.h"
-#include "daemons/node/output_relay.h"
 #include "daemons/node/spares.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/death_watch.h"
 #include "runtime/file_lane.h"
 #include "runtime/loop_scope.h"
 #include "runtime/transport.h"
-#include "runtime/watchdog.h"
 
 namespace troupe::daemons {
 
@@ -71,21 +70,24 @@ class NodeService {
   using Worker = NodeWorker;
 
   void OnFrame(const std::string& frame);
-  void OnStart(const StartWorker& start);
+  // Carries out what the core has decided, and what comes of that.
+  void Act();
+  void Act(const TellHead& tell);
+  void Act(const StartProcess& start);
+  void Act(const SignalProcess& signal);
+  void Act(const GiveUpSpares& give_up);
+  void Act(const BeginIncarnation& begin);
+  void Act(const EndNode& end);
+  void Act(const Warn& warn);
   void OnKeepSpares(const KeepSpares& keep);
   [[nodiscard]] SpareKind KindOf(const StartWorker& start) const;
   [[nodiscard]] std::map<std::string, std::string> OwnVariables(const StartWorker& start,
                                                                 uint32_t slot) const;
   // And whether it was started ahead.
-  Result<std::pair<GuardedProcess, bool>> StartProcess(const StartWorker& start, uint32_t slot);
+  Result<std::pair<GuardedProcess, bool>> Launch(const StartWorker& start, uint32_t slot);
   void OnReadLog(const ReadLog& read);
-  void StartOver(uint64_t newest, const std::string& reason);
-  void FenceIfAlone();
   void ExplainSilence();
-  void OnLifeLost(const std::string& process);
   void OnExit(const std::string& process);
-  void NoteEnd(const std::string& process);
-  void ForgetEnds();
   void ReadOutput(const std::string& process, bool is_stderr);
   void ReadRest(const std::string& process, Stream& stream);
   void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
@@ -97,19 +99,15 @@ class NodeService {
   void ReadNotice();
   void Hello();
   void SayHello();
-  [[nodiscard]] bool Alone();  // No worker of an incarnation before is left.
   void EndLeftBehind();
-  void Tell(uint8_t type, const std::string& frame);
-  uint32_t FreeSlot() const;
+  void Tell(const std::string& frame);
   // How many processes the kernel has ended for want of memory: of this container, or of the host.
   [[nodiscard]] static uint64_t OomKills();
 
   Transport* const transport_;
   const NodeOptions options_;
-  uint64_t incarnation_;
-  Time join_by_{};  // This incarnation joins then at the latest.
-  NodeAnswer heard_;
-  Watchdog head_;
+  NodeCore core_;
+  bool acting_ = false;     // Act goes on.
   bool explained_ = false;  // Why the head does not answer.
   std::unique_ptr<DeathWatch> watch_;
   FileLane files_;
@@ -117,17 +115,11 @@ class NodeService {
   uint64_t dropped_lines_ = 0;  // Counted so far.
   std::map<std::string, Worker> workers_;
   Spares spares_;
-  std::deque<std::pair<Time, std::string>> ended_;  // Workers; at most kEndedMax.
-  bool all_ended_ = true;                           // None was left out there.
-  Time heard_since_{};                              // This head.
   std::atomic<bool> replaced_{false};
   std::atomic<bool> down_{false};
-  uint64_t oom_kills_ = 0;  // Of this host or container, when it was looked at last.
-  bool leaving_ = false;
+  uint64_t oom_kills_ = 0;    // Of this host or container, when it was looked at last.
   bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
-  std::string notice_;
   bool reading_notice_ = false;
-  Time notice_until_ = Time::Never();
   Time begun_{};
   LoopScope scope_{&transport_->loop()};  // Last.
 };

@@ -18,9 +18,6 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kEndedKept = seconds(60);
-constexpr size_t kEndedMax = 1024;
-
 // For people: "signal SIGSEGV (Segmentation fault)", "exit code 3".
 std::string Cause(const ExitInfo& info, bool oom) {
   if (oom) return "out of memory: the kernel ended it (signal SIGKILL)";
@@ -42,12 +39,6 @@ uint64_t NodeService::OomKills() {
     }
   }
   return kills;
-}
-
-uint32_t NodeService::FreeSlot() const {
-  std::vector<bool> used(kDeathWatchSlots, false);
-  for (const auto& [name, worker] : workers_) used[worker.slot] = true;
-  return static_cast<uint32_t>(std::find(used.begin(), used.end(), false) - used.begin());
 }
 
 // What is its own of the worker's environment: all that a process that was started ahead lacks.
@@ -80,7 +71,7 @@ SpareKind NodeService::KindOf(const StartWorker& start) const {
 }
 
 void NodeService::OnKeepSpares(const KeepSpares& keep) {
-  if (leaving_ || keep.spare_argv.empty()) return;
+  if (core_.leaving() || keep.spare_argv.empty()) return;
   StartWorker start;
   start.spare_argv = keep.spare_argv;
   start.env = keep.env;
@@ -88,8 +79,8 @@ void NodeService::OnKeepSpares(const KeepSpares& keep) {
 }
 
 // One that was started ahead, if there is one.
-Result<std::pair<GuardedProcess, bool>> NodeService::StartProcess(const StartWorker& start,
-                                                                  uint32_t slot) {
+Result<std::pair<GuardedProcess, bool>> NodeService::Launch(const StartWorker& start,
+                                                            uint32_t slot) {
   SpawnOptions spawn;
   spawn.argv = start.argv;
   spawn.env = start.env;
@@ -116,28 +107,19 @@ Result<std::pair<GuardedProcess, bool>> NodeService::StartProcess(const StartWor
   return std::pair(std::move(*started), false);
 }
 
-void NodeService::OnStart(const StartWorker& start) {
-  if (workers_.contains(start.process) || leaving_) return;
+void NodeService::Act(const StartProcess& order) {
   const trace::Span span("start worker");
-  const uint32_t slot = FreeSlot();
-  const auto refuse = [&](const std::string& why) {
-    NoteEnd(start.process);
-    WorkerExited exited{start.process, true, "could not be started: " + why, -1, {why}};
-    Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
-  };
-  if (slot >= kDeathWatchSlots)
-    return refuse("this node already runs " + std::to_string(kDeathWatchSlots) + " workers");
-  watch_->Reset(slot);
-  auto started = StartProcess(start, slot);
-  if (!started.ok()) return refuse(started.error().message);
+  const StartWorker& start = order.order;
+  watch_->Reset(order.slot);
+  auto started = Launch(start, order.slot);
+  if (!started.ok()) {
+    return core_.OnNotStarted(start.process, started.error().message, transport_->loop().Now());
+  }
+  core_.OnStarted(start.process, started->second);
   Worker& worker = workers_[start.process];
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
   worker.child = std::move(started->first);
-  if (started->second) worker.order = start;
-  worker.lease = start.lease;
-  worker.room = start.room;
-  worker.incarnation = incarnation_;
-  worker.slot = slot;
+  worker.slot = order.slot;
   worker.out = {worker.child.stdout_fd(), false, false};
   worker.err = {worker.child.stderr_fd(), true, false};
   if (!options_.log_dir.empty()) {
@@ -149,20 +131,16 @@ void NodeService::OnStart(const StartWorker& start) {
   relay_.Begin(start.process, worker.log ? worker.log->path() : "");
   EventLoop& loop = transport_->loop();
   const std::string name = start.process;
-  watch_->Watch(
-      slot, [this, name, back = scope_.back()] { back.Post([this, name] { OnLifeLost(name); }); });
+  watch_->Watch(order.slot, [this, name, back = scope_.back()] {
+    back.Post([this, name] {
+      if (trace::On()) trace::Instant("life lost", {{"process", name}});
+      core_.OnLifeLost(name);
+      Act();
+    });
+  });
   loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
   WatchOutput(name, worker.out);
   WatchOutput(name, worker.err);
-}
-
-void NodeService::OnLifeLost(const std::string& process) {
-  const auto it = workers_.find(process);
-  if (it == workers_.end() || it->second.death_reported) return;
-  it->second.death_reported = true;
-  if (trace::On()) trace::Instant("life lost", {{"process", process}});
-  WorkerExited exited{process, false, "its process ended", 0, {}};
-  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
 }
 
 void NodeService::OnExit(const std::string& process) {
@@ -178,46 +156,23 @@ void NodeService::OnExit(const std::string& process) {
   ReadRest(process, worker.err);
   watch_->Unwatch(worker.slot);
   auto [output, last_lines] = relay_.End(loop.Now(), process);
-  for (const WorkerOutput& one : output)
-    Tell(kFrameWorkerOutput, wire::Encode(kFrameWorkerOutput, one));
+  for (const WorkerOutput& one : output) Tell(wire::Encode(kFrameWorkerOutput, one));
   const uint64_t oom_kills = OomKills();
   const bool oom = oom_kills > std::exchange(oom_kills_, oom_kills) && info->signal == SIGKILL &&
                    !worker.child.killed();
-  WorkerExited exited{process, true, Cause(*info, oom), info->code, std::move(last_lines)};
-  std::optional<StartWorker> again;
-  if (worker.order && !watch_->WasHeld(worker.slot) && !worker.child.killed())
-    again = std::move(worker.order);
+  ProcessEnd end{Cause(*info, oom), info->code, watch_->WasHeld(worker.slot),
+                 std::move(last_lines)};
   workers_.erase(it);
-  if (again) {
-    LogWarning("a process that was started ahead had ended when it was given work (", exited.how,
-               "); ", process, " is started again");
-    again->spare_argv.clear();
-    return OnStart(*again);
+  if (core_.OnExited(process, std::move(end), loop.Now())) {
+    metrics::Add(metrics::Id::kNodeWorkerExits, 1,
+                 info->signal != 0 ? "signal"
+                 : info->code == 0 ? "ok"
+                                   : "error");
   }
-  NoteEnd(process);
+  Act();
   if (info->signal == SIGKILL) left_behind_ = true;
   EndLeftBehind();
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
-  metrics::Add(metrics::Id::kNodeWorkerExits, 1,
-               info->signal != 0 ? "signal"
-               : info->code == 0 ? "ok"
-                                 : "error");
-  Tell(kFrameWorkerExited, wire::Encode(kFrameWorkerExited, exited));
-}
-
-void NodeService::NoteEnd(const std::string& process) {
-  ended_.emplace_back(transport_->loop().Now(), process);
-  if (ended_.size() <= kEndedMax) return;
-  ended_.pop_front();
-  all_ended_ = false;
-}
-
-// Once a head has known for long what has ended. One that was restarted has not.
-void NodeService::ForgetEnds() {
-  const Time now = transport_->loop().Now();
-  if (heard_since_ + kEndedKept > now) return;
-  while (!ended_.empty() && ended_.front().first + kEndedKept < now) ended_.pop_front();
-  if (ended_.empty()) all_ended_ = true;
 }
 
 // A guard that was killed itself has left us what its worker started.

@@ -12,8 +12,8 @@
 #include <set>
 #include <string>
 
+#include "daemons/node/core/spare_policy.h"
 #include "daemons/node/guarded_process.h"
-#include "daemons/node/spare_policy.h"
 #include "runtime/event_loop.h"
 #include "runtime/loop_scope.h"
 

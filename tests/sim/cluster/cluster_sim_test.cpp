@@ -123,10 +123,10 @@ INSTANTIATE_TEST_SUITE_P(All, ClusterMutants,
                                            std::pair(Mutation::kEventsLost, "it goes on")));
 
 // The code under test is wrong in one place.
-class HeadMutants : public ClusterSimulation,
+class CodeMutants : public ClusterSimulation,
                     public ::testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
-TEST_P(HeadMutants, AreCaught) {
+TEST_P(CodeMutants, AreCaught) {
   constexpr uint64_t kSeeds = 1000;
   const auto [mutation, violation] = GetParam();
   const Mutated mutated(mutation);
@@ -141,7 +141,7 @@ TEST_P(HeadMutants, AreCaught) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, HeadMutants,
+    All, CodeMutants,
     ::testing::Values(std::pair("PT-2 not killed again", "settling"),
                       std::pair("nobody is missed after a restart", "settling"),
                       std::pair("no room claimed after a restart", "results of"),

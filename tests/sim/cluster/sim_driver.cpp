@@ -29,6 +29,7 @@ void SimDriver::Submit() {
   submit.spec.min_workers = o.min_workers;
   submit.spec.max_workers = o.max_workers;
   submit.spec.spares = o.spares;
+  submit.spec.spare_argv = {"worker", "--ahead"};
   submit.spec.resources = {{"CPU", 1}};
   submit.spec.payload = "train";
   submit.spec.detached = o.detached;

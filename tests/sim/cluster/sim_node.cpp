@@ -9,19 +9,24 @@
 namespace troupe::daemons::sim {
 namespace {
 
-constexpr Duration kHelloInterval = milliseconds(500);
-constexpr Duration kFirstHellos = milliseconds(10);
-constexpr size_t kEndedMax = 1024;
+// The head gives a node up after half a minute of silence here; its actors end a little before.
+constexpr Duration kFence = seconds(25);
+constexpr double kSpareShare = 0.3;  // Of the processes that were started ahead of their work,
+constexpr double kDeadShare = 0.1;   // and of those the ones that had ended when they got it.
 
 }  // namespace
 
 SimNode::SimNode(World* world, const std::string& id, uint64_t incarnation, double cpus)
     : world_(world),
       id_(id),
-      incarnation_(incarnation),
       cpus_(cpus),
-      port_(world, "node-" + id + "-" + world->NewId(), "host-" + id) {
-  port_.SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
+      port_(world, "node-" + id + "-" + world->NewId(), "host-" + id),
+      core_({id, port_.host(), "", 1, {{"CPU", cpus}}, {}, kFence}, incarnation, world->Now()) {
+  port_.SetHandler([this](const std::string&, const std::string& frame) {
+    if (!alive_) return;
+    (void)core_.OnFrame(frame, world_->Now());
+    Act();
+  });
   Later(milliseconds(1), [this] { Hello(); });
 }
 
@@ -34,13 +39,14 @@ void SimNode::Later(Duration delay, std::function<void()> fn) {
 std::vector<SimWorker*> SimNode::workers() const {
   std::vector<SimWorker*> all;
   for (const auto& [process, entry] : workers_)
-    if (entry.worker->alive()) all.push_back(entry.worker.get());
+    if (entry.worker && entry.worker->alive()) all.push_back(entry.worker.get());
   return all;
 }
 
 void SimNode::Die() {
   if (!std::exchange(alive_, false)) return;
   for (auto& [process, entry] : workers_) {
+    if (!entry.worker) continue;
     entry.worker->Die(SIGKILL);
     world_->Bury(std::move(entry.worker));
   }
@@ -49,56 +55,63 @@ void SimNode::Die() {
 }
 
 void SimNode::Notice(const std::string& why, Duration left) {
-  notice_ = why;
-  notice_until_ = world_->Now() + left;
+  (void)core_.Notice(why, world_->Now() + left);
 }
 
 void SimNode::Hello() {
-  SayHello();
-  Later(heard_.head.empty() ? kFirstHellos : kHelloInterval, [this] { Hello(); });
+  core_.Tick(world_->Now());
+  NodeSight sight;
+  for (const auto& [process, entry] : workers_)
+    if (entry.worker) sight.processes[process].pid = entry.worker->pid();
+  core_.Hello(sight, world_->Now());
+  Act();
+  Later(core_.UntilHello(world_->Now()), [this] { Hello(); });
 }
 
-void SimNode::SayHello() {
-  NodeHello hello;
-  hello.node = id_;
-  hello.incarnation = incarnation_;
-  hello.host = host();
-  hello.pid = 1;
-  hello.resources = {{"CPU", cpus_}};
-  hello.heard = heard_;
-  hello.notice = notice_;
-  if (!notice_.empty()) {
-    const Duration left = std::max(Duration::zero(), notice_until_ - world_->Now());
-    hello.notice_ms = static_cast<uint64_t>(left / milliseconds(1));
+void SimNode::Act() {
+  if (std::exchange(acting_, true)) return;
+  for (auto effects = core_.TakeEffects(); alive_ && !effects.empty();
+       effects = core_.TakeEffects()) {
+    for (const NodeEffect& effect : effects) {
+      if (alive_) std::visit([this](const auto& it) { Act(it); }, effect);
+    }
   }
-  bool alone = true;
-  for (const auto& [process, entry] : workers_) {
-    alone = alone && entry.incarnation == incarnation_;
-    hello.workers.push_back(
-        {process, entry.worker->pid(), entry.order.lease, entry.ended, entry.order.room});
-  }
-  hello.ended = {ended_.begin(), ended_.end()};
-  if (alone) (void)port_.Send(kHeadName, wire::Encode(kFrameNodeHello, hello));
+  acting_ = false;
 }
 
-void SimNode::OnFrame(const std::string& frame) {
-  if (!alive_) return;
-  const uint8_t type = *wire::PeekType(frame);
-  if (type == kFrameStartWorker) OnStart(*wire::Decode<StartWorker>(type, frame));
-  if (type == kFrameKillWorker) OnKill(*wire::Decode<KillWorker>(type, frame));
-  if (type == kFrameNodeAnswer) heard_ = *wire::Decode<NodeAnswer>(type, frame);
-  if (type == kFrameNodeFenced) OnFenced(*wire::Decode<NodeFenced>(type, frame));
-}
+void SimNode::Act(const TellHead& tell) { (void)port_.Send(kHeadName, tell.frame); }
 
-void SimNode::OnStart(const StartWorker& start) {
-  if (workers_.contains(start.process) || start.head != heard_.head) return;
+void SimNode::Act(const StartProcess& order) {
+  const StartWorker& start = order.order;
   world_->Tell(id_, " is to start ", start.process, " for ", start.lease);
+  if (!order.again && start.head != core_.heard().head)
+    world_->Fail(id_ + " follows the order of a head that has ended: " + start.lease);
   CheckStart(start);
   Entry& entry = workers_[start.process];
-  entry.worker = std::make_unique<SimWorker>(world_, this, start);
   entry.order = start;
-  entry.incarnation = incarnation_;
+  entry.incarnation = core_.incarnation();
+  const bool ahead = !start.spare_argv.empty() && world_->Uniform() < kSpareShare;
+  core_.OnStarted(start.process, ahead);
+  if (!ahead || world_->Uniform() >= kDeadShare) {
+    entry.worker = std::make_unique<SimWorker>(world_, this, start);
+    return;
+  }
+  world_->Tell(start.process, " had ended when it was given its work");
+  Later(world_->Between(milliseconds(1), milliseconds(20)), [this, process = start.process] {
+    Reap(process, {"exit code 1", 1, false});
+  });
 }
+
+void SimNode::Act(const GiveUpSpares&) {}
+
+void SimNode::Act(const BeginIncarnation& begin) { core_.OnIncarnation(begin.newest + 1); }
+
+void SimNode::Act(const EndNode&) {
+  world_->Tell(id_, " is replaced and ends");
+  world_->NodeDies(*this);
+}
+
+void SimNode::Act(const Warn& warn) { world_->Tell(id_, ": ", warn.text); }
 
 // An actor has one process, and each process has room, until it has been reaped. Not counted are
 // those of an earlier life of the node's, which are on their way out, and those that a head has
@@ -108,8 +121,12 @@ void SimNode::CheckStart(const StartWorker& start) {
   double used = 1;
   std::string those;
   for (const auto& [process, entry] : workers_) {
-    const bool left_behind = !entry.worker->assigned() && entry.order.head != heard_.head;
-    if (entry.incarnation != incarnation_ || left_behind) continue;
+    if (!entry.worker) continue;
+    if (entry.incarnation != core_.incarnation())
+      world_->Fail("node " + id_ + " starts " + start.lease + " beside " + entry.order.lease +
+                   " of its life before");
+    const bool left_behind = !entry.worker->assigned() && entry.order.head != core_.heard().head;
+    if (entry.incarnation != core_.incarnation() || left_behind) continue;
     used += 1;
     those += " " + entry.order.lease + (entry.worker->alive() ? "" : " (dead)");
     if (entry.worker->alive() && ParseLeaseId(entry.order.lease).first == actor)
@@ -121,25 +138,15 @@ void SimNode::CheckStart(const StartWorker& start) {
   }
 }
 
-void SimNode::OnKill(const KillWorker& kill) {
-  const auto it = workers_.find(kill.process);
-  if (it == workers_.end() || world_->Mutated(Mutation::kKillsIgnored)) return;
+void SimNode::Act(const SignalProcess& order) {
+  const auto it = workers_.find(order.process);
+  if (it == workers_.end() || !it->second.worker || world_->Mutated(Mutation::kKillsIgnored))
+    return;
   SimWorker* worker = it->second.worker.get();
-  world_->Tell("signal ", kill.signal, " to ", kill.process, ": ", kill.reason);
-  if (kill.signal == SIGKILL) return worker->Die(SIGKILL);
+  world_->Tell("signal ", order.signal, " to ", order.process);
+  if (order.signal == SIGKILL) return worker->Die(SIGKILL);
   worker->Later(world_->Between(microseconds(100), milliseconds(50)),
-                [worker, signal = kill.signal] { worker->Die(signal); });
-}
-
-void SimNode::OnFenced(const NodeFenced& fenced) {
-  if (fenced.incarnation != incarnation_) return;
-  if (fenced.replaced) {
-    world_->Tell(id_, " is replaced and ends");
-    return world_->NodeDies(*this);
-  }
-  world_->Tell(id_, " was fenced and starts over");
-  incarnation_ = std::max(incarnation_ + 1, fenced.newest + 1);
-  for (SimWorker* worker : workers()) worker->Die(SIGKILL);
+                [worker, signal = order.signal] { worker->Die(signal); });
 }
 
 void SimNode::OnWorkerEnded(SimWorker& worker, int signal) {
@@ -151,27 +158,23 @@ void SimNode::OnWorkerEnded(SimWorker& worker, int signal) {
                           : signal != 0     ? "signal SIGTERM (Terminated)"
                                             : "exit code 0";
   Later(world_->Between(microseconds(20), milliseconds(1)), [this, process] {
-    const auto lost = workers_.find(process);
-    if (lost == workers_.end() || std::exchange(lost->second.ended, true)) return;
-    Tell(WorkerExited{process, false, "its process ended", 0, {}});
+    core_.OnLifeLost(process);
+    Act();
   });
   const bool slow = world_->Uniform() < 0.05;  // To be reaped: it has much memory to give back.
   Later(world_->Between(milliseconds(1), slow ? seconds(3) : milliseconds(20)),
-        [this, process, how, signal] { Reap(process, how, signal == 0 ? 0 : -signal); });
+        [this, process, how, signal] {
+          Reap(process, {how, signal == 0 ? 0 : -signal});
+        });
 }
 
-void SimNode::Reap(const std::string& process, const std::string& how, int code) {
+void SimNode::Reap(const std::string& process, const ProcessEnd& end) {
   const auto it = workers_.find(process);
   if (it == workers_.end()) return;
-  world_->Bury(std::move(it->second.worker));
+  if (it->second.worker) world_->Bury(std::move(it->second.worker));
   workers_.erase(it);
-  ended_.push_back(process);
-  if (ended_.size() > kEndedMax) ended_.pop_front();
-  Tell(WorkerExited{process, true, how, code, {}});
-}
-
-void SimNode::Tell(const WorkerExited& exited) {
-  (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerExited, exited));
+  (void)core_.OnExited(process, end, world_->Now());
+  Act();
 }
 
 }  // namespace troupe::daemons::sim

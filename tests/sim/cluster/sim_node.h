@@ -1,11 +1,12 @@
-// A simulated node daemon, as the head knows it: what it runs, what it says.
+// A simulated node daemon: the real NodeCore, and processes that are simulated workers.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "daemons/node/core/node_core.h"
 #include "daemons/protocol/messages.h"
 #include "tests/sim/cluster/sim_worker.h"
 
@@ -17,10 +18,10 @@ class SimNode {
 
   [[nodiscard]] const std::string& id() const { return id_; }
   [[nodiscard]] const std::string& host() const { return port_.host(); }
-  [[nodiscard]] uint64_t incarnation() const { return incarnation_; }
+  [[nodiscard]] uint64_t incarnation() const { return core_.incarnation(); }
   [[nodiscard]] double cpus() const { return cpus_; }
   [[nodiscard]] bool alive() const { return alive_; }
-  [[nodiscard]] bool noticed() const { return !notice_.empty(); }
+  [[nodiscard]] bool noticed() const { return !core_.notice().empty(); }
   [[nodiscard]] SimPort& port() { return port_; }
   [[nodiscard]] std::vector<SimWorker*> workers() const;
 
@@ -31,34 +32,33 @@ class SimNode {
 
  private:
   struct Entry {
+    // None: a process that was started ahead, and had ended when it was given its work.
     std::unique_ptr<SimWorker> worker;
     StartWorker order;
     uint64_t incarnation = 0;
-    bool ended = false;
   };
 
   void Hello();
-  void SayHello();
-  void OnFrame(const std::string& frame);
-  void OnStart(const StartWorker& start);
+  void Act();
+  void Act(const TellHead& tell);
+  void Act(const StartProcess& start);
+  void Act(const SignalProcess& signal);
+  void Act(const GiveUpSpares& give_up);
+  void Act(const BeginIncarnation& begin);
+  void Act(const EndNode& end);
+  void Act(const Warn& warn);
   void CheckStart(const StartWorker& start);
-  void OnKill(const KillWorker& kill);
-  void OnFenced(const NodeFenced& fenced);
-  void Reap(const std::string& process, const std::string& how, int code);
-  void Tell(const WorkerExited& exited);
+  void Reap(const std::string& process, const ProcessEnd& end);
   void Later(Duration delay, std::function<void()> fn);
 
   World* const world_;
   const std::string id_;
-  uint64_t incarnation_;
   const double cpus_;
   SimPort port_;
+  NodeCore core_;
   bool alive_ = true;
+  bool acting_ = false;
   std::map<std::string, Entry> workers_;
-  NodeAnswer heard_;
-  std::string notice_;
-  Time notice_until_{};
-  std::deque<std::string> ended_;
 };
 
 }  // namespace troupe::daemons::sim

@@ -1,5 +1,5 @@
 // Which processes a node starts ahead: by the rules one at a time, then through random lives.
-#include "daemons/node/spare_policy.h"
+#include "daemons/node/core/spare_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "daemons/node/output_relay.h"
+#include "daemons/node/core/output_relay.h"
 
 #include <algorithm>
 

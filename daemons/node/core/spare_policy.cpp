@@ -1,4 +1,4 @@
-#include "daemons/node/spare_policy.h"
+#include "daemons/node/core/spare_policy.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // What a worker prints never makes more than a bounded number of bytes wait, or be on the way.
-#include "daemons/node/output_relay.h"
+#include "daemons/node/core/output_relay.h"
 
 #include <gtest/gtest.h>
 
