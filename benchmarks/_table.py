@@ -129,6 +129,11 @@ def actor_rows() -> list[Row]:
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
         Row("100 MB put and passed", {"bench": "actor_array_put"},
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
+        Row("64 MB of weights from one to 4 actors; reference: memcpy",
+            {"bench": "weights", "way": "broadcast"}, {"bench": "weights", "way": "memcpy"}),
+        Row("all-reduce of 16 MB by 2 actors; reference: by executor.run",
+            {"bench": "all_reduce_of_actors", "way": "actors"},
+            {"bench": "all_reduce_of_actors", "way": "executor"}, "<= 1.02 x", ratio=1.02),
         Row("a Python actor, made and called; reference: no process ahead",
             {"bench": "actor_created", "way": "warm"}, {"bench": "actor_created", "way": "cold"},
             "<= 10 ms", 10.0),
@@ -332,6 +337,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(program("actor-life"))
     commands.append(script("actor_arrays"))
     commands.append(script("actor_creation"))
+    commands.append(script("group_collectives"))
     commands.append(program("placement"))
     commands.append(program("reductions"))
     return commands
