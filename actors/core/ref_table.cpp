@@ -299,6 +299,9 @@ std::set<std::string> RefTable::peers() const {
   std::set<std::string> all;
   for (const auto& [key, import] : imports_) all.insert(key.owner);
   for (const auto& [name, peer] : peers_) all.insert(name);
+  for (const auto& [id, guard] : guards_) {
+    if (!guard.outer) all.insert(guard.from);  // It is to be told.
+  }
   for (const auto& [number, object] : exports_) {
     for (const auto& [name, borrower] : object.borrowers) {
       if (borrower.gone == Time::Never()) all.insert(name);

@@ -86,6 +86,7 @@ class RefTable {
   [[nodiscard]] std::set<std::string> peers() const;
   [[nodiscard]] size_t imports() const { return imports_.size(); }
   [[nodiscard]] size_t exports() const { return exports_.size(); }
+  [[nodiscard]] size_t pins() const { return pins_.size(); }
 
  private:
   struct Borrower {
