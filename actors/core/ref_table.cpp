@@ -125,8 +125,7 @@ void RefTable::Watch(Guard guard, const std::vector<RefKey>& keys) {
     // What its sender owns it hears in the same message, before it hears that it was taken.
     if (key.owner == self_ || (key.owner == guard.from && !guard.outer)) continue;
     const auto it = imports_.find(key);
-    if (it == imports_.end() || !it->second.held || it->second.settled || it->second.lost)
-      continue;
+    if (it == imports_.end() || !it->second.held || it->second.settled || it->second.lost) continue;
     guard.left.insert(key);
   }
   if (guard.left.empty() || TROUPE_MUTATED("RF-1 taken before the owner knows"))
