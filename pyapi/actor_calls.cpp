@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kReleaseGilBytes = 64 << 10;  // A copy of more takes longer than the GIL's return.
 constexpr std::string_view kPayloadMagic = "TPy1";
 constexpr uint8_t kReceiverOwns = 1;
+constexpr uint8_t kPinned = 4;  // It has a table of what it refers to, which its sender has pinned.
+constexpr size_t kPayloadHeader = 12;
 
 struct ObjectFolder {
   std::mutex mu;
@@ -26,23 +28,78 @@ ObjectFolder& TheObjectFolder() {
   return *folder;
 }
 
+struct ValueReader {
+  std::mutex mu;
+  std::weak_ptr<Completions> completions;
+  pid_t pid = 0;  // A forked child has copies of values, and no thread that is told.
+  uint64_t next = 1;
+};
+ValueReader& TheValueReader() {
+  static auto* const reader = new ValueReader();
+  return *reader;
+}
+
+template <class T>
+T NumberAt(const std::string& bytes, size_t at) {
+  T value{};
+  if (at + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+[[nodiscard]] bool Flagged(const std::string& payload, uint8_t flag) {
+  return payload.size() >= kPayloadHeader && payload.starts_with(kPayloadMagic) &&
+         (static_cast<uint8_t>(payload[5]) & flag) != 0;
+}
+
+// What a pinned payload refers to; see troupe/actors/_codec.py for the layout.
+std::string TableOf(const std::string& payload) {
+  size_t at = kPayloadHeader;
+  const auto files = NumberAt<uint16_t>(payload, 6);
+  for (uint16_t i = 0; i < files; ++i) at += 10 + NumberAt<uint16_t>(payload, at + 8);
+  at += size_t{9} * NumberAt<uint32_t>(payload, 8);
+  const auto length = NumberAt<uint64_t>(payload, at);
+  if (at + 8 > payload.size() || length > payload.size() - at - 8) return "";
+  return payload.substr(at + 8, length);
+}
+
+// Tells Python of a value that has come; returns by which number it keeps what that refers to.
+uint64_t TellArrived(const std::string& payload, bool wanted) {
+  ValueReader& reader = TheValueReader();
+  std::shared_ptr<Completions> completions;
+  uint64_t number = 0;
+  {
+    std::lock_guard lock(reader.mu);
+    completions = reader.completions.lock();
+    number = reader.next++;
+  }
+  if (completions) completions->Push(ValueArrived{wanted ? number : 0, TableOf(payload)});
+  return wanted ? number : 0;
+}
+
+void TellGone(uint64_t contents) {
+  ValueReader& reader = TheValueReader();
+  if (::getpid() != reader.pid) return;
+  std::shared_ptr<Completions> completions;
+  {
+    std::lock_guard lock(reader.mu);
+    completions = reader.completions.lock();
+  }
+  if (completions) completions->Push(ValueGone{contents});
+}
+
 // The layout is that of troupe/actors/_codec.py: magic, kind, flags, u16 segments, u32 buffers,
 // then of each segment u64 bytes, u16 length of its name, its name.
 void UnlinkSegments(const std::string& payload) {
-  constexpr size_t kHeader = 12;
-  if (payload.size() < kHeader || !payload.starts_with(kPayloadMagic)) return;
-  if ((static_cast<uint8_t>(payload[5]) & kReceiverOwns) == 0) return;
+  if (!Flagged(payload, kReceiverOwns)) return;
   std::string folder;
   {
     std::lock_guard lock(TheObjectFolder().mu);
     folder = TheObjectFolder().path;
   }
-  uint16_t segments = 0;
-  std::memcpy(&segments, payload.data() + 6, sizeof segments);
-  size_t at = kHeader;
+  const auto segments = NumberAt<uint16_t>(payload, 6);
+  size_t at = kPayloadHeader;
   for (uint16_t i = 0; i < segments && at + 10 <= payload.size() && !folder.empty(); ++i) {
-    uint16_t length = 0;
-    std::memcpy(&length, payload.data() + at + 8, sizeof length);
+    const auto length = NumberAt<uint16_t>(payload, at + 8);
     const std::string name = payload.substr(at + 10, length);
     if (name.find('/') == std::string::npos) ::unlink((folder + "/" + name).c_str());
     at += 10 + size_t{length};
@@ -103,6 +160,15 @@ class CountedWait {
   const std::shared_ptr<actors::CpuLoan> loan_;
 };
 
+template <class... T>
+py::list Listed(const char* what, T&&... values) {
+  py::list list;
+  list.append(what);
+  (list.append(std::forward<T>(values)), ...);
+  return list;
+}
+
+// Tokens as they are, lines as tuples, what becomes of refs as lists.
 py::list TakeItems(Completions& completions, double limit_s) {
   std::deque<Completions::Item> items = WaitInSlices(
       limit_s, [&](Duration slice) { return completions.Take(slice); },
@@ -111,6 +177,18 @@ py::list TakeItems(Completions& completions, double limit_s) {
   for (const Completions::Item& item : items) {
     if (const auto* token = std::get_if<uint64_t>(&item)) {
       list.append(*token);
+      continue;
+    }
+    if (const auto* ended = std::get_if<RefsEnded>(&item)) {
+      list.append(Listed("ended", py::cast(ended->numbers)));
+      continue;
+    }
+    if (const auto* arrived = std::get_if<ValueArrived>(&item)) {
+      list.append(Listed("arrived", py::cast(arrived->contents), py::bytes(arrived->table)));
+      continue;
+    }
+    if (const auto* gone = std::get_if<ValueGone>(&item)) {
+      list.append(Listed("gone", py::cast(gone->contents)));
       continue;
     }
     const auto& output = std::get<actors::ActorOutput>(item);
@@ -130,20 +208,32 @@ void SetObjectFolder(const std::string& folder) {
   TheObjectFolder().path = folder;
 }
 
+void SetValueReader(const std::shared_ptr<Completions>& completions) {
+  std::lock_guard lock(TheValueReader().mu);
+  TheValueReader().completions = completions;
+  TheValueReader().pid = ::getpid();
+}
+
 void DisownSegments(std::string& payload) {
   if (payload.size() > 5 && payload.starts_with(kPayloadMagic))
-    payload[5] = static_cast<char>(payload[5] & ~kReceiverOwns);
+    payload[5] = static_cast<char>(payload[5] & ~(kReceiverOwns | kPinned));
 }
 
 CallState::~CallState() {
   if (result_ && result_->ok() && !claimed_.load()) UnlinkSegments(**result_);
+  if (contents_ != 0) TellGone(contents_);
 }
 
 void CallState::Complete(Result<std::string> result) {
   std::map<uint64_t, std::function<void()>> then;
   {
     std::lock_guard lock(mu_);
-    if (result_) return;
+    const bool refers = result.ok() && Flagged(*result, kPinned);
+    if (result_) {
+      if (refers) (void)TellArrived(*result, false);
+      return;
+    }
+    if (refers) contents_ = TellArrived(*result, true);
     result_ = std::move(result);
     then.swap(then_);
   }
@@ -251,6 +341,13 @@ std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::by
   return std::make_unique<PyCall>(std::move(state), std::move(pending));
 }
 
+bool PyActorRef::Gone() const {
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  const uint64_t monitor = ref_->Monitor([gone](const Error&) { gone->store(true); });
+  if (monitor != 0) ref_->Demonitor(monitor);
+  return gone->load();
+}
+
 void PyActorRef::Kill(bool restart, const std::string& reason, double limit_s) const {
   const auto state = std::make_shared<CallState>();
   ref_->Kill(restart, reason,
@@ -335,6 +432,9 @@ void BindCalls(py::module_& m) {
                              [](const PyActorRef& r) { return r.ref().address().process.endpoint; })
       .def_property_readonly("placed", [](const PyActorRef& r) { return r.ref().address().placed; })
       .def("why_not", [](const PyActorRef& r) { return r.ref().WhyNot(); })
+      .def_property_readonly("gone", &PyActorRef::Gone)
+      .def_property_readonly("peer",
+                             [](const PyActorRef& r) { return r.ref().address().process.peer; })
       .def("address", [](const PyActorRef& r) {
         const auto box = actors::Pack<actors::ActorAddress>{{r.ref().address()}};
         return py::bytes(wire::Encode(actors::kArgumentsType, box));

@@ -8,8 +8,6 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,9 +17,9 @@
 #include <vector>
 
 #include "actors/api/future.h"
-#include "actors/core/cluster_protocol.h"
 #include "actors/host/actor_ref.h"
 #include "actors/host/actor_system.h"
+#include "pyapi/completions.h"
 
 namespace troupe::pyapi {
 
@@ -56,27 +54,8 @@ class CallState {
   std::map<uint64_t, std::function<void()>> then_;
   uint64_t next_ = 1;
   std::atomic<bool> claimed_{false};
-};
-
-// What Python is told on a thread of its own: completed calls by their tokens, lines of actors. Of
-// lines that it does not take, because whoever reads its output does not, kOutputBytesMax wait.
-class Completions {
- public:
-  using Item = std::variant<uint64_t, actors::ActorOutput>;
-  static constexpr size_t kOutputBytesMax = 1 << 20;
-  void Push(Item item);
-  // All that is there; waits up to `limit` for the first.
-  [[nodiscard]] std::deque<Item> Take(Duration limit);
-  void Close();
-  [[nodiscard]] bool closed() const;
-
- private:
-  mutable std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<Item> items_;
-  size_t output_bytes_ = 0;  // Of those.
-  uint64_t dropped_ = 0;     // Lines, not told yet.
-  bool closed_ = false;
+  uint64_t contents_ =
+      0;  // By which Python keeps what the value refers to; 0: it refers to nothing.
 };
 
 // A shared pointer that a forked child must not let go of: what it holds belongs to threads that
@@ -126,6 +105,8 @@ class PyActorRef {
   [[nodiscard]] std::unique_ptr<PyCall> Call(const std::string& method, const py::bytes& arguments,
                                              double timeout_s, bool retry) const;
   void Kill(bool restart, const std::string& reason, double limit_s) const;
+  // Whether it is known to have ended for good.
+  [[nodiscard]] bool Gone() const;
 
  private:
   const OwnedHere<actors::ActorRef> ref_;
@@ -134,7 +115,10 @@ class PyActorRef {
 
 // Where large buffers lie; empty: nowhere. See troupe/actors/_objects.py.
 void SetObjectFolder(const std::string& folder);
-// The segments that a payload names are not for its receiver to unlink.
+// Who is told of values that refer to something, in this process.
+void SetValueReader(const std::shared_ptr<Completions>& completions);
+// The segments that a payload names are not for its receiver to unlink, and nobody waits for its
+// receiver to take what it refers to.
 void DisownSegments(std::string& payload);
 
 void BindCalls(py::module_& m);

@@ -94,14 +94,21 @@ class PyInstance final : public actors::Instance {
   // `restore` is called where the actor is hosted, not on a fiber.
   // `signal`: sent to the main thread when a call is cancelled, and calls may be forced; 0:
   // neither.
-  PyInstance(std::shared_ptr<RequestQueue> queue, bool saves, Restorer restore, int signal = 0)
-      : queue_(std::move(queue)), saves_(saves), restore_(std::move(restore)), signal_(signal) {}
+  // `needed`: whether others ask this process for objects.
+  PyInstance(std::shared_ptr<RequestQueue> queue, bool saves, Restorer restore, int signal = 0,
+             std::function<bool()> needed = nullptr)
+      : queue_(std::move(queue)),
+        saves_(saves),
+        restore_(std::move(restore)),
+        signal_(signal),
+        needed_(std::move(needed)) {}
 
   Result<std::string> Invoke(CallContext& context, const std::string& method,
                              std::string arguments) override;
   // Calls wait in the queue while others run.
   [[nodiscard]] bool runs_in_invoke() const override { return false; }
   [[nodiscard]] bool saves() const override { return saves_; }
+  [[nodiscard]] bool needed() const override { return needed_ && needed_(); }
   Result<std::string> Save() override;
   Status Restore(const std::string& state) override { return restore_(state); }
 
@@ -110,6 +117,7 @@ class PyInstance final : public actors::Instance {
   const bool saves_;
   const Restorer restore_;
   const int signal_;
+  const std::function<bool()> needed_;
 };
 
 }  // namespace troupe::pyapi

@@ -24,6 +24,8 @@ void BindRequest(py::module_& m) {
       .def_property_readonly(
           "saves", [](const PyRequestHandle& r) { return r.get().kind == PyRequest::Kind::kSave; })
       .def_property_readonly("key", &PyRequestHandle::key)
+      // The process that it comes from; empty: this one.
+      .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })
       .def_property_readonly("cancelled", &PyRequestHandle::Cancelled)
       .def_property_readonly("remaining", &PyRequestHandle::Remaining)
       .def("add_child", &PyRequestHandle::AddChild, py::arg("call"))

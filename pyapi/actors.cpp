@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/api/cluster.h"
+#include "actors/core/actor_group_protocol.h"
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
 #include "daemons/client/actor_process.h"
@@ -19,6 +20,7 @@
 #include "pyapi/actor_requests.h"
 #include "pyapi/collectives.h"
 #include "pyapi/group.h"
+#include "pyapi/object_refs.h"
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
@@ -33,8 +35,6 @@ using actors::ActorSystem;
 
 constexpr Duration kStopLimit = seconds(2);
 constexpr Duration kFailLimit = seconds(10);  // For the head to hear why an actor cannot be made.
-constexpr size_t kPublishedMax = 100'000;     // Refs that others may ask this process for.
-constexpr uint32_t kObjectReaders = 10'000;
 // Calls that lie ready for a thread of Python, in order, so that it need not wait for a fiber
 // between two of them.
 constexpr uint32_t kReadAhead = 32;
@@ -66,78 +66,11 @@ ActorOptions OptionsOf(const py::dict& d) {
   o.plugin = Get<std::string>(d, "plugin", "");
   o.max_concurrency = Get(d, "max_concurrency", o.max_concurrency);
   o.threads = Get(d, "threads", false);
+  o.runs_tasks = Get(d, "runs_tasks", false);
   o.mailbox_depth = Get(d, "mailbox_depth", o.mailbox_depth);
   o.overflow = Get(d, "refuse_when_full", false) ? actors::Overflow::kRefuse : o.overflow;
   return o;
 }
-
-// What refs that have left this process inside values refer to.
-class PublishedObjects {
- public:
-  struct Object {
-    std::shared_ptr<CallState> state;
-    std::shared_ptr<actors::PendingCall> call;  // Null: there is none to give up.
-  };
-  std::string Add(const PyCall& call) {
-    std::lock_guard lock(mu_);
-    if (objects_.size() >= kPublishedMax) {
-      Raise(Error{ErrorCode::kResourceExhausted,
-                  "this process has handed out " + std::to_string(kPublishedMax) +
-                      " refs inside values; pass values, or refs as arguments of their own"});
-    }
-    const Object object{call.state(), call.pending()};
-    return objects_.emplace(std::to_string(next_++), object).first->first;
-  }
-  // Without a state if there is no such ref.
-  [[nodiscard]] Object Find(const std::string& id) const {
-    std::lock_guard lock(mu_);
-    const auto it = objects_.find(id);
-    return it == objects_.end() ? Object{} : it->second;
-  }
-
- private:
-  mutable std::mutex mu_;
-  std::map<std::string, Object> objects_;
-  uint64_t next_ = 1;
-};
-
-// The actor through which other processes read them, or give them up: methods "get"(id), and
-// "cancel"(id) with 'f' in front to force it and 'r' to give up what it has called.
-class ObjectsActor final : public actors::Instance {
- public:
-  explicit ObjectsActor(std::shared_ptr<PublishedObjects> objects) : objects_(std::move(objects)) {}
-  Result<std::string> Invoke(CallContext&, const std::string& method, std::string id) override {
-    actors::Cancellation how{.force = false, .recursive = false};
-    if (method == "cancel") {
-      const size_t digits = std::min(id.find_first_not_of("fr"), id.size());
-      how = {id.find('f') < digits, id.find('r') < digits};
-      id.erase(0, digits);
-    }
-    const auto [state, call] = objects_->Find(id);
-    if (!state) {
-      return Error{ErrorCode::kNotFound,
-                   "its owner does not have this ref any more; keep one there, or pass the value"};
-    }
-    if (method == "cancel") {
-      if (call) call->Cancel(how);
-      state->GiveUp();
-      return std::string();
-    }
-    FiberEvent ready;
-    const uint64_t asked = state->OnComplete([ready]() mutable { ready.Set(); });
-    const Status waited = actors::AwaitEvent(ready, kUntilComplete, nullptr);
-    state->Remove(asked);
-    if (!waited.ok()) return waited.error();
-    Result<std::string> result = state->result();
-    if (result.ok()) DisownSegments(*result);
-    return result;
-  }
-
-  [[nodiscard]] bool runs_in_invoke() const override { return false; }
-
- private:
-  const std::shared_ptr<PublishedObjects> objects_;
-};
 
 // One process's actor system, and in a worker the actor that it hosts.
 class PyActors {
@@ -148,13 +81,10 @@ class PyActors {
            Cleanup cleanup)
       : system_(std::move(system)),
         completions_(std::move(completions)),
-        cleanup_(std::make_shared<Cleanup>(std::move(cleanup))) {
-    actors::ActorBlueprint blueprint;
-    blueprint.type = "objects";
-    blueprint.max_concurrency = kObjectReaders;
-    Result<ActorAddress> address =
-        system_->HostInstance(std::make_unique<ObjectsActor>(objects_), blueprint, "", 0, "");
-    if (address.ok()) objects_address_ = *address;
+        cleanup_(std::make_shared<Cleanup>(std::move(cleanup))),
+        refs_(std::make_shared<ObjectRefs>(system_.get(), completions_)) {
+    refs_->Start();
+    SetValueReader(completions_);
   }
   ~PyActors() {
     if (!system_.here()) return;  // Its threads are those of the parent.
@@ -167,6 +97,7 @@ class PyActors {
   void Stop() {
     if (stopped_.exchange(true)) return;
     if (queue_) queue_->Close();
+    refs_->Stop();
     (*cleanup_.get())();
     completions_->Close();
   }
@@ -256,12 +187,9 @@ class PyActors {
                            [state](Result<std::string> r) { state->Complete(std::move(r)); });
     return std::make_unique<PyCall>(state, std::move(call));
   }
-  // (address of the actor that reads it, id) of a call that others may ask for from now on.
-  py::tuple Publish(const PyCall& call) {
-    call.state()->Claim();
-    const auto address = actors::Pack<ActorAddress>{{objects_address_}};
-    return py::make_tuple(py::bytes(wire::Encode(actors::kArgumentsType, address)),
-                          objects_->Add(call));
+  // The refs of this process.
+  [[nodiscard]] std::unique_ptr<PyObjectRefs> Refs() const {
+    return std::make_unique<PyObjectRefs>(refs_.get());
   }
 
   // ---- a worker's actor ----
@@ -331,15 +259,25 @@ class PyActors {
     };
     own_address_ = Unwrap([&] {
       const WithoutGil released;
-      return system_->HostInstance(std::make_unique<PyInstance>(queue_, saves, restorer, signal),
-                                   blueprint, assignment_.actor, assignment_.incarnation,
-                                   assignment_.saved);
+      return system_->HostInstance(
+          std::make_unique<PyInstance>(queue_, saves, restorer, signal,
+                                       [refs = refs_.get()] { return refs->Needed(); }),
+          blueprint, assignment_.actor, assignment_.incarnation, assignment_.saved);
     }());
     worker_->Announce(system_->self());
   }
   std::unique_ptr<PyActorRef> Own() {
     return own_address_ ? Refer(*own_address_) : throw py::value_error("it is not made yet");
   }
+  // Ends the actor as soon as nobody asks this process for anything.
+  void LeaveWhenUnneeded(const std::string& reason) {
+    const actors::LeaveActor leave{assignment_.actor, assignment_.incarnation, reason};
+    refs_->WhenUnneeded([system = std::weak_ptr(system_.get()), leave] {
+      if (const auto alive = system.lock()) alive->Leave(leave);
+    });
+  }
+  // Whether somebody does.
+  [[nodiscard]] bool Needed() const { return refs_->Needed(); }
   // The head is told that the actor cannot be made.
   void Fail(const std::string& message, const std::string& type, const std::string& traceback) {
     const Error error{ErrorCode::kUserError, message,
@@ -393,8 +331,7 @@ class PyActors {
   const OwnedHere<ActorSystem> system_;
   const std::shared_ptr<Completions> completions_;
   const OwnedHere<Cleanup> cleanup_;
-  const std::shared_ptr<PublishedObjects> objects_ = std::make_shared<PublishedObjects>();
-  ActorAddress objects_address_;
+  const PyObjectRefs refs_;
   std::optional<ActorAddress> own_address_;  // Of the actor that is hosted.
   std::atomic<bool> stopped_{false};
   daemons::WorkerClient* worker_ = nullptr;
@@ -497,6 +434,7 @@ py::object MakeWorkerActors(daemons::WorkerClient* client) {
 
 void BindActors(py::module_& m) {
   BindCalls(m);
+  BindObjectRefs(m);
   BindActorGroups(m);
   BindPlainValues(m);
   BindRequest(m);
@@ -518,7 +456,9 @@ void BindActors(py::module_& m) {
       .def("leave_collective", &PyActors::LeaveCollective, py::arg("name"), py::arg("timeout_s"))
       .def("refer", &PyActors::ReferTo, py::arg("address"))
       .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
-      .def("publish", &PyActors::Publish, py::arg("call"))
+      .def("refs", &PyActors::Refs)
+      .def("leave_when_unneeded", &PyActors::LeaveWhenUnneeded, py::arg("reason"))
+      .def_property_readonly("needed", &PyActors::Needed)
       .def("assigned", &PyActors::Assigned)
       .def("host", &PyActors::Host, py::arg("saves"), py::arg("restore"), py::arg("tell_cancelled"),
            py::arg("signal"))

@@ -54,6 +54,7 @@ struct ActorOptions {
   uint32_t mailbox_depth = actors::kMailboxDepthMax;
   uint64_t mailbox_bytes = uint64_t{64} << 20;
   actors::Overflow overflow = actors::Overflow::kWait;
+  bool runs_tasks = false;  // Its process is a task's: actors that it makes belong to its owner.
 
   [[nodiscard]] CallLimits limits() const {
     return {max_concurrency, threads, mailbox_depth, mailbox_bytes, overflow};

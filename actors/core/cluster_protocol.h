@@ -86,10 +86,11 @@ struct ActorSpec {
   uint64_t backoff_ms = 100;
   uint64_t backoff_max_ms = 10'000;
   double start_timeout_s = 60;
+  bool runs_tasks = false;  // What its tasks make belongs to its own owner.
   template <class A>
   void Fields(A& a) {
     a(actor, name, type, owner, detached, get_if_exists, blueprint, wish, program, max_restarts,
-      backoff_ms, backoff_max_ms, start_timeout_s);
+      backoff_ms, backoff_max_ms, start_timeout_s, runs_tasks);
   }
 };
 

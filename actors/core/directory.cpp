@@ -85,6 +85,18 @@ void Directory::Adopt(PlacedActor& actor) {
   if (!actor.spec.detached) owned_[actor.spec.owner].insert(actor.spec.actor);
 }
 
+// A process for tasks goes when it is not needed any more, and its own processes for tasks with it;
+// an actor must not.
+std::string Directory::OwnerOf(const ActorSpec& spec) const {
+  std::string owner = spec.owner;
+  while (!spec.runs_tasks && owner.starts_with(kActorOwner)) {
+    const PlacedActor* maker = Find(owner.substr(std::string_view(kActorOwner).size()));
+    if (maker == nullptr || !maker->spec.runs_tasks) break;
+    owner = maker->spec.owner;
+  }
+  return owner;
+}
+
 Result<ActorAddress> Directory::Create(Time now, ActorSpec spec, DirectoryActions& actions) {
   const auto address = [](const PlacedActor& actor) {
     return ActorAddress{actor.spec.actor, actor.life.incarnation, actor.spec.type,
@@ -95,6 +107,7 @@ Result<ActorAddress> Directory::Create(Time now, ActorSpec spec, DirectoryAction
     return Error{ErrorCode::kInvalidArgument,
                  "an actor's name has at most " + std::to_string(kActorNameBytesMax) + " bytes"};
   }
+  spec.owner = OwnerOf(spec);
   if (!spec.detached && spec.owner.starts_with(kActorOwner)) {
     const PlacedActor* owner = Find(spec.owner.substr(std::string_view(kActorOwner).size()));
     if (owner == nullptr || owner->dead())

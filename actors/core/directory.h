@@ -12,7 +12,8 @@
 // Invariants: DR-1 incarnations of an actor only grow, and at most one of them is placed. DR-2 no
 // two living actors have one name. DR-3 dead is for ever. DR-4 no more than max_restarts deaths are
 // followed by another life; a drain is no death. DR-5 an actor whose owner is gone is dead, unless
-// it is detached; so is what it owns. DR-6 asking twice for the same is asking once. DR-7 of two
+// it is detached; so is what it owns. What a task makes belongs to the owner of the task's process,
+// which may end at any time. DR-6 asking twice for the same is asking once. DR-7 of two
 // linked actors both live or both are dead.
 // Limits: kActorsMax; kLinksMax of one actor; the dead are forgotten after kDeadKept.
 #pragma once
@@ -125,6 +126,7 @@ class Directory {
   void AddOwned(const std::string& owner, const std::string& reason, Ending& ending) const;
   void CheckLinks(Time now, DirectoryActions& actions);
   void Adopt(PlacedActor& actor);
+  [[nodiscard]] std::string OwnerOf(const ActorSpec& spec) const;
 
   std::map<std::string, PlacedActor> actors_;
   std::map<std::string, std::string> names_;            // Of the living.

@@ -225,7 +225,9 @@ void ActorCell::Run(Mailbox::Work work) {
       [&](const Result<std::string>& early) { return answered = AnswerNow(work, early); });
   SetFiberLocal(&context);
   Result<std::string> result = std::string();
-  if (work.method != kPing) {
+  if (work.method == kNeeded) {
+    result = std::string(instance_->needed() ? kIsNeeded : "");
+  } else if (work.method != kPing) {
     if (instance_->runs_in_invoke()) context.set_loan(host_->loan());
     const LoanCall counted(context.loan());
     result = instance_->Invoke(context, work.method, std::move(work.arguments));

@@ -25,6 +25,9 @@ namespace actors {
 
 // Every actor answers this method with nothing, in turn.
 inline constexpr const char* kPing = "troupe.ping";
+// And this one with whether it is needed, as kIsNeeded or nothing. See Instance.
+inline constexpr const char* kNeeded = "troupe.needed";
+inline constexpr const char* kIsNeeded = "needed";
 
 class ActorRef {
  public:

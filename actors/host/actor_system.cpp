@@ -259,6 +259,13 @@ Status ActorSystem::Spawn(size_t thread, std::function<void()> fn) {
 
 // ---- actors of others ----
 
+void ActorSystem::PostAfter(Duration delay, std::function<void()> fn) {
+  Post([weak = weak_from_this(), delay, fn = std::move(fn)]() mutable {
+    if (const auto alive = weak.lock())
+      (void)alive->transport_->loop().CallAfter(delay, std::move(fn));
+  });
+}
+
 std::shared_ptr<ActorRef> ActorSystem::Refer(const ActorAddress& address) {
   if (std::shared_ptr<ActorCell> cell = Find(address.actor))
     return std::make_shared<LocalActor>(shared_from_this(), std::move(cell));

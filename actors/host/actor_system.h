@@ -89,6 +89,9 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   void SetWhereabouts(const ActorLocation& whereabouts);
   // Waits on a plain thread, which runs the transport's loop meanwhile if it may.
   void AwaitHelping(FiberEvent& event, Time until) { (void)transport_->AwaitHelping(event, until); }
+  // Runs it on the transport's loop.
+  void Post(std::function<void()> fn) { transport_->loop().Post(std::move(fn)); }
+  void PostAfter(Duration delay, std::function<void()> fn);
   [[nodiscard]] const PeerAddress& self() const { return self_; }
   [[nodiscard]] size_t actors() const;
   [[nodiscard]] ActorDirectoryClient* directory_client() const {

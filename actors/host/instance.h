@@ -26,6 +26,8 @@ class Instance {
   // Whether a call runs as long as Invoke does. Else the instance tells the process's CpuLoan of
   // its calls itself, if they need a CPU at all.
   [[nodiscard]] virtual bool runs_in_invoke() const { return true; }
+  // Whether others refer to what its methods have made; between calls. Its CPU is lent then.
+  [[nodiscard]] virtual bool needed() const { return false; }
   [[nodiscard]] virtual bool saves() const { return false; }
   virtual Result<std::string> Save() { return std::string(); }
   virtual Status Restore(const std::string&) { return Status::Ok(); }

@@ -44,6 +44,7 @@ ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
   spec.backoff_max_ms =
       static_cast<uint64_t>(std::max<int64_t>(0, options.backoff_most / milliseconds(1)));
   spec.start_timeout_s = ToSeconds(options.timeout);
+  spec.runs_tasks = options.runs_tasks;
   return spec;
 }
 

@@ -193,7 +193,9 @@ bool TaskPool::OthersWait(Time now, const Lane& lane) const {
 
 // Those that wait for room themselves go first; then those that are idle, if others wait too.
 void TaskPool::GiveWayNow(Time now) {
+  constexpr const char* kWhy = "it was idle and others wait for room";
   std::vector<std::shared_ptr<ActorRef>> unneeded;
+  std::vector<std::pair<Kind, std::shared_ptr<Runner>>> idle;
   {
     std::lock_guard lock(mu_);
     if (room_wanted_.empty() || now > room_wanted_until_) return;
@@ -201,15 +203,44 @@ void TaskPool::GiveWayNow(Time now) {
       if (!lane.waiting.empty()) continue;
       const bool others = OthersWait(now, lane);
       std::erase_if(lane.runners, [&](const auto& runner) {
-        const bool goes = runner->ref && !runner->busy && (!runner->alive || others);
+        const bool goes = runner->ref && !runner->busy && !runner->alive;
         if (goes) unneeded.push_back(runner->ref);
         return goes;
       });
+      for (const auto& runner : lane.runners) {
+        if (!others || runner->busy || !runner->alive || now < runner->ask_at) continue;
+        runner->busy = true;
+        idle.emplace_back(kind, runner);
+      }
     }
     for (const auto& ref : unneeded) room_wanted_.erase(ref->address().actor);
   }
-  for (const auto& ref : unneeded)
-    ref->Kill(false, "it was idle and others wait for room", [](const Result<std::string>&) {});
+  for (const auto& ref : unneeded) ref->Kill(false, kWhy, [](const Result<std::string>&) {});
+  for (const auto& [kind, runner] : idle) EndUnlessNeeded(kind, runner, kWhy);
+}
+
+// One that is alive, and that counts as busy until it has answered.
+void TaskPool::EndUnlessNeeded(const Kind& kind, const std::shared_ptr<Runner>& runner,
+                               const char* why) {
+  std::shared_ptr<ActorRef> ref;
+  {
+    std::lock_guard lock(mu_);
+    ref = runner->ref;
+  }
+  if (!ref) return;  // It was let go.
+  (void)ref->Call(kNeeded, "", CallOptions{kUntilComplete, false},
+                  [this, kind, runner, ref, why](const Result<std::string>& answer) {
+                    if (!answer.ok()) return;  // The monitor says why.
+                    bool ends = *answer != kIsNeeded;
+                    {
+                      std::lock_guard lock(mu_);
+                      Lane& lane = lanes_[kind];
+                      runner->ask_at = SteadyClock().Now() + kRunnerAsk;
+                      ends = ends && lane.waiting.empty() && std::erase(lane.runners, runner) > 0;
+                    }
+                    if (!ends) return Free(kind, runner);
+                    ref->Kill(false, why, [](const Result<std::string>&) {});
+                  });
 }
 
 // Its word says that there is room for it, that it lives, and that it runs nothing.
@@ -230,6 +261,7 @@ void TaskPool::Create(const Kind& kind, const std::shared_ptr<Runner>& runner) {
   ActorOptions options;
   std::tie(options.resources, options.labels, options.max_restarts, options.plugin, options.program,
            options.env) = kind;
+  options.runs_tasks = true;
   const auto system = system_->shared_from_this();
   PlaceAsync(system, options, MakeBlueprint(options.limits(), kTaskRunner, ""),
              [this, system, kind, runner](const Result<std::shared_ptr<ActorRef>>& placed) {
@@ -300,6 +332,7 @@ std::map<std::string, std::string> TaskPool::Waiting() {
 
 void TaskPool::Clean(Time now) {
   std::vector<std::shared_ptr<ActorRef>> unneeded;
+  std::vector<std::pair<Kind, std::shared_ptr<Runner>>> idle;
   std::vector<Kind> again;
   {
     std::lock_guard lock(mu_);
@@ -308,11 +341,16 @@ void TaskPool::Clean(Time now) {
         lane.failed = 0;
         again.push_back(kind);
       }
-      std::erase_if(lane.runners, [&, &lane = lane](const auto& runner) {
+      std::erase_if(lane.runners, [&, &kind = kind, &lane = lane](const auto& runner) {
         const bool needed = runner->busy || (!runner->alive && !lane.waiting.empty());
         const bool over = runner->ref && !needed && now > runner->idle_since + kRunnerIdle;
-        if (over) unneeded.push_back(runner->ref);
-        return over;
+        if (over && runner->alive) {
+          runner->busy = true;
+          idle.emplace_back(kind, runner);
+        } else if (over) {
+          unneeded.push_back(runner->ref);
+        }
+        return over && !runner->alive;
       });
     }
     std::erase_if(lanes_, [](const auto& entry) {
@@ -321,6 +359,7 @@ void TaskPool::Clean(Time now) {
   }
   for (const auto& ref : unneeded)
     ref->Kill(false, "it has been idle", [](const Result<std::string>&) {});
+  for (const auto& [kind, runner] : idle) EndUnlessNeeded(kind, runner, "it has been idle");
   for (const Kind& kind : again) Serve(kind);
 }
 

@@ -5,7 +5,8 @@
 // the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
 // asked for, kRunnersComing at once; in place of one that could not start none is, while others may
 // yet come. If none does, the tasks fail with the reason. A runner that has been idle is ended, one
-// that still waits for room withdrawn. Both at once while somebody else waits for room.
+// that still waits for room withdrawn. Both at once while somebody else waits for room. One that
+// others ask for what its tasks have made is not ended: it is kept, and asked again.
 // Thread: any.
 // Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
 #pragma once
@@ -31,6 +32,7 @@ inline constexpr size_t kRunnersMax = 256;
 inline constexpr size_t kRunnersComing = 4;
 inline constexpr Duration kRunnerIdle = seconds(10);
 inline constexpr Duration kRunnerRetry = seconds(5);
+inline constexpr Duration kRunnerAsk = seconds(1);  // Between two questions whether it is needed.
 inline constexpr Duration kRoomWanted = seconds(2);
 
 class TaskPool {
@@ -61,6 +63,7 @@ class TaskPool {
     bool alive = false;             // It has answered once, so there was room for it.
     bool busy = false;
     Time idle_since{};
+    Time ask_at{};  // Not before this it is asked whether it is needed.
   };
   struct Lane {
     std::deque<std::shared_ptr<Task>> waiting;
@@ -81,6 +84,7 @@ class TaskPool {
   [[nodiscard]] std::string WhyWaits(const Kind& kind);
   [[nodiscard]] bool OthersWait(Time now, const Lane& lane) const;  // With mu_ held.
   void GiveWayNow(Time now);
+  void EndUnlessNeeded(const Kind& kind, const std::shared_ptr<Runner>& runner, const char* why);
 
   ActorSystem* const system_;
   std::mutex mu_;

@@ -248,6 +248,14 @@ class RuntimeEnvSetupError(ActorDiedError):
     """The process of an actor or a task could not set up its ``runtime_env``; says what failed."""
 
 
+class ObjectLostError(ActorError):
+    """The value of a ref is not there any more, and is not computed again; says why."""
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that had made a ref has ended, and the value of the ref with it."""
+
+
 class ObjectStoreFullError(TroupeError, MemoryError):
     """A large buffer does not fit into what this host sets aside for them."""
 

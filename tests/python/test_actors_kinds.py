@@ -323,7 +323,7 @@ def test_a_killed_process_leaves_no_buffers(tmp_path: Path) -> None:
     with pytest.raises(troupe.ActorDiedError):  # at once, whatever its process still does
         soon(owner.put.remote(1))
     assert not wait_gone([int(name.partition("-")[0])], SOON_S)
-    with pytest.raises(troupe.ActorDiedError):
+    with pytest.raises(troupe.OwnerDiedError):
         soon(inner)
     store = _session.current_store()
     assert store is not None

@@ -13,14 +13,15 @@ import cloudpickle
 
 from troupe import _native, _sources
 from troupe.actors import _codec, _context, _refs, _session
-from troupe.actors._coming import ComingActor, RefHolder
+from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
 
 _SOURCE_BYTES_MAX = 256 << 10  # A class or function travels to every process that needs it.
 DESCRIBE, NEXT, CLOSE = "__troupe_describe__", "__troupe_next__", "__troupe_close__"
 READY, CALL, TERMINATE = "__troupe_ready__", "__troupe_call__", "__troupe_terminate__"
-OWN = (DESCRIBE, NEXT, CLOSE, READY)  # What the worker answers itself.
+RETIRE = "__troupe_retire__"
+OWN = (DESCRIBE, NEXT, CLOSE, READY, RETIRE)  # What the worker answers itself.
 OF_ALL = {  # What every actor of Python has beside its own methods, by the names for it.
     READY: READY, "__ray_ready__": READY, CALL: CALL, "__ray_call__": CALL,
     TERMINATE: TERMINATE, "__ray_terminate__": TERMINATE}
@@ -79,9 +80,10 @@ class Packed:
         *before: Any, returns: Any = 1,
     ) -> None:
         refs: list[ObjectRef] = []
+        beside: list[Any] = []
         if refs_in(args, kwargs):
             try:
-                args, kwargs, refs = _refs.resolve(args, kwargs)
+                args, kwargs, refs, beside = _refs.resolve(args, kwargs)
             except Exception as error:
                 raise DependencyError(f"an argument of {what}") from error
         owner = session.store.owner if session.store is not None else None
@@ -89,7 +91,8 @@ class Packed:
             values = (*before, args, kwargs, owner)
             if returns != 1:
                 values = (*values, returns)
-            encoded = _codec.encode(values, store=session.store)
+            encoded = _codec.encode(
+                values, store=session.store, refs=session.refs, beside=beside)
         except TroupeError:
             raise
         except Exception as error:
@@ -100,20 +103,23 @@ class Packed:
         self._session = session
         self._files = encoded.files
         self._refs = refs
+        self._token = encoded.token
 
     @property
     def holds(self) -> bool:
         """Whether there is something that must live on."""
-        return bool(self._files or self._refs)
+        return bool(self._files or self._refs or self._token)
 
     def keep_until(self, call: Any) -> None:
         """Lets buffers and refs go when the call is complete."""
         if not self.holds:
             return
         files, refs, store = self._files, self._refs, self._session.store
+        counts, token = self._session.refs, self._token
 
         def let_go() -> None:
             refs.clear()
+            counts.over(token)
             if store is not None:
                 store.discard(files)
 
@@ -152,7 +158,7 @@ def awaited(native: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     """What must be ready before a call is sent: refs, and actors that are not started yet."""
     refs = refs_in(args, kwargs)
     actors = [native, *(value._native for value in (*args, *kwargs.values())
-                        if isinstance(value, RefHolder))]
+                        if isinstance(value, ActorHolder))]
     return refs + [actor.started for actor in actors if isinstance(actor, ComingActor)]
 
 

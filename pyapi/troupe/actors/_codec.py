@@ -3,8 +3,9 @@
 A payload is a pickle of protocol 5 and its out-of-band buffers: small ones follow it, large ones
 are files of the host (``_objects``). Little-endian: magic "TPy1", u8 kind, u8 flags, u16 files, u32
 buffers; of each file u64 bytes, u16 length of its name, its name; of each buffer u8 whether it is
-a file, u64 bytes; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes. The
-native part reads the names of the files (pyapi/actor_calls.cpp).
+a file, u64 bytes; if it refers to something u64 length of the table of that (``_travel``), the
+table; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes. The native part reads
+the names of the files and the table (pyapi/actor_calls.cpp).
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ import pickle
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import cloudpickle
 
 from troupe import _payload
+from troupe.actors import _travel
 from troupe.actors._objects import THRESHOLD_BYTES, ObjectStore
 from troupe.errors import ActorTaskError, SerializationError, task_error
 
 MAGIC = b"TPy1"
 VALUE, ERROR, STREAM, SEVERAL, END = 0, 1, 2, 3, 4
-_RECEIVER_OWNS = 1
+_RECEIVER_OWNS, _REFERS, _PINNED = 1, 2, 4
+_FLAGS_AT = 5
 _HEADER = struct.Struct("<4sBBHI")
 _FILE = struct.Struct("<QH")
 _BUFFER = struct.Struct("<BQ")
@@ -43,6 +46,8 @@ class Encoded:
 
     payload: bytes
     files: list[str]
+    token: int = 0  # Of what it refers to, which is pinned until it is over.
+    contents: Optional[_travel.Contents] = None  # Or is kept as long as this.
 
 
 def encode(
@@ -51,29 +56,47 @@ def encode(
     kind: int = VALUE,
     store: Optional[ObjectStore] = None,
     owner: Optional[str] = None,
+    refs: Optional[_travel.References] = None,
+    to: Optional[str] = "",
+    beside: Sequence[Any] = (),
 ) -> Encoded:
     """Pickles a value; without a store all buffers travel inside.
 
     Args:
         owner: to whom its files belong (``ObjectStore.owner``); ``None``: to this process.
+        refs: who counts what it refers to; ``None``: it is not counted.
+        to: the process that it is sent to, "" if that is not known; ``None``: it stays here.
+        beside: what it refers to beside what shows when it is pickled.
 
     Raises:
         Whatever pickling raises; ObjectStoreFullError.
     """
     buffers: list[pickle.PickleBuffer] = []
-    blob = _dumps(value, buffers.append)
+    blob, found = _dumps(value, buffers.append, refs is not None)
+    table, token, contents, refers = b"", 0, None, 0
+    if refs is not None and (found is not None or beside):
+        found = found or _travel.Found()
+        found.items += beside
+        if found.items:
+            if to is None:
+                table, contents = refs.keep(found)
+            else:
+                table, token = refs.pin(found, to)
+            refers = _REFERS | (_PINNED if token else 0)
+            table = _LENGTH.pack(len(table)) + table
     if not buffers:
         return Encoded(
-            _HEADER.pack(MAGIC, kind, 0, 0, 0) + _LENGTH.pack(len(blob)) + blob, [])
+            _HEADER.pack(MAGIC, kind, refers, 0, 0) + table + _LENGTH.pack(len(blob)) + blob, [],
+            token, contents)
     files: list[str] = []
     file_table: list[bytes] = []
-    table: list[bytes] = []
+    buffer_table: list[bytes] = []
     inline: list[memoryview] = []
     try:
         for buffer in buffers:
             view = buffer.raw()
             shared = store is not None and view.nbytes >= THRESHOLD_BYTES
-            table.append(_BUFFER.pack(shared, view.nbytes))
+            buffer_table.append(_BUFFER.pack(shared, view.nbytes))
             if store is None or not shared:
                 inline.append(view)
                 continue
@@ -83,16 +106,18 @@ def encode(
     except BaseException:
         if store is not None:
             store.discard(files)
+        if refs is not None:
+            refs.over(token)
         raise
-    flags = _RECEIVER_OWNS if owner is not None and files else 0
+    flags = refers | (_RECEIVER_OWNS if owner is not None and files else 0)
     header = _HEADER.pack(MAGIC, kind, flags, len(files), len(buffers))
-    parts: list[Any] = [header, *file_table, *table, _LENGTH.pack(len(blob)), blob]
+    parts: list[Any] = [header, *file_table, *buffer_table, table, _LENGTH.pack(len(blob)), blob]
     at = sum(map(len, parts))
     for view in inline:
         padding = -at % _ALIGN
         parts += [b"\0" * padding, view]
         at += padding + view.nbytes
-    return Encoded(b"".join(parts), files)
+    return Encoded(b"".join(parts), files, token, contents)
 
 
 @dataclass
@@ -104,6 +129,8 @@ class Decoded:
     receiver_owns: bool
     blob: memoryview
     buffers: list[Any]  # memoryview, or the index of a file
+    table: Optional[memoryview] = None  # Of what it refers to.
+    pinned: bool = False  # Its sender waits until that is held.
 
     def load(self, store: Optional[ObjectStore]) -> Any:
         """The value; arrays are read-only views of the payload or of shared files."""
@@ -142,6 +169,12 @@ def take_apart(payload: Any) -> Decoded:
             at += length
         table = [_BUFFER.unpack_from(view, at + i * _BUFFER.size) for i in range(buffer_count)]
         at += buffer_count * _BUFFER.size
+        refers = None
+        if flags & _REFERS:
+            (length,) = _LENGTH.unpack_from(view, at)
+            at += _LENGTH.size
+            refers = view[at:at + length]
+            at += length
         (length,) = _LENGTH.unpack_from(view, at)
         at += _LENGTH.size
     except struct.error as error:
@@ -158,7 +191,20 @@ def take_apart(payload: Any) -> Decoded:
         at += -at % _ALIGN
         buffers.append(view[at:at + size].toreadonly())
         at += size
-    return Decoded(kind, files, bool(flags & _RECEIVER_OWNS), blob, buffers)
+    return Decoded(kind, files, bool(flags & _RECEIVER_OWNS), blob, buffers, refers,
+                   bool(flags & _PINNED))
+
+
+def refers(data: bytes) -> bool:
+    """Whether a payload refers to something."""
+    return data[:4] == MAGIC and bool(data[_FLAGS_AT] & _REFERS)
+
+
+def unpinned(data: bytes) -> bytes:
+    """The payload for another receiver than the one that it was pinned for."""
+    if not data[_FLAGS_AT] & _PINNED:
+        return data
+    return data[:_FLAGS_AT] + bytes([data[_FLAGS_AT] & ~_PINNED]) + data[_FLAGS_AT + 1:]
 
 
 class Resolved:
@@ -216,12 +262,21 @@ def decode_error(decoded: Decoded, actor: str, node: str) -> ActorTaskError:
 # ---- pickling ----
 
 
-def _dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
+def _dumps(
+    value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], noted: bool
+) -> tuple[bytes, Optional[_travel.Found]]:
+    """The pickle, and what was noted, if it is to be."""
     if _plain(value):  # By value, whoever defined it: the C pickler will do.
-        return pickle.dumps(value, protocol=5, buffer_callback=buffer_callback)
+        return pickle.dumps(value, protocol=5, buffer_callback=buffer_callback), None
     with io.BytesIO() as file:
-        _Pickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
-        return file.getvalue()
+        pickler = _Pickler(file, protocol=5, buffer_callback=buffer_callback)
+        if not noted:
+            pickler.dump(value)
+            return file.getvalue(), None
+        found = _travel.Found()
+        with found.noting():
+            pickler.dump(value)
+        return file.getvalue(), found
 
 
 def _plain(value: Any, depth: int = 0) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Optional
 from troupe import _native
 from troupe.actors import _refs, _session
 from troupe.actors._refs import ObjectRef
+from troupe.actors._travel import RefHolder
 from troupe.errors import ActorDiedError, TroupeError
 
 _THREADS = 8  # That ask the head at once.
@@ -23,7 +24,7 @@ _pool_lock = threading.Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}  # By the pid: a forked child has no threads.
 
 
-class RefHolder:
+class ActorHolder(RefHolder):
     """What refers to an actor by a native ref, or by what waits to have one."""
 
     _native: Any

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Optional
 
 from troupe import _forks, _native
@@ -23,6 +23,7 @@ from troupe.actors._held_streams import HeldStreams
 from troupe.actors._imported import imported
 from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
+from troupe.actors._results import call_whole, fail_cancelled, first
 from troupe.actors._tasks import SoloTask
 from troupe.actors._turns import Turns
 from troupe.errors import RuntimeEnvSetupError, SerializationError, TaskCancelledError
@@ -90,10 +91,14 @@ def _make(info: dict[str, Any], session: _session.Session, where: _context.Runni
         return TaskRunner()
     if not _codec.is_payload(info["arguments"]):  # Of a driver of C++, by its name.
         return imported(info["type"])(*_native.core().unpack_arguments(info["arguments"]))
-    dumped, about, args, kwargs, _ = _codec.take_apart(info["arguments"]).load(session.store)
+    decoded = _codec.take_apart(info["arguments"])
+    held = [] if decoded.table is None else session.refs.open(decoded.table, decoded.pinned)
+    dumped, about, args, kwargs, _ = decoded.load(session.store)
     where.about = about
     where.is_task = "task" in about
-    return _calls.load_code(dumped)(*args, **kwargs)
+    instance = _calls.load_code(dumped)(*args, **kwargs)
+    held.clear()
+    return instance
 
 
 class ActorHost:
@@ -118,7 +123,8 @@ class ActorHost:
         self._found: dict[str, Callable[..., Any]] = {
             _calls.DESCRIBE: self._describe, _calls.NEXT: self._next,
             _calls.CLOSE: self._streams.close, _calls.READY: lambda: True,
-            _calls.CALL: self._call_with, _calls.TERMINATE: self._terminate}
+            _calls.CALL: self._call_with, _calls.TERMINATE: self._terminate,
+            _calls.RETIRE: self._retire}
         # Of a task, which runs alone, and on the main thread: it can be ended when it is cancelled.
         self._interrupts = Interrupts() if where.is_task else None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -208,9 +214,10 @@ class ActorHost:
             error = TaskCancelledError("it was cancelled while it ran")
             self._answer_with(request, _codec.encode_error(error))
         else:
-            _fail_cancelled(request)
+            fail_cancelled(request)
 
     def _run(self, request: Any) -> None:
+        held = self._refers_to(request)
         again = 0
         while True:
             name, args, kwargs, owner, returns = self._read(request)  # Unspoilt by a first attempt.
@@ -220,7 +227,7 @@ class ActorHost:
                     value = method(*args, **kwargs)
                 else:
                     value = self._interrupts.run(
-                        request, _call_whole, method, args, kwargs, returns)
+                        request, call_whole, method, args, kwargs, returns)
                 break
             except Exception as error:
                 _forks.end_child(self._pid, error)
@@ -229,6 +236,7 @@ class ActorHost:
                     raise
         _forks.end_child(self._pid)
         self._reply(request, value, owner, returns=returns)
+        held.clear()
 
     def _run_users(self, fn: Any, *args: Any) -> Any:
         """Calls what a user has written, for the call that runs here."""
@@ -303,7 +311,9 @@ class ActorHost:
             self._fail(request, error)
 
     async def _answer_in_loop(self, request: Any) -> None:
+        held: list[Any] = []
         try:
+            held = self._refers_to(request)
             again = 0
             while True:
                 name, args, kwargs, owner, returns = self._read(request)
@@ -320,14 +330,15 @@ class ActorHost:
                         raise
             _forks.end_child(self._pid)
             if returns != 1 and inspect.isasyncgen(value):
-                value = await _first(value, returns + 1)
+                value = await first(value, returns + 1)
             self._reply(request, value, owner, returns=returns)
+            held.clear()
         except (_context.ExitActor, SystemExit) as leaving:
             _forks.end_child(self._pid, leaving)
             self._leave(request, leaving)
         except asyncio.CancelledError:
             _forks.end_child(self._pid)
-            _fail_cancelled(request)
+            fail_cancelled(request)
         except BaseException as error:
             _forks.end_child(self._pid, error)
             self._fail(request, error)
@@ -339,6 +350,14 @@ class ActorHost:
         return _context.Running(
             request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan,
             where.is_task, where.about, where.described)
+
+    def _refers_to(self, request: Any) -> list[Any]:
+        """What the arguments refer to, to be held while the call runs, however often."""
+        data = request.arguments
+        if not _codec.refers(data):
+            return []
+        decoded = _codec.take_apart(data)
+        return self._session.refs.open(decoded.table, decoded.pinned)
 
     def _read(self, request: Any) -> tuple[str, Any, Any, Optional[str], int]:
         """Name, arguments, to whom the files of the result belong, how many results there are."""
@@ -386,6 +405,14 @@ class ActorHost:
         """What a function gives that is called with the instance."""
         return fn(self._instance, *args, **kwargs)
 
+    def _retire(self) -> bool:
+        """Ends it as soon as others need nothing of it; whether they do now."""
+        needed: bool = self._actors.needed
+        if needed:
+            self._left = True
+            self._actors.leave_when_unneeded("its task is over")
+        return needed
+
     def _terminate(self) -> None:
         raise _context.ExitActor("it was asked to end")
 
@@ -413,34 +440,38 @@ class ActorHost:
         asked = self._value_asked(request)
         if asked is not None:
             self._streams.dropped(*asked)
-        _fail_cancelled(request)
+        fail_cancelled(request)
 
     def _reply(
         self, request: Any, value: Any, owner: Optional[str], returns: int = 1
     ) -> None:
         left = request.remaining
         if left is not None and left <= 0:
-            _fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
+            fail_cancelled(request)  # So that it does not depend on whose clock is ahead.
             return
         if not _codec.is_payload(request.arguments):
             payload = self._plain(request, value)
         elif request.method == _calls.NEXT:
             there, item = value
-            payload = (self._encode(item, owner) if there
+            payload = (self._encode(request, item, owner) if there
                        else _codec.encode(None, kind=_codec.END).payload)
         elif returns != 1:
-            payload = self._several(value, owner, returns)
+            payload = self._several(request, value, owner, returns)
         elif inspect.isgenerator(value) or inspect.isasyncgen(value):
             payload = _codec.encode(self._streams.add(value), kind=_codec.STREAM).payload
         else:
-            payload = self._encode(value, owner)
+            payload = self._encode(request, value, owner)
         self._answer_with(request, payload)
 
     def _answer_with(self, request: Any, payload: bytes) -> None:
         if self._leaves:
             self._flush()
             self._left = True
-            request.exit(payload, self._leaves)
+            if self._actors.needed:  # What the task has made and others refer to lives on.
+                request.reply(payload)
+                self._actors.leave_when_unneeded(self._leaves)
+            else:
+                request.exit(payload, self._leaves)
         else:
             request.reply(payload)
 
@@ -448,7 +479,9 @@ class ActorHost:
         sys.stdout.flush()
         sys.stderr.flush()
 
-    def _several(self, value: Any, owner: Optional[str], returns: int) -> bytes:
+    def _several(
+        self, request: Any, value: Any, owner: Optional[str], returns: int
+    ) -> bytes:
         """A payload of the payloads of so many values."""
         if returns == 0 or value is None:
             values: list[Any] = [] if returns == 0 else [value]
@@ -461,7 +494,7 @@ class ActorHost:
         if len(values) != returns:
             count = f"over {returns}" if len(values) > returns else len(values)
             raise ValueError(f"num_returns={returns}, but {count} values were returned")
-        parts = [self._encode(item, owner) for item in values]
+        parts = [self._encode(request, item, owner) for item in values]
         return _codec.encode(parts, kind=_codec.SEVERAL).payload
 
     def _plain(self, request: Any, value: Any) -> bytes:
@@ -470,14 +503,16 @@ class ActorHost:
         packed: bytes = _native.core().pack_result(values)
         return packed
 
-    def _encode(self, value: Any, owner: Optional[str]) -> bytes:
+    def _encode(self, request: Any, value: Any, owner: Optional[str]) -> bytes:
         store = self._session.store if owner is not None else None
         try:
-            encoded = _codec.encode(value, store=store, owner=owner)
+            encoded = _codec.encode(
+                value, store=store, owner=owner, refs=self._session.refs, to=request.caller)
         except Exception as error:
             if isinstance(error, (MemoryError, SerializationError)):
                 raise
             raise _codec.explain(error, "the result", {"the result": value}) from error
+        self._session.refs.over(encoded.token)  # Its caller takes it in time, or never.
         if len(encoded.payload) > _RESULT_BYTES_MAX:
             raise ValueError(
                 f"the result has {len(encoded.payload)} bytes, over the limit of "
@@ -512,28 +547,3 @@ class ActorHost:
         except BaseException as error:
             _log.exception("__troupe_restore__ raised")
             return f"__troupe_restore__ raised {type(error).__name__}: {error}"
-
-
-def _call_whole(method: Any, args: Any, kwargs: dict[str, Any], returns: int) -> Any:
-    """What a call gives; of a generator whose values it returns, those, and one more than due."""
-    value = method(*args, **kwargs)
-    if returns not in (0, 1) and inspect.isgenerator(value):
-        return list(itertools.islice(value, returns + 1))
-    return value
-
-
-async def _first(values: AsyncIterator[Any], most: int) -> list[Any]:
-    taken: list[Any] = []
-    async for value in values:
-        taken.append(value)
-        if len(taken) >= most:
-            break
-    return taken
-
-
-def _fail_cancelled(request: Any) -> None:
-    left = request.remaining
-    if left is not None and left <= 0:
-        request.fail("deadline_exceeded", "its deadline has passed while it ran")
-    else:
-        request.fail("cancelled", "it was cancelled while it ran")

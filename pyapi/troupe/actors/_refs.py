@@ -12,7 +12,7 @@ from concurrent.futures import Future as ConcurrentFuture
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from troupe import _native
-from troupe.actors import _codec, _context, _session
+from troupe.actors import _codec, _context, _session, _travel
 from troupe.errors import (
     ActorDiedError,
     ActorError,
@@ -43,7 +43,7 @@ PYTHON, CPP, TASK, PLACEMENT = "python", "cpp", "task", "placement"
 _id_lock = threading.Lock()
 
 
-class ObjectRef:
+class ObjectRef(_travel.RefHolder):
     """The result of a call, or a value that was put: for ``get``, ``wait``, ``await``, arguments.
 
     As an argument of its own it is replaced by its value before the call; inside another value it
@@ -52,16 +52,19 @@ class ObjectRef:
     """
 
     __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files", "_id",
-                 "_away", "_why", "__weakref__")
+                 "_held", "_owner", "_number", "_contents", "_why")
 
     def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
         self._call = call
         self._session = session
         self._what = what
         self._language = language
-        self._home: Optional[tuple[bytes, str]] = None  # Who has it, by which id.
+        self._home: Optional[tuple[bytes, int]] = None  # Of one that has come: whose, which.
+        self._held: Any = None  # And what counts it.
+        self._owner: Any = None  # And its owner, once that was asked.
+        self._number = 0  # Of one of this process: what others call it, or have called it.
+        self._contents: Any = None  # Of a value that was put: what that refers to.
         self._real: Any = None  # The native call, for one that was sent later.
-        self._away = False  # It has come from another process, which has the call.
         self._files = False
         self._id: Optional[bytes] = None  # Made when it is asked for: most refs never are.
         self._why: Optional[Callable[[], str]] = None  # For what no native call knows about.
@@ -72,10 +75,15 @@ class ObjectRef:
 
     def __reduce__(self) -> tuple:
         self._session.check()
-        if self._home is None:
-            self._home = self._session.actors.publish(self._native())
+        home = self._home
+        if home is None:
+            refs = self._session.refs
+            self._number = refs.publish(self, self._native(), self._number)
+            home = refs.address, self._number
+            _travel.note(self, self._number)
+        elif not _travel.note(self):
             self._session.keep(self)
-        return _ref_from_home, (self._home, self._what, self._language, self.binary())
+        return _ref_from_home, (home, self._what, self._language, self.binary())
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -130,7 +138,7 @@ class ObjectRef:
         if self._why is not None:
             return self._why()
         if self._home is not None or self._call is None:
-            return ""  # Who has it knows.
+            return ""  # Its owner knows.
         why: str = (self._call if self._real is None else self._real).why_not()
         return why
 
@@ -146,10 +154,10 @@ class ObjectRef:
     def cancel(self, *, force: bool = False, recursive: bool = True) -> None:
         """As :func:`troupe.cancel`."""
         self._session.check()
-        if self._away and self._home is not None:
+        if self._home is not None:
             how = ("f" if force else "") + ("r" if recursive else "")
             owner = self._session.actors.refer(self._home[0])
-            owner.call("cancel", (how + self._home[1]).encode(), _CANCEL_S, False)
+            owner.call("cancel", f"{how}{self._home[1]}".encode(), _CANCEL_S, False)
         if self._real is not None:
             self._real.cancel(force, recursive)
         self._native().cancel(force, recursive)
@@ -177,8 +185,8 @@ class ObjectRef:
         if self._call is None:
             self._session.check()
             assert self._home is not None
-            owner = self._session.actors.refer(self._home[0])
-            self._call = owner.call("get", self._home[1].encode(), FOREVER_S, False)
+            self._owner = self._session.actors.refer(self._home[0])
+            self._call = self._owner.call("get", str(self._home[1]).encode(), FOREVER_S, False)
         return self._call
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -199,7 +207,9 @@ class ObjectRef:
         try:
             data: bytes = self._native().result()
         except RuntimeError as error:
-            raise translate(error, self._what, self._language) from error.__cause__
+            lost = self._home is not None and _travel.lost(
+                error, self._what, self._owner, self._language == CPP)
+            raise lost or translate(error, self._what, self._language) from error.__cause__
         return data
 
     def value(self, stream: bool = False) -> Any:
@@ -215,7 +225,13 @@ class ObjectRef:
         if decoded.kind == _codec.STREAM and not stream:
             raise TypeError(f"{self._what} has returned a generator; only a method that is a "
                             "generator itself (it contains `yield`) gives values one by one")
-        return decoded.load(self._session.store)
+        if decoded.table is None or self._held is None:
+            return decoded.load(self._session.store)
+        refs = self._session.refs
+        items = refs.open(decoded.table, False)
+        value = decoded.load(self._session.store)
+        refs.read(self._held, items)
+        return value
 
     def own_files(self, decoded: _codec.Decoded) -> None:
         """Large buffers of a result are ours from now on, and go with this ref."""
@@ -229,10 +245,11 @@ class ObjectRef:
             weakref.finalize(self, self._session.release_files, list(names))
 
 
-def _ref_from_home(home: tuple[bytes, str], what: str, language: str, id: bytes) -> ObjectRef:
-    ref = ObjectRef(None, _session.current(), what, language)
+def _ref_from_home(home: tuple[bytes, int], what: str, language: str, id: bytes) -> ObjectRef:
+    session = _session.current()
+    ref = ObjectRef(None, session, what, language)
     ref._home = home
-    ref._away = True
+    ref._held = session.refs.hold(*home)
     ref._id = id
     return ref
 
@@ -411,8 +428,8 @@ def wait(
 def put(value: Any) -> ObjectRef:
     """Keeps a value for calls: its large buffers are written once and read by all who get the ref.
 
-    They are freed when the ref goes; once the ref has travelled inside another value, when this
-    process ends.
+    They are freed when the last copy of the ref goes, here or in another process, or this process
+    ends.
 
     Raises:
         SerializationError: it cannot be pickled. ObjectStoreFullError: there is no room.
@@ -422,13 +439,14 @@ def put(value: Any) -> ObjectRef:
     if isinstance(value, ObjectRef):
         raise TypeError("put() takes a value, not a ref; the ref can be passed on as it is")
     try:
-        encoded = _codec.encode(value, store=session.store)
+        encoded = _codec.encode(value, store=session.store, refs=session.refs, to=None)
     except TroupeError:
         raise
     except Exception as error:
         raise _codec.explain(error, "the value", {"the value": value}) from error
     ref = ObjectRef(_native.core().completed_call(encoded.payload), session, "a value", PYTHON)
     ref.keep_files(encoded.files)
+    ref._contents = encoded.contents
     return ref
 
 
@@ -459,13 +477,14 @@ def cancel(
 
 def resolve(
     args: Iterable[Any], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[ObjectRef]]:
-    """Ready refs among the arguments replaced by their payloads; and the refs.
+) -> tuple[tuple[Any, ...], dict[str, Any], list[ObjectRef], list[Any]]:
+    """Ready refs among the arguments replaced by their payloads; the refs; what those refer to.
 
     Raises:
         What a ref's call ended with.
     """
     refs: list[ObjectRef] = []
+    beside: list[Any] = []
 
     def one(value: Any) -> Any:
         if not isinstance(value, ObjectRef):
@@ -478,9 +497,11 @@ def resolve(
         if decoded.kind == _codec.ERROR:
             raise _codec.decode_error(decoded, value._what, "")
         value.own_files(decoded)
-        return _codec.Resolved(data)
+        if decoded.table is not None:
+            beside.extend(value._session.refs.open(decoded.table, False))
+        return _codec.Resolved(_codec.unpinned(data))
 
-    return tuple(map(one, args)), {k: one(v) for k, v in kwargs.items()}, refs
+    return tuple(map(one, args)), {k: one(v) for k, v in kwargs.items()}, refs, beside
 
 
 def when_all(refs: Sequence[ObjectRef], fn: Callable[[], None]) -> None:

@@ -9,8 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from troupe import _native
-from troupe.actors import _calls, _context, _environment, _options, _refs, _session, _shapes
-from troupe.actors._coming import ComingActor, RefHolder
+from troupe.actors import (
+    _calls,
+    _context,
+    _environment,
+    _options,
+    _refs,
+    _session,
+    _shapes,
+    _travel,
+)
+from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.actors._streams import RemoteGenerator
 from troupe.errors import ActorNotFoundError
@@ -254,6 +263,7 @@ class ActorClass:
                 groups=groups,
                 concurrency=_options.concurrency_of(self._options, is_async))
         native["name"] = _named(native["name"], self._options.get("namespace"))
+        native["runs_tasks"] = "task" in about
         return session, native, (self._dumped, about), methods
 
 
@@ -300,7 +310,7 @@ def _retries(count: Any) -> bool:
     return count is not None and count != 0
 
 
-class ActorHandle(RefHolder):
+class ActorHandle(ActorHolder):
     """Refers to an actor: ``handle.method.remote(...)``. Can be an argument, a result, or a key."""
 
     def __init__(
@@ -347,6 +357,8 @@ class ActorHandle(RefHolder):
 
     def __reduce__(self) -> tuple:
         self._session.check()
+        if not _travel.note(self):
+            self._session.keep(self)
         return _load_handle, (self._native.address(), self._name, self._methods, self._language,
                               self._retry, self._ordered)
 

@@ -19,6 +19,7 @@ from typing import Any, Optional
 from troupe import _cluster, _native
 from troupe._config import build_settings
 from troupe.actors._objects import ObjectStore
+from troupe.actors._travel import References
 from troupe.errors import TroupeError
 
 _log = logging.getLogger("troupe.actors")
@@ -45,6 +46,7 @@ class Session:
         self.namespace = ""
         self.runtime_env: dict[str, Any] = {}  # Of all that it starts, unless that says otherwise.
         self.environment: Any = None  # Of a worker: what its own process was asked to set up.
+        self.refs = References(actors.refs())
         self.packages: dict[Any, Any] = {}  # Of _environment, by their paths.
         self.store: Optional[ObjectStore] = None
         endpoint = actors.endpoint
@@ -79,7 +81,7 @@ class Session:
         self.on_done(_native.core().completed_call(b""), lambda: store.discard(names))
 
     def keep(self, ref: Any) -> None:
-        """Keeps a ref that other processes may ask for, until the end."""
+        """Keeps what other processes may need, until the end."""
         self._kept.append(ref)
 
     def runs_here(self) -> bool:
@@ -109,6 +111,8 @@ class Session:
             for item in self._completions.take(_TURN_S):
                 if isinstance(item, int):
                     self._run_callback(item)
+                elif isinstance(item, list):
+                    self.refs.on_item(*item)
                 elif not item[0]:  # Of the runtime itself.
                     for line in item[4]:
                         _log.warning("%s", line)

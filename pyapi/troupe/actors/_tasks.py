@@ -166,14 +166,26 @@ def _end_generator(runner: ActorHandle, force: bool) -> None:
 
 
 def _end(runner: ActorHandle, at_once: bool) -> None:
-    """Ends a process; one whose task may still handle its interruption when it has, or is late."""
+    """Ends a process; one whose task may still handle its interruption when it has, or is late.
+
+    What it has made and others refer to lives on, and the process with it.
+    """
     if runner._session.pid != os.getpid():
         return
     if at_once:
         return _kill_later(runner)
     packed = _codec.encode(((), {}, None)).payload
-    idle = runner.native_ref().call(_calls.DESCRIBE, packed, _GRACE_S, False)
-    runner._session.on_done(idle, lambda: _kill_later(runner))
+    idle = runner.native_ref().call(_calls.RETIRE, packed, _GRACE_S, False)
+
+    def end() -> None:
+        try:
+            if _codec.take_apart(idle.result()).load(None) is True:
+                return
+        except (RuntimeError, TroupeError):  # It has ended, or does not answer.
+            pass
+        _kill_later(runner)
+
+    runner._session.on_done(idle, end)
 
 
 def _kill_later(runner: ActorHandle) -> None:

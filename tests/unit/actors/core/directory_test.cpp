@@ -41,6 +41,11 @@ class DirectoryTest : public ::testing::Test {
     spec.program.argv = {"/bin/p"};
     return spec;
   }
+  static ActorSpec Tasks(const std::string& id, const std::string& owner) {
+    ActorSpec spec = Spec(id, 0, owner);
+    spec.runs_tasks = true;
+    return spec;
+  }
   // What the last step wanted done.
   std::vector<std::string> Done() {
     std::vector<std::string> texts;
@@ -472,6 +477,33 @@ TEST_F(DirectoryTest, OneProgramIsKeptOnce) {
   ASSERT_TRUE(Create(Spec("b")).ok());
   EXPECT_EQ(directory_.Find("a")->program, directory_.Find("b")->program);
   EXPECT_THAT(directory_.Find("a")->program->argv, ElementsAre("/bin/p"));
+}
+
+TEST_F(DirectoryTest, WhatATaskMakesBelongsToTheOwnerOfItsProcess) {
+  (void)Create(Tasks("pooled", "driver/d"));
+  (void)Create(Tasks("nested", "actor/pooled"));
+  (void)Create(Spec("made", 0, "actor/nested"));
+  (void)Create(Spec("actor", 0, "driver/d"));
+  (void)Create(Tasks("of-actor", "actor/actor"));
+  (void)Create(Spec("made-there", 0, "actor/of-actor"));
+  EXPECT_EQ(directory_.Find("made")->spec.owner, "driver/d");
+  EXPECT_EQ(directory_.Find("nested")->spec.owner, "actor/pooled");
+  EXPECT_EQ(directory_.Find("made-there")->spec.owner, "actor/actor");
+  (void)directory_.Kill(now_, "pooled", false, "idle", "", actions_);
+  EXPECT_TRUE(directory_.Find("nested")->dead());
+  EXPECT_FALSE(directory_.Find("made")->dead());
+  (void)directory_.Kill(now_, "actor", false, "killed", "", actions_);
+  EXPECT_TRUE(directory_.Find("made-there")->dead());
+  directory_.OwnerGone(now_, "driver/d", "gone", actions_);
+  EXPECT_TRUE(directory_.Find("made")->dead());
+}
+
+// Or it ended before the word of what it had made came.
+TEST_F(DirectoryTest, WhatATaskMakesOutlivesItsProcessAlsoWhenThatHasEnded) {
+  (void)Create(Tasks("pooled", "driver/d"));
+  (void)directory_.Kill(now_, "pooled", false, "idle", "", actions_);
+  EXPECT_TRUE(Create(Spec("made", 0, "actor/pooled")).ok());
+  EXPECT_EQ(directory_.Find("made")->spec.owner, "driver/d");
 }
 
 }  // namespace
