@@ -6,7 +6,7 @@
 #   make reference     build/reference: the API of Python and C++ as HTML
 #   make chaos         a training under random faults: make chaos SEED=1 MINUTES=2
 #   make bench         all benchmarks; make bench-NAME ARGS="..." runs one
-#   make bench-ray     actor calls beside Ray's, which it installs into .third_party/ray
+#   make bench-ray     actors and tasks beside Ray's and Monarch's, which it installs into .third_party
 #   make horovod       builds Horovod, which bench-training_recovery then runs beside Troupe
 #   PRESET=dev make test    another preset of CMakePresets.json (dev: sanitizers)
 SHELL := /bin/bash
@@ -59,6 +59,7 @@ bench: build
 
 bench-ray: build
 	@scripts/build_ray.sh
+	@scripts/build_monarch.sh
 	@scripts/bench.sh ray
 
 bench-%: build

@@ -1,7 +1,8 @@
-"""Actor calls of Ray and of ours, in turns in one run, under the names of Ray's own benchmark.
+"""Actor calls and tasks of Ray, Monarch and ours in one run, Ray's and ours in turns.
 
-Needs the environment that ``make ray`` makes; ``make bench-ray`` does both. The C++ rows come from
-``actor-calls``, which runs between the rounds. Prints JSON lines; a call's argument is 64 bytes.
+Needs the environments that ``scripts/build_ray.sh`` and ``build_monarch.sh`` make; ``make
+bench-ray`` does all. The C++ rows come from ``actor-calls``. Prints JSON lines; a call's argument
+is 64 bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from _ray_rows import TEXT, Rows
+
 ROUNDS = 3
 SYNC_CALLS = 1000
 ASYNC_CALLS = 3000
 IN_FLIGHT = 1000
 ACTORS = 2
-TEXT = b"x" * 64
+MONARCH_LIMIT_S = 300
 
 
 class Echo:
@@ -56,10 +59,23 @@ def report(bench: str, values: list[float], unit: str) -> None:
           flush=True)
 
 
+def compare_rows(sides: dict[str, Any]) -> None:
+    """Tasks, creation, waiting and large values, in turns."""
+    figures: dict[str, tuple[list[float], str]] = {}
+    rows = {side: Rows(api) for side, api in sides.items()}
+    for _ in range(ROUNDS):
+        for side, of_side in rows.items():
+            for name, (value, unit) in of_side.all().items():
+                figures.setdefault(f"{side}_{name}", ([], unit))[0].append(value)
+    for bench, (values, unit) in figures.items():
+        report(bench, values, unit)
+
+
 def main() -> int:
     """Runs all rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", help="troupe-bench-actor-calls")
+    parser.add_argument("--monarch", help="an interpreter that has Monarch")
     options = parser.parse_args()
     try:
         import ray
@@ -93,8 +109,12 @@ def main() -> int:
     for bench, values in results.items():
         report(bench, values, "us" if bench.endswith("sync") and "async" not in bench
                else "calls/s")
+    compare_rows({"python": troupe, "ray": ray})
     ray.shutdown()
     troupe.shutdown()
+    if options.monarch:
+        rows = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_monarch_rows.py")
+        subprocess.run([options.monarch, rows], check=True, timeout=MONARCH_LIMIT_S)
     if options.program:
         return subprocess.run([options.program], check=False).returncode
     return 0

@@ -129,6 +129,8 @@ bool WaitForSome(const std::vector<PyCall*>& calls, size_t count, double limit_s
       counter->changed.notify_all();
     });
     if (id != 0) asked.emplace_back(call, id);
+    std::lock_guard lock(counter->mu);
+    if (counter->ready >= count) break;  // Of many calls, the first may do.
   }
   const auto forget = [&asked] {
     for (const auto& [call, id] : asked) call->state()->Remove(id);

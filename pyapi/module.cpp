@@ -20,6 +20,7 @@
 #include "pyapi/commits.h"
 #include "pyapi/group.h"
 #include "pyapi/python_support.h"
+#include "pyapi/user_metrics.h"
 #include "runtime/trace.h"
 
 namespace py = pybind11;
@@ -181,6 +182,12 @@ class PyDriver {
     return pyapi::MakeDriverActors(&client(),
                                    {worker_argv_, preload, python_path_, key_file_, data_address});
   }
+  void TellMetrics(uint64_t life, uint64_t number, const py::list& series) {
+    const UserMetrics told = MetricsOf(life, number, series);
+    const WithoutGil released;
+    client().metrics().Tell(told);
+  }
+  py::object MetricsTaken() const { return TakenTuple(client().metrics().taken()); }
   std::string RunDir() const { return client().run_dir(); }
   void Shutdown() {
     const WithoutGil released;
@@ -268,6 +275,12 @@ class PyWorker {
     const WithoutGil released;
     client().Finish(ok, std::move(bytes), kResultLimit);
   }
+  void TellMetrics(uint64_t life, uint64_t number, const py::list& series) {
+    const UserMetrics told = MetricsOf(life, number, series);
+    const WithoutGil released;
+    client().metrics().Tell(told);
+  }
+  py::object MetricsTaken() const { return TakenTuple(client().metrics().taken()); }
   void Report(const py::bytes& payload) { Note(NoteKind::kReport, payload); }
   // An event: "warning" or "resumed" with a sentence for people, "recovered" with JSON.
   void Tell(const std::string& kind, const std::string& message) {
@@ -336,6 +349,9 @@ void BindDriver(py::module_& m) {
       .def("take_down", &PyDriver::TakeDown)
       .def("actors", &PyDriver::Actors, py::keep_alive<0, 1>(), py::arg("data_address") = "",
            py::arg("preload") = std::vector<std::string>())
+      .def("tell_metrics", &PyDriver::TellMetrics, py::arg("life"), py::arg("number"),
+           py::arg("series"))
+      .def("metrics_taken", &PyDriver::MetricsTaken)
       .def_property_readonly("run_dir", &PyDriver::RunDir)
       .def("shutdown", &PyDriver::Shutdown);
 }
@@ -350,6 +366,9 @@ void BindWorker(py::module_& m) {
       .def("actors", &PyWorker::Actors, py::keep_alive<0, 1>())
       .def("wait_assignment", &PyWorker::WaitAssignment, py::arg("timeout_s"))
       .def("finish", &PyWorker::Finish, py::arg("ok"), py::arg("payload"))
+      .def("tell_metrics", &PyWorker::TellMetrics, py::arg("life"), py::arg("number"),
+           py::arg("series"))
+      .def("metrics_taken", &PyWorker::MetricsTaken)
       .def("report", &PyWorker::Report, py::arg("payload"))
       .def("tell", &PyWorker::Tell, py::arg("kind"), py::arg("message"))
       .def("should_exit", &PyWorker::ShouldExit);

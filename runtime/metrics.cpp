@@ -11,6 +11,7 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -93,6 +94,61 @@ const prometheus::Histogram::BucketBoundaries kSeconds{
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.25,   0.5,     1,      2.5,   5,      10,    30,   60,    300};
 
+prometheus::ClientMetric ToMetric(const Family& family, const Sample& sample) {
+  prometheus::ClientMetric metric;
+  for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
+  if (family.kind == kCounter) {
+    metric.counter.value = sample.values.at(0);
+  } else if (family.kind == kGauge) {
+    metric.gauge.value = sample.values.at(0);
+  } else {
+    uint64_t count = 0;
+    for (size_t i = 0; i <= family.bounds.size(); ++i) {
+      count += static_cast<uint64_t>(sample.values.at(i));
+      const double bound =
+          i < family.bounds.size() ? family.bounds[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({count, bound});
+    }
+    metric.histogram.sample_count = count;
+    metric.histogram.sample_sum = sample.values.back();
+  }
+  return metric;
+}
+
+// What users count; replaced as a whole.
+class Published final : public prometheus::Collectable {
+ public:
+  void Set(std::vector<Family> families) {
+    auto next = std::make_shared<const std::vector<Family>>(std::move(families));
+    std::lock_guard lock(mu_);
+    families_.swap(next);
+  }
+
+  [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
+    std::shared_ptr<const std::vector<Family>> families;
+    {
+      std::lock_guard lock(mu_);
+      families = families_;
+    }
+    std::vector<prometheus::MetricFamily> collected;
+    for (const Family& family : *families) {
+      prometheus::MetricFamily& into = collected.emplace_back();
+      into.name = family.name;
+      into.help = family.help;
+      into.type = family.kind == kCounter ? prometheus::MetricType::Counter
+                  : family.kind == kGauge ? prometheus::MetricType::Gauge
+                                          : prometheus::MetricType::Histogram;
+      for (const Sample& sample : family.samples) into.metric.push_back(ToMetric(family, sample));
+    }
+    return collected;
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::shared_ptr<const std::vector<Family>> families_ =
+      std::make_shared<const std::vector<Family>>();
+};
+
 struct Series {
   prometheus::Counter* counter = nullptr;
   prometheus::Gauge* gauge = nullptr;
@@ -141,6 +197,7 @@ class Metrics {
   }
 
   [[nodiscard]] const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+  [[nodiscard]] const std::shared_ptr<Published>& published() const { return published_; }
   std::unique_ptr<prometheus::Exposer> exposer;
 
  private:
@@ -161,6 +218,7 @@ class Metrics {
   }
 
   const std::shared_ptr<prometheus::Registry> registry_;
+  const std::shared_ptr<Published> published_ = std::make_shared<Published>();
   std::array<Metric, kCatalogue.size()> metrics_;
   std::mutex mu_;
 };
@@ -214,7 +272,16 @@ double Value(Id id) {
   return series.gauge != nullptr ? series.gauge->Value() : 0;
 }
 
-std::string Text() { return prometheus::TextSerializer().Serialize(All().registry()->Collect()); }
+void Publish(std::vector<Family> families) {
+  if (On()) All().published()->Set(std::move(families));
+}
+
+std::string Text() {
+  std::vector<prometheus::MetricFamily> families = All().registry()->Collect();
+  for (prometheus::MetricFamily& family : All().published()->Collect())
+    families.push_back(std::move(family));
+  return prometheus::TextSerializer().Serialize(families);
+}
 
 Result<std::string> Serve(const Endpoint& endpoint) {
   const std::string& address = endpoint.address;
@@ -249,6 +316,7 @@ Result<std::string> Serve(const Endpoint& endpoint) {
       });
     }
     exposer->RegisterCollectable(All().registry());
+    exposer->RegisterCollectable(All().published());
     All().exposer = std::move(exposer);
     const int bound = All().exposer->GetListeningPorts().at(0);
     return "http://" + host + ":" + std::to_string(bound) + "/metrics";

@@ -10,9 +10,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/clock.h"
 #include "runtime/result.h"
@@ -89,6 +91,23 @@ void Observe(Id id, Duration value, std::string_view label = "");
 void Remove(Id id, std::string_view label);
 // Of a metric without label; 0 before Enable.
 [[nodiscard]] double Value(Id id);
+
+// Metrics that are no part of the catalogue: names and labels come from users.
+struct Sample {
+  std::map<std::string, std::string> labels;
+  // One value; of a histogram how many fell into each bucket and above the last, and their sum.
+  std::vector<double> values;
+};
+struct Family {
+  std::string name;
+  std::string help;
+  Kind kind = Kind::kCounter;
+  std::vector<double> bounds;  // Of a histogram: upper ends of its buckets.
+  std::vector<Sample> samples;
+};
+// Shows these beside the catalogue's, in place of those before. Nothing before Enable.
+void Publish(std::vector<Family> families);
+
 // The exposition text.
 [[nodiscard]] std::string Text();
 

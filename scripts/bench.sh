@@ -13,7 +13,7 @@ run() {
   say "Benchmark: $name"
   if [ "$name" = ray ]; then
     PYTHONPATH=$BUILD_DIR/python "$ROOT/.third_party/ray/bin/python" benchmarks/ray_calls.py \
-      --program "$BUILD_DIR/bin/troupe-bench-actor-calls" "$@"
+      --program "$BUILD_DIR/bin/troupe-bench-actor-calls" --monarch "$ROOT/.third_party/monarch/bin/python" "$@"
   elif [ -x "$BUILD_DIR/bin/troupe-bench-$name" ]; then
     "$BUILD_DIR/bin/troupe-bench-$name" "$@"
   elif [ -f "benchmarks/$name.py" ]; then

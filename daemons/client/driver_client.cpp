@@ -84,7 +84,7 @@ void DriverClient::OnFrame(const std::string& frame) {
   } else if (*type == kFrameRunEvents) {
     Result<RunEvents> batch = wire::Decode<RunEvents>(*type, frame);
     if (batch.ok()) OnEvents(std::move(*batch));
-  } else {
+  } else if (!metrics_.OnFrame(*type, frame)) {
     std::function<void(const std::string&)> other;
     {
       std::lock_guard lock(mu_);

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "daemons/client/metrics_link.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/process.h"
 #include "runtime/transport.h"
@@ -36,8 +37,7 @@ struct DriverOptions {
   std::string redis_server;  // Embedded: name or path; empty: redis-server from PATH.
   std::string log_dir;       // Embedded: keep daemon logs here.
   int metrics_port = 0;      // Embedded: the head serves metrics on this loopback port; 0: not.
-  std::map<std::string, double>
-      resources;  // Embedded: what the node offers; CPU and memory default to the machine's.
+  std::map<std::string, double> resources;  // Embedded: the node's; default: CPU and memory it has.
   Duration start_timeout = seconds(20);
   double silence_s = 3600;  // Its actors end when it is not heard for so long.
 };
@@ -86,12 +86,11 @@ class DriverClient {
   // Frames that are not of this protocol go to `handler`, on the loop. Once, before the first.
   void SetOther(std::function<void(const std::string& frame)> handler);
   Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
+  [[nodiscard]] MetricsLink& metrics() { return metrics_; }
   [[nodiscard]] EventLoop& loop() { return transport_->loop(); }
   [[nodiscard]] const std::string& id() const { return id_; }
-  // The directory of the head's socket, for endpoints of this host.
-  [[nodiscard]] std::string socket_dir() const;
-  // Of this host, as the head's host sees it; for tcp.
-  [[nodiscard]] Result<std::string> LocalAddress() const;
+  [[nodiscard]] std::string socket_dir() const;  // Of the head, for endpoints on this host.
+  [[nodiscard]] Result<std::string> LocalAddress() const;  // As the head's host sees it; for tcp.
   // Idempotent. Embedded: ends the cluster and waits up to about 5 s for it.
   void Shutdown();
 
@@ -134,6 +133,7 @@ class DriverClient {
   std::string run_dir_;
   ChildProcess local_;
   int lifeline_ = -1;
+  MetricsLink metrics_{[this](std::string f) { return SendToHead(std::move(f)); }};
   std::unique_ptr<Transport> transport_;
 
   // Guarded by mu_.

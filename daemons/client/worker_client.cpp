@@ -158,7 +158,7 @@ void WorkerClient::OnFrame(const std::string& frame) {
   } else if (*type == kFrameReleaseWorker) {
     released_.store(true);
     changed_.notify_all();
-  } else {
+  } else if (!metrics_.OnFrame(*type, frame)) {
     std::function<void(const std::string&)> other;
     {
       std::lock_guard lock(mu_);

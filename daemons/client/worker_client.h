@@ -15,6 +15,7 @@
 #include <string>
 
 #include "collective_groups/membership/group_agent.h"
+#include "daemons/client/metrics_link.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/death_watch.h"
 #include "runtime/transport.h"
@@ -52,6 +53,7 @@ class WorkerClient {
   // For one more group of this process.
   [[nodiscard]] Result<std::unique_ptr<groups::Communicator>> MakeCommunicator() const;
   Status SendToHead(std::string frame) { return transport_->Send(kHeadName, std::move(frame)); }
+  [[nodiscard]] MetricsLink& metrics() { return metrics_; }
   [[nodiscard]] EventLoop& loop() { return transport_->loop(); }
   [[nodiscard]] const std::string& node() const { return node_; }
   [[nodiscard]] bool released() const { return released_.load(); }
@@ -81,6 +83,7 @@ class WorkerClient {
   Time started_{};
   bool hello_dropped_ = false;  // On the loop.
   std::atomic<bool> released_{false};
+  MetricsLink metrics_{[this](std::string f) { return SendToHead(std::move(f)); }};
 
   std::mutex upload_mu_;  // Held while there is an upload: one after the other.
   uint64_t last_upload_ = 0;

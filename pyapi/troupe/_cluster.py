@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from troupe import _native
+from troupe import _metric_report, _native
 from troupe._config import Settings
 from troupe._payload import show_amount
 from troupe._redis_server import find_redis_server
@@ -63,8 +63,20 @@ def release(cluster: Cluster) -> None:
         cluster.users -= 1
         if cluster.users > 0 or cluster.pid != os.getpid():
             return
+    _metric_report.flush()
+    with _lock:
+        if cluster.users > 0:
+            return
         _clusters.pop(cluster.key, None)
     cluster.driver.shutdown()
+
+
+def any_driver() -> Any:
+    """A native driver of this process, None if it has none."""
+    for cluster in list(_clusters.values()):
+        if cluster.pid == os.getpid():
+            return cluster.driver
+    return None
 
 
 def check_process(pid: int) -> None:
@@ -146,6 +158,7 @@ def explain_placement(
 
 def shutdown_all() -> None:
     """Ends every cluster of this process; at exit, and for tests."""
+    _metric_report.flush()
     with _lock:
         mine = [c for c in _clusters.values() if c.pid == os.getpid()]
         _clusters.clear()

@@ -97,6 +97,8 @@ def build_settings(config: ConfigSource, given: Mapping[str, Any]) -> Settings:
         settings.address = os.environ.get("TROUPE_ADDRESS") or None
     if settings.key_file is None and settings.address:
         settings.key_file = default_key_file(settings.address)
+    if merged.get("driver_silence_s") is None and "TROUPE_DRIVER_SILENCE_S" in os.environ:
+        settings.driver_silence_s = float(os.environ["TROUPE_DRIVER_SILENCE_S"])
     _check(settings)
     return settings
 

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from troupe import _forks, _native, _payload, _runtime
+from troupe import _forks, _metric_report, _native, _payload, _runtime
 from troupe.errors import DrainedError, SerializationError
 
 _log = logging.getLogger("troupe.worker")
@@ -38,6 +38,7 @@ def main() -> int:
             return 0
         del sys.argv[1:]  # For the user's code it is a worker like others.
     worker = _native.core().Worker()
+    _metric_report.enter_worker(worker)
     assignment = _await_assignment(worker)
     if assignment is None:
         return 0
@@ -48,6 +49,7 @@ def main() -> int:
     ok, payload = run_assignment(worker, assignment)
     sys.stdout.flush()
     sys.stderr.flush()
+    _metric_report.flush()
     worker.finish(ok, payload)
     return 0
 

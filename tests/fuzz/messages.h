@@ -17,6 +17,7 @@
 #include "daemons/head/core/run.h"
 #include "daemons/head/core/saved_state.h"
 #include "daemons/protocol/messages.h"
+#include "daemons/protocol/user_metrics.h"
 #include "runtime/wire.h"
 
 namespace troupe::fuzz {
@@ -72,6 +73,8 @@ void ForEachMessage(F&& f) {
   f(MessageOf<PartTaken>{"PartTaken", kFramePartTaken});
   f(MessageOf<OutputTaken>{"OutputTaken", kFrameOutputTaken});
   f(MessageOf<ReleaseWorker>{"ReleaseWorker", kFrameReleaseWorker});
+  f(MessageOf<UserMetrics>{"UserMetrics", kFrameUserMetrics});
+  f(MessageOf<UserMetricsTaken>{"UserMetricsTaken", kFrameUserMetricsTaken});
   f(MessageOf<SubmitRun>{"SubmitRun", kFrameSubmitRun});
   f(MessageOf<RunCommand>{"RunCommand", kFrameRunCommand});
   f(MessageOf<DriverReply>{"DriverReply", kFrameDriverReply});

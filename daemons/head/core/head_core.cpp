@@ -140,6 +140,10 @@ void HeadCore::On(const step::Frame& came) {
       return OnMessage<WorkerPart>(*type, frame, [&](const auto& m) { OnWorkerPart(from, m); });
     case kFrameLogTail:
       return OnMessage<LogTail>(*type, frame, [&](const auto& m) { logs_.OnTail(m); });
+    case kFrameUserMetrics:
+      return OnMessage<UserMetrics>(*type, frame, [&](const auto& m) {
+        Send(from, wire::Encode(kFrameUserMetricsTaken, user_metrics_.OnMetrics(Now(), from, m)));
+      });
     case kFrameSubmitRun:
       return OnMessage<SubmitRun>(*type, frame, [&](const auto& m) { OnSubmit(from, m); });
     case kFrameDriverHello:
@@ -200,6 +204,7 @@ std::optional<Assignment> HeadCore::AssignmentOf(const std::string& process) con
 }
 
 void HeadCore::OnWorkerExited(const WorkerExited& exited, bool lost) {
+  if (exited.reaped) user_metrics_.OnEnded(exited.process);
   const HeadProcess* process = processes_.Find(exited.process);
   if (process == nullptr) return;
   Run* run = RunOf(process->owner.actor);
@@ -349,6 +354,7 @@ void HeadCore::NoticeStop() {
   ApplyNodes(nodes_.Step(Now(), ListenerResumed{stopped}));
   actors_.OnStopped(stopped);
   processes_.OnStopped(stopped);
+  user_metrics_.OnStopped(stopped);
   for (auto& [name, driver] : drivers_) driver.heard = std::min(Now(), driver.heard + stopped);
   for (auto& [name, run] : runs_) {
     run.driver_heard = std::min(Now(), run.driver_heard + stopped);
@@ -401,6 +407,7 @@ void HeadCore::On(const step::Tick& /*tick*/) {
   }
   RefreshKeys();
   Measure();
+  PublishUserMetrics();
   tick_due_ = Now() + kTick;
   queue_.PutAt(tick_due_, step::Tick{});
 }

@@ -31,6 +31,7 @@
 #include "daemons/head/core/process_table.h"
 #include "daemons/head/core/run.h"
 #include "daemons/head/core/usage.h"
+#include "daemons/head/core/user_metrics.h"
 #include "daemons/protocol/spool.h"
 #include "scheduler/node_table.h"
 #include "scheduler/scheduler.h"
@@ -224,6 +225,7 @@ class HeadCore final : private HeadKnowledge {
   void RefreshKeys();
   void WriteAll();
   void Measure() const;
+  void PublishUserMetrics();
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
@@ -276,6 +278,8 @@ class HeadCore final : private HeadKnowledge {
   HeadActorGroups actor_groups_;
   LogRequests logs_;
   Usage usage_;
+  UserMetricSums user_metrics_;
+  Time publish_at_{};
   bool going_down_ = false;
   Time refresh_at_{};
   Time tick_due_ = Time::Never();

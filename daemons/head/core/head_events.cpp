@@ -7,6 +7,11 @@
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
+namespace {
+
+constexpr Duration kPublish = seconds(1);
+
+}  // namespace
 
 void HeadCore::EmitEpoch(Run& run, Duration pause) {
   run.epoch_pending = false;
@@ -99,6 +104,14 @@ void HeadCore::SaveResult(const Run& run, const std::string& member) {
   if (result == run.results.end() || result->second.file) return;
   if (result->second.bytes.size() > kKeptResultBytes) return;
   Keep("job/" + run.spec.id + kResult + member, result->second.bytes);
+}
+
+// Not with each word of a process: of thousands there are many.
+void HeadCore::PublishUserMetrics() {
+  user_metrics_.OnTick(Now());
+  if (Now() < publish_at_ || !user_metrics_.TakeChanged()) return;
+  publish_at_ = Now() + kPublish;
+  metrics::Publish(user_metrics_.Families());
 }
 
 // What the head holds, as of now.

@@ -22,7 +22,8 @@ HeadCore::HeadCore(HeadOptions options, const std::string& id,
       placement_groups_(&queue_, &scheduler_),
       collective_groups_(&queue_, &actors_.directory(), coordinators, options_.new_id),
       actor_groups_(&queue_, &actors_.directory(), &collective_groups_),
-      logs_(&queue_, &nodes_) {}
+      logs_(&queue_, &nodes_),
+      user_metrics_(log_id_, metrics::On()) {}
 
 void HeadCore::Restore(Time now, const HeadRecords& records) {
   queue_.SetNow(now);

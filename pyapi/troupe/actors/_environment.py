@@ -157,13 +157,7 @@ def _packed(
     session: _session.Session, path: str, prefix: str, excludes: tuple[str, ...]
 ) -> Package:
     """The package of what lies there now; made once for each state of it."""
-    files = list(_files(path, excludes))
-    total = sum(size for _, _, size, _ in files)
-    if total > PACKAGE_BYTES_MAX or len(files) > PACKAGE_FILES_MAX:
-        raise ValueError(
-            f"runtime_env: {path} has {len(files)} files of {total} bytes, over the limit of "
-            f"{PACKAGE_FILES_MAX} files and {PACKAGE_BYTES_MAX} bytes; leave out what is not "
-            "needed by `excludes`, or install it on the hosts")
+    files = _checked_files(path, excludes)
     state = (path, prefix, tuple((name, size, time) for _, name, size, time in files))
     before, known = session.packages.get((path, prefix), (None, None))
     if known is None or before != state:
@@ -173,6 +167,26 @@ def _packed(
         session.packages[path, prefix] = state, known
     made: Package = known
     return made
+
+
+def pack_folder(path: str) -> bytes:
+    """An archive of what lies in a folder now.
+
+    Raises:
+        ValueError: it has too much in it. OSError: it cannot be read.
+    """
+    return _archive(path, "", _checked_files(path, ()))
+
+
+def _checked_files(path: str, excludes: tuple[str, ...]) -> list[tuple[str, str, int, int]]:
+    files = list(_files(path, excludes))
+    total = sum(size for _, _, size, _ in files)
+    if total > PACKAGE_BYTES_MAX or len(files) > PACKAGE_FILES_MAX:
+        raise ValueError(
+            f"runtime_env: {path} has {len(files)} files of {total} bytes, over the limit of "
+            f"{PACKAGE_FILES_MAX} files and {PACKAGE_BYTES_MAX} bytes; leave out what is not "
+            "needed by `excludes`, or install it on the hosts")
+    return files
 
 
 def _archive(path: str, prefix: str, files: list[tuple[str, str, int, int]]) -> bytes:

@@ -70,17 +70,29 @@ def _set_up(made: _environment.Environment) -> None:
 
 
 def _unpacked(package: _environment.Package, deadline: float) -> str:
-    def fill(folder: str) -> None:
+    def fetch() -> bytes:
         try:
             data = _refs.get(package.archive, timeout=max(0.0, deadline - time.monotonic()))
         except Exception as error:
             raise RuntimeEnvSetupError(
                 f"the package of {package.what} cannot be fetched from who has packed it: {error}"
             ) from error
-        with zipfile.ZipFile(io.BytesIO(bytes(data))) as archive:
+        return bytes(data)
+
+    return unpacked(package.digest, package.what, fetch, deadline)
+
+
+def unpacked(digest: str, what: str, fetch: Callable[[], bytes], deadline: float) -> str:
+    """The folder of an archive on this host, which is fetched only if the host lacks it.
+
+    Raises:
+        RuntimeEnvSetupError: it cannot be fetched or unpacked, or not in time.
+    """
+    def fill(folder: str) -> None:
+        with zipfile.ZipFile(io.BytesIO(fetch())) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
             if total > UNPACKED_BYTES_MAX:
-                raise RuntimeEnvSetupError(f"{package.what} has {total} bytes unpacked, over "
+                raise RuntimeEnvSetupError(f"{what} has {total} bytes unpacked, over "
                                            f"{UNPACKED_BYTES_MAX}")
             for entry in archive.infolist():
                 path = archive.extract(entry, folder)
@@ -88,7 +100,7 @@ def _unpacked(package: _environment.Package, deadline: float) -> str:
                 if mode and not entry.is_dir():
                     os.chmod(path, mode | 0o600)
 
-    return _entry(f"package-{package.digest}", fill, deadline)
+    return _entry(f"package-{digest}", fill, deadline)
 
 
 def _use_environment(requirements: list[str], deadline: float) -> None:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Optional
 
-from troupe import _forks, _native
+from troupe import _forks, _metric_report, _native
 from troupe.actors import _calls, _codec, _context, _environment_setup, _session
 from troupe.actors._held_streams import HeldStreams
 from troupe.actors._imported import imported
@@ -81,6 +81,7 @@ def serve(worker: Any) -> int:
     host.run()
     sys.stdout.flush()
     sys.stderr.flush()
+    _metric_report.flush()
     session.stop()
     return 0
 
@@ -473,11 +474,14 @@ class ActorHost:
             else:
                 request.exit(payload, self._leaves)
         else:
+            if self._where.is_task:  # Its process may be ended at once.
+                _metric_report.settle()
             request.reply(payload)
 
     def _flush(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        _metric_report.flush()
 
     def _several(
         self, request: Any, value: Any, owner: Optional[str], returns: int

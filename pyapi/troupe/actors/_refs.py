@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -405,8 +406,12 @@ def wait(
     """
     if not isinstance(refs, (list, tuple)):
         raise TypeError(f"wait() takes a list of refs, not {type(refs).__name__}")
+    from troupe.actors._streams import RemoteGenerator
+
+    waitable = (ObjectRef, RemoteGenerator)  # Of a thousand refs, a thousand times: be short.
     for index, ref in enumerate(refs):
-        _check_waitable(ref, f"refs[{index}]")
+        if not isinstance(ref, waitable):
+            _check_waitable(ref, f"refs[{index}]")
     if len(set(map(id, refs))) != len(refs):
         raise ValueError("wait() takes each ref once")
     if isinstance(num_returns, bool) or not isinstance(num_returns, int):
@@ -420,7 +425,7 @@ def wait(
     calls = [ref._native() for ref in refs]
     with _context.waiting():
         _native.core().wait_for_some(calls, num_returns, limit)
-    ready = [ref for ref in refs if ref.ready()][:num_returns]
+    ready = list(itertools.islice((ref for ref in refs if ref.ready()), num_returns))
     chosen = set(map(id, ready))
     return ready, [ref for ref in refs if id(ref) not in chosen]
 

@@ -29,7 +29,8 @@ ASK_S = 30.0  # For the head to answer.
 _PRELOAD = ["numpy"]
 _INIT_SETTINGS = ("address", "key_file", "num_cpus", "num_gpus", "memory_bytes",
                   "cluster_resources", "preload", "python", "bin_dir", "redis_server", "log_dir",
-                  "start_timeout", "lease_ms", "driver_silence_s")
+                  "start_timeout", "lease_ms", "driver_silence_s",
+                  "metrics_port")
 
 
 class Session:
@@ -184,7 +185,8 @@ def init(
         settings: ``preload``: modules that processes import which are started ahead of their
             actors, by default NumPy if it is installed there. And ``python``, ``bin_dir``,
             ``redis_server``, ``start_timeout``, ``lease_ms``, ``driver_silence_s`` as for
-            :class:`troupe.Executor`.
+            :class:`troupe.Executor`. ``metrics_port``: the own cluster serves Prometheus metrics
+            on this port of the loopback interface.
 
     Raises:
         TroupeError: it was called before, or the cluster does not start. TypeError, ValueError: an

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from troupe import _native
-from troupe.cli import cluster_commands
+from troupe.cli import _programs, cluster_commands
 from troupe.cli.cluster_commands import FAILED, NOT_FOUND, CommandError
 from troupe.errors import TroupeError, code_of
 
@@ -26,15 +26,27 @@ if TYPE_CHECKING:
 _ENDED = ("succeeded", "failed", "cancelled")
 _SLICE_S = 0.5
 _LEAVE_S = 10.0
+_PROGRAM_CPUS = 0.01  # It waits for its actors and tasks, which have their own.
 
 
 def add_commands(commands: Any) -> None:
     """Adds the subcommands to the parser of ``troupe``."""
-    submit = _command(commands, "submit", _submit, "run a script without waiting for it", """\
-        The run goes on when this command and its terminal are gone. Its id is printed; `troupe
-        attach` shows it, `troupe cancel` ends it.""",
-        "troupe submit -np 4 train.py --epochs 10\n  troupe submit -np 4 -m package.train")
+    submit = _command(commands, "submit", _submit, "run a script or a program in a cluster", """\
+        With -np or --config a script runs on so many workers, and its run's id is printed. Without,
+        a program runs once, as a driver of the cluster: its actors and tasks run there and end with
+        it; what it prints is shown, and its exit status is this command's, unless --no-wait. Either
+        goes on when this command and its terminal are gone. `troupe runs` lists it, `troupe attach`
+        and `troupe logs -f` show it, `troupe cancel` ends it.""",
+        "troupe submit -np 4 train.py --epochs 10\n  troupe submit -np 4 -m package.train\n"
+        "  troupe submit --working-dir . --env MODE=fast -- python drive.py --size 10")
     add_run_options(submit)
+    submit.add_argument("--working-dir", metavar="DIR",
+                        help="of a program: send this folder and run it there; default: this one, "
+                        "which the node needs to have, too")
+    submit.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
+                        help="a variable of a program")
+    submit.add_argument("--no-wait", action="store_true",
+                        help="of a program: only print its run's id")
     submit.add_argument("--name", help="of the run; default: the script's")
     submit.add_argument("-m", dest="module", metavar="MODULE", help="a module instead of a script")
     submit.add_argument("script", nargs="?", help="the script, optionally after the word python")
@@ -183,6 +195,11 @@ def _normal_exit(what: str) -> Iterator[None]:
 def _submit(arguments: argparse.Namespace) -> None:
     address, key_file = cluster_commands.target(arguments)
     words = [word for word in (arguments.script, *arguments.args) if word is not None]
+    if arguments.np is None and arguments.config is None:
+        return _submit_program(arguments, words, address, key_file)
+    if arguments.working_dir or arguments.env or arguments.no_wait:
+        raise CommandError("--working-dir, --env and --no-wait are of a program, which runs "
+                           "without -np and --config", 2)
     if arguments.module:
         task: tuple[Any, tuple[str, list[str]]] = (run_module, (arguments.module, words))
         name = arguments.module
@@ -201,6 +218,51 @@ def _submit(arguments: argparse.Namespace) -> None:
     print(handle.run_id)
     print(f"see it: troupe attach {handle.run_id}; end it: troupe cancel {handle.run_id}",
           file=sys.stderr)
+
+
+def _submit_program(
+    arguments: argparse.Namespace, words: list[str], address: str, key_file: Optional[str]
+) -> None:
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if arguments.module:
+        words = ["python", "-m", arguments.module, *words]
+    elif words and words[0].endswith(".py"):
+        words = ["python", *words]
+    if not words:
+        raise CommandError("say what to run: -- python script.py, or with -np N a script", 2)
+    pairs = [one.partition("=") for one in arguments.env]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise CommandError(f"--env wants NAME=VALUE, got {' '.join(arguments.env)}", 2)
+    try:
+        folder = _programs.pack(arguments.working_dir) if arguments.working_dir else os.getcwd()
+        arguments.np, arguments.reset_limit = 1, 0  # Nobody may run it a second time.
+        if arguments.cpus_per_worker is None:
+            arguments.cpus_per_worker = _PROGRAM_CPUS
+        executor = make_executor(arguments, address=address, key_file=key_file, progress="off",
+                                 log_to_driver=False)
+        executor.settings.name = arguments.name or next(
+            (os.path.basename(word) for word in words[1:] if not word.startswith("-")), words[0])
+        with executor:
+            handle = executor.submit(
+                _programs.run_program, (words, folder, {name: value for name, _, value in pairs}),
+                on_event=None if arguments.no_wait else _programs.print_line, detached=True)
+            print(handle.run_id, flush=True, file=sys.stdout if arguments.no_wait else sys.stderr)
+            if not arguments.no_wait:
+                _await_program(handle)
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _await_program(handle: Any) -> None:
+    try:
+        failed = _programs.failure_of(handle.result)
+    except KeyboardInterrupt:
+        print(f"\n{handle.run_id} goes on; see it: troupe attach {handle.run_id}; end it: troupe "
+              f"cancel {handle.run_id}", file=sys.stderr)
+        raise
+    if failed is not None:
+        raise CommandError(str(failed), failed.status)
 
 
 def _runs(arguments: argparse.Namespace) -> None:
@@ -271,6 +333,10 @@ def _attach(arguments: argparse.Namespace) -> None:
         status = handle.status()
         if arguments.output == "json":
             print(json.dumps(status, indent=2, sort_keys=True))
+        if status["state"] == "failed":
+            failed = _programs.failure_of(handle.result)
+            if failed is not None:
+                raise CommandError(str(failed), failed.status)
         if status["state"] != "succeeded":
             raise CommandError(f"run {run['name']} {status['state']}: {status.get('reason', '')}")
 

@@ -6,7 +6,7 @@ Importing it starts nothing.
 from __future__ import annotations
 
 from troupe.actors._nodes import list_named_actors
-from troupe.util import scheduling_strategies
+from troupe.util import metrics, scheduling_strategies
 from troupe.util.actor_pool import ActorPool
 from troupe.util.completion import as_completed, map_unordered
 from troupe.util.placement_group import (
@@ -28,6 +28,7 @@ __all__ = [
     "get_placement_group",
     "list_named_actors",
     "map_unordered",
+    "metrics",
     "placement_group",
     "placement_group_table",
     "remove_placement_group",

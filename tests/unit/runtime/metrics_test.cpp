@@ -107,6 +107,20 @@ TEST(Metrics, ATokenIsAskedForAndNeededBeyondLoopback) {
               HasSubstr("troupe_spare_workers"));
 }
 
+TEST(Metrics, WhatUsersCountIsShownBesideTheCatalogue) {
+  Enable();
+  Publish({{"asked", "Requests", Kind::kCounter, {}, {{{{"route", "a\"b"}}, {3}}}},
+           {"took", "", Kind::kHistogram, {0.5, 1}, {{{}, {2, 0, 1, 7.5}}}}});
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("# TYPE asked counter\nasked{route=\"a\\\"b\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("took_count 3\ntook_sum 7.5\n"));
+  EXPECT_THAT(text, HasSubstr("took_bucket{le=\"0.5\"} 2\ntook_bucket{le=\"1\"} 2\n"
+                              "took_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("troupe_spare_workers"));
+  Publish({});
+  EXPECT_THAT(Text(), ::testing::Not(HasSubstr("asked")));
+}
+
 TEST(Metrics, AnAddressThatIsNoneIsRefused) {
   for (const char* bad : {"", "9400", ":9400", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x",
                           "127.0.0.1:65536", "127.0.0.1:-1"}) {
