@@ -81,7 +81,7 @@ def report(bench: str, way: str, times: Sequence[float], **more: object) -> None
 
 def slowest(of_members: Sequence[Sequence[float]]) -> list[float]:
     """Per round the time of its slowest member."""
-    return [max(times) for times in zip(*of_members)]
+    return [max(times) for times in zip(*of_members, strict=True)]
 
 
 def weights() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import troupe
 from troupe import errors
-from troupe.actors import _codec, _held_streams, _objects, _options, _refs
+from troupe.actors import _codec, _failures, _held_streams, _objects, _options
 
 
 @pytest.fixture
@@ -160,25 +160,26 @@ def test_errors_of_the_core_have_types() -> None:
         return made
 
     expected = {
-        ("peer_gone", _refs.PYTHON): errors.ActorDiedError,
-        ("peer_gone", _refs.TASK): errors.WorkerCrashedError,
-        ("user_error", _refs.PYTHON): errors.ActorDiedError,
-        ("user_error", _refs.CPP): errors.ActorTaskError,
-        ("deadline_exceeded", _refs.CPP): TimeoutError,
-        ("resource_exhausted", _refs.PYTHON): errors.PlacementError,
-        ("invalid_argument", _refs.PYTHON): ValueError, ("corrupt", _refs.CPP): TypeError,
-        ("not_found", _refs.CPP): AttributeError, ("internal", _refs.CPP): errors.TroupeError,
-        ("not_found", _refs.PLACEMENT): errors.ActorNotFoundError,
-        ("backpressure", _refs.CPP): errors.PendingCallsLimitExceededError,
+        ("peer_gone", _failures.PYTHON): errors.ActorDiedError,
+        ("peer_gone", _failures.TASK): errors.WorkerCrashedError,
+        ("user_error", _failures.PYTHON): errors.ActorDiedError,
+        ("user_error", _failures.CPP): errors.ActorTaskError,
+        ("deadline_exceeded", _failures.CPP): TimeoutError,
+        ("resource_exhausted", _failures.PYTHON): errors.PlacementError,
+        ("invalid_argument", _failures.PYTHON): ValueError, ("corrupt", _failures.CPP): TypeError,
+        ("not_found", _failures.CPP): AttributeError,
+        ("internal", _failures.CPP): errors.TroupeError,
+        ("not_found", _failures.PLACEMENT): errors.ActorNotFoundError,
+        ("backpressure", _failures.CPP): errors.PendingCallsLimitExceededError,
     }
     for (code, language), kind in expected.items():
-        translated = _refs.translate(error(code, node="n"), "A.f", language)
+        translated = _failures.translate(error(code, node="n"), "A.f", language)
         assert isinstance(translated, kind) and isinstance(translated, errors.TroupeError)
         assert "A.f: why" in str(translated)
-    forgotten = _refs.translate(error("not_found", node="n"), "A.f", _refs.PYTHON)
+    forgotten = _failures.translate(error("not_found", node="n"), "A.f", _failures.PYTHON)
     assert type(forgotten) is errors.TroupeError
     plain = RuntimeError("not of the core")
-    assert _refs.translate(plain, "A.f", _refs.CPP) is plain
+    assert _failures.translate(plain, "A.f", _failures.CPP) is plain
 
 
 # ---- options ----

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _native, _sources
-from troupe.actors import _codec, _context, _refs, _session
+from troupe.actors import _codec, _context, _failures, _refs, _session
 from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
@@ -128,7 +128,7 @@ class Packed:
 
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
-    kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _refs.PYTHON,
+    kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _failures.PYTHON,
     returns: Any = 1, ordered: bool = True,
 ) -> ObjectRef:
     """Calls a method of a Python actor; ``ordered``: behind the calls before it that wait."""
@@ -175,7 +175,7 @@ def call_cpp(
             raise DependencyError(f"an argument of {what}") from error
         return native.call(method, pack_plain(values, what), timeout_s, retry)
 
-    return _now_or_later(session, key(native), what, _refs.CPP, awaited(native, args, {}), send)
+    return _now_or_later(session, key(native), what, _failures.CPP, awaited(native, args, {}), send)
 
 
 def call_task(
@@ -190,7 +190,7 @@ def call_task(
         packed.keep_until(call)
         return call
 
-    return _now_or_later(session, None, what, _refs.TASK, awaited(None, args, kwargs), send)
+    return _now_or_later(session, None, what, _failures.TASK, awaited(None, args, kwargs), send)
 
 
 def _arguments_missing() -> str:
@@ -291,7 +291,7 @@ def native_errors(what: str, language: str, fn: Callable[[], Any]) -> Any:
     try:
         return fn()
     except RuntimeError as error:
-        translated: Optional[BaseException] = _refs.translate(error, what, language)
+        translated: Optional[BaseException] = _failures.translate(error, what, language)
         if translated is error:
             raise
         assert translated is not None

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from troupe import _native
-from troupe.actors import _refs, _session
+from troupe.actors import _failures, _refs, _session
 from troupe.actors._refs import ObjectRef
 from troupe.actors._travel import RefHolder
 from troupe.errors import ActorDiedError, TroupeError
@@ -42,7 +42,7 @@ class ComingActor:
     ) -> None:
         """``spawn`` gives the native ref: on another thread when ``refs`` are ready, if any."""
         self.key = f"coming-{next(_numbers)}"
-        self.started = _refs.later(session, what, _refs.PYTHON)
+        self.started = _refs.later(session, what, _failures.PYTHON)
         self._what = what
         self._spawn = spawn
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from troupe import _native
 from troupe._config import check_amount, check_count
-from troupe.actors import _calls, _codec, _options, _refs, _session
+from troupe.actors import _calls, _codec, _failures, _options, _refs, _session
 from troupe.actors._refs import ObjectRef
 from troupe.actors._remote import ActorClass, ActorHandle, MethodKind
 from troupe.errors import (
@@ -230,7 +230,7 @@ class ActorGroup:
     def _member(self, m: Mapping[str, Any]) -> GroupMember:
         native = self._session.actors.refer(m["address"])
         handle = ActorHandle(self._session, native, self._type, self._methods,
-                             "" if self._methods is None else _refs.PYTHON)
+                             "" if self._methods is None else _failures.PYTHON)
         return GroupMember(m["number"], m["state"], m["reason"], handle)
 
     def _check_goes_on(self, status: Mapping[str, Any]) -> None:
@@ -281,7 +281,7 @@ def _translated(error: RuntimeError, what: str) -> BaseException:
         return ActorNameTakenError(message)
     if code == "invalid_argument":
         return ValueError(message)
-    return _refs.translate(error, what, _refs.PYTHON)
+    return _failures.translate(error, what, _failures.PYTHON)
 
 
 def _tell(told: Callable[[GroupEvent], None], status: Optional[dict[str, Any]],
@@ -365,7 +365,7 @@ class GroupMethod:
         """
         group = self._group
         what = f"{group.name}.{self._method}"
-        ref = _refs.later(group._session, what, _refs.PYTHON)
+        ref = _refs.later(group._session, what, _failures.PYTHON)
         _Run(group, self._method, args, kwargs, _options.timeout_of(self._options), ref).begin()
         return ref
 
@@ -506,7 +506,7 @@ class _Run:
             values = [call.value() for call in results or []]
             encoded = _codec.encode(values, store=self._group._session.store)
             done = ObjectRef(_native.core().completed_call(encoded.payload), self._group._session,
-                             self._ref._what, _refs.PYTHON)
+                             self._ref._what, _failures.PYTHON)
             self._ref.keep_files(encoded.files)
             return done._call
 

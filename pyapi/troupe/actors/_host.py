@@ -24,6 +24,7 @@ from troupe.actors._imported import imported
 from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
 from troupe.actors._results import call_whole, fail_cancelled, first
+from troupe.actors._task_runner import TaskRunner
 from troupe.actors._tasks import SoloTask
 from troupe.actors._turns import Turns
 from troupe.errors import RuntimeEnvSetupError, SerializationError, TaskCancelledError
@@ -32,30 +33,10 @@ _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _RELEASED_CHECK_S = 0.2
 _RESULT_BYTES_MAX = 250 << 20  # What a message can carry, with room for the rest of it.
-_FUNCTIONS_KEPT = 1000
 
 
 class UnknownMethodError(AttributeError):
     """A call names a method that the actor does not have."""
-
-
-class TaskRunner:
-    """What runs tasks: its one method is given the function."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-
-    def run(
-        self, digest: str, dumped: bytes, about: dict[str, Any], args: tuple,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Calls the function, unpickled once."""
-        _context.tell(about)
-        if digest not in self._known:
-            if len(self._known) >= _FUNCTIONS_KEPT:
-                self._known.clear()
-            self._known[digest] = _calls.load_code(dumped)
-        return self._known[digest](*args, **kwargs)
 
 
 def serve(worker: Any) -> int:

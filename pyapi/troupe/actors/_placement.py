@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from troupe._config import check_resource_count
-from troupe.actors import _codec, _options, _refs, _session
+from troupe.actors import _codec, _failures, _options, _refs, _session
 from troupe.actors._refs import ObjectRef
 from troupe.errors import ActorNameTakenError, ActorNotFoundError, TroupeError
 
@@ -46,7 +46,7 @@ class PlacementGroup:
         payload = _codec.encode(self).payload
         call = session.actors.placement_group_later(
             "await", {"group": self.id}, payload, _refs.FOREVER_S)
-        ref = ObjectRef(call, session, f"placement group {self.id}", _refs.PLACEMENT)
+        ref = ObjectRef(call, session, f"placement group {self.id}", _failures.PLACEMENT)
         ref._why = self._why
         return ref
 
@@ -206,4 +206,4 @@ def _ask(kind: str, options: dict[str, Any], what: str, limit: float = _ASK_S) -
             "not_found": ActorNotFoundError, "already_exists": ActorNameTakenError}
         if code in known:
             raise known[code](message) from None
-        raise _refs.translate(error, what, _refs.PYTHON) from None
+        raise _failures.translate(error, what, _failures.PYTHON) from None

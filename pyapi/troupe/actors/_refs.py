@@ -13,22 +13,10 @@ from concurrent.futures import Future as ConcurrentFuture
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from troupe import _native
-from troupe.actors import _codec, _context, _session, _travel
+from troupe.actors import _codec, _context, _failures, _session, _travel
 from troupe.errors import (
-    ActorDiedError,
-    ActorError,
-    ActorNameTakenError,
-    ActorNotFoundError,
-    ActorTaskError,
-    ActorUnavailableError,
     GetTimeoutError,
-    PendingCallsLimitExceededError,
-    PlacementError,
-    RuntimeEnvSetupError,
-    TaskCancelledError,
     TroupeError,
-    WorkerCrashedError,
-    code_of,
 )
 
 if TYPE_CHECKING:
@@ -38,8 +26,6 @@ FOREVER_S = 365 * 86400.0  # A call's own deadline comes before.
 _CANCEL_S = 30.0  # For the word to reach a ref's owner.
 _INTERNAL = 17  # ErrorCode::kInternal
 _ID_BYTES = 28
-
-PYTHON, CPP, TASK, PLACEMENT = "python", "cpp", "task", "placement"
 
 _id_lock = threading.Lock()
 
@@ -150,7 +136,7 @@ class ObjectRef(_travel.RefHolder):
     @property
     def is_of_task(self) -> bool:
         """Whether a task makes its value, and not a method of an actor."""
-        return self._language == TASK
+        return self._language == _failures.TASK
 
     def cancel(self, *, force: bool = False, recursive: bool = True) -> None:
         """As :func:`troupe.cancel`."""
@@ -209,8 +195,9 @@ class ObjectRef(_travel.RefHolder):
             data: bytes = self._native().result()
         except RuntimeError as error:
             lost = self._home is not None and _travel.lost(
-                error, self._what, self._owner, self._language == CPP)
-            raise lost or translate(error, self._what, self._language) from error.__cause__
+                error, self._what, self._owner, self._language == _failures.CPP)
+            problem = lost or _failures.translate(error, self._what, self._language)
+            raise problem from error.__cause__
         return data
 
     def value(self, stream: bool = False) -> Any:
@@ -306,49 +293,6 @@ def split(ref: ObjectRef, returns: Any) -> Any:
 
     ref.on_done(hand_out)
     return parts
-
-
-def translate(error: RuntimeError, what: str, language: str) -> BaseException:
-    """An error of the native core as the exception that users know."""
-    code = code_of(error)
-    if code is None:
-        return error
-    message = f"{what}: {getattr(error, 'message', None) or error}"
-    fields = {
-        "actor": getattr(error, "actor", ""), "node": getattr(error, "node", ""),
-        "remote_traceback": getattr(error, "remote_traceback", ""),
-        "exc_type": getattr(error, "exc_type", ""),
-    }
-    if code == "user_error":  # A Python method's exception is a payload: this is a constructor's.
-        kind: type[ActorError] = ActorTaskError if language == CPP else ActorDiedError
-        if fields["exc_type"] == RuntimeEnvSetupError.__name__:
-            kind = RuntimeEnvSetupError
-        return kind(message, **fields)
-    if code == "peer_gone":
-        return (WorkerCrashedError if language == TASK else ActorDiedError)(message, **fields)
-    if code in ("invalid_argument", "corrupt"):
-        wrong = ValueError if code == "invalid_argument" else TypeError
-        return _usage_error(message, fields, wrong)
-    if code == "not_found" and language == PLACEMENT:
-        return ActorNotFoundError(message, **fields)
-    if code == "not_found" and language == CPP:
-        return _usage_error(message, fields, AttributeError)
-    if code == "resource_exhausted":
-        return PlacementError(message)
-    kinds: dict[str, type[ActorError]] = {
-        "deadline_exceeded": GetTimeoutError, "cancelled": TaskCancelledError,
-        "unavailable": ActorUnavailableError, "backpressure": PendingCallsLimitExceededError,
-        "already_exists": ActorNameTakenError,
-    }
-    if code in kinds:
-        return kinds[code](message, **fields)
-    return TroupeError(f"{message} ({code})")
-
-
-def _usage_error(message: str, fields: dict[str, str], kind: type[Exception]) -> ActorTaskError:
-    dual = type(f"ActorTaskError({kind.__name__})", (ActorTaskError, kind), {})
-    error: ActorTaskError = dual(message, **fields)
-    return error
 
 
 # ---- the public functions ----
@@ -449,7 +393,8 @@ def put(value: Any) -> ObjectRef:
         raise
     except Exception as error:
         raise _codec.explain(error, "the value", {"the value": value}) from error
-    ref = ObjectRef(_native.core().completed_call(encoded.payload), session, "a value", PYTHON)
+    call = _native.core().completed_call(encoded.payload)
+    ref = ObjectRef(call, session, "a value", _failures.PYTHON)
     ref.keep_files(encoded.files)
     ref._contents = encoded.contents
     return ref

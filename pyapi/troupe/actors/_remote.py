@@ -13,6 +13,7 @@ from troupe.actors import (
     _calls,
     _context,
     _environment,
+    _failures,
     _options,
     _refs,
     _session,
@@ -188,7 +189,7 @@ class ActorClass:
             packed = _calls.Packed(session, what, args, kwargs, *before)
             if packed.holds:  # A restart needs them again.
                 session.keep(packed)
-            return _calls.native_errors(what, _refs.PYTHON, lambda: session.actors.spawn(
+            return _calls.native_errors(what, _failures.PYTHON, lambda: session.actors.spawn(
                 self.__name__, packed.payload, native))
 
         waits = [ref for ref in _calls.awaited(None, args, kwargs) if not ref.ready()]
@@ -196,7 +197,7 @@ class ActorClass:
             ref = ComingActor(session, what, waits, spawn) if waits else spawn()
         except _calls.DependencyError as error:
             ref = ComingActor(session, what, [], functools.partial(_raise, error))
-        return ActorHandle(session, ref, self.__name__, methods, _refs.PYTHON,
+        return ActorHandle(session, ref, self.__name__, methods, _failures.PYTHON,
                            bool(before[1].get("retries")), bool(before[1].get("ordered")))
 
     def group(
@@ -334,7 +335,7 @@ class ActorHandle(ActorHolder):
             raise AttributeError(name)
         if self._methods is None and not self._language:
             self._describe()
-        if of_all is not None and self._language == _refs.PYTHON:
+        if of_all is not None and self._language == _failures.PYTHON:
             return ActorMethod(self, of_all, (False, None, {}), {})
         if self._methods is not None and name not in self._methods:
             close = difflib.get_close_matches(name, self._methods, n=1)
@@ -370,12 +371,12 @@ class ActorHandle(ActorHolder):
         """Asks an actor found by name for its methods; one of C++ does not know the question."""
         core = _native.core()
         call = self._native.call(_calls.DESCRIBE, core.pack_arguments([]), _DESCRIBE_S, True)
-        ref = ObjectRef(call, self._session, self._name, _refs.CPP)
+        ref = ObjectRef(call, self._session, self._name, _failures.CPP)
         try:
             self._methods, self._retry, self._ordered = _refs.get(ref, _DESCRIBE_S)
-            self._language = _refs.PYTHON
+            self._language = _failures.PYTHON
         except AttributeError:
-            self._language = _refs.CPP
+            self._language = _failures.CPP
 
 
 def _load_handle(
@@ -441,7 +442,7 @@ class ActorMethod:
         what = options.get("name") or f"{handle._name}.{self._method}"
         timeout = _options.timeout_of(options) if options else _options.CALL_TIMEOUT_S
         retry = _retries(options["retries"]) if "retries" in options else handle._retry
-        if handle._language == _refs.CPP:
+        if handle._language == _failures.CPP:
             if kwargs:
                 raise TypeError(f"{what}: methods of C++ actors have no keyword arguments")
             return _calls.call_cpp(handle._session, handle._native, what, self._method, args,
@@ -464,7 +465,7 @@ def own_handle(actor_type: str, described: Any) -> ActorHandle:
     """A handle of the actor that this process hosts, described as it describes itself to others."""
     session = _session.current()
     methods, retry, ordered = described
-    return ActorHandle(session, session.actors.own(), actor_type, methods, _refs.PYTHON, retry,
+    return ActorHandle(session, session.actors.own(), actor_type, methods, _failures.PYTHON, retry,
                        ordered)
 
 
@@ -493,7 +494,7 @@ def get_actor(
             where = _context.current().namespace if namespace is None else namespace
             within = f" in the namespace {where!r}" if where else ""
             raise ActorNotFoundError(f"no living actor is named {name!r}{within}") from None
-        raise _refs.translate(error, f"get_actor({name!r})", _refs.PYTHON) from None
+        raise _failures.translate(error, f"get_actor({name!r})", _failures.PYTHON) from None
     return ActorHandle(session, native, native.type, None, "")
 
 
@@ -539,7 +540,7 @@ def cpp_actor(
     else:
         command = [program] if isinstance(program, str) else program
         native["program"] = [str(part) for part in command]
-    ref = _calls.native_errors(type, _refs.CPP, lambda: session.actors.spawn(
+    ref = _calls.native_errors(type, _failures.CPP, lambda: session.actors.spawn(
         type, _calls.pack_plain(list(args), f"{type}()"), native))
-    return ActorHandle(session, ref, type, None, _refs.CPP,
+    return ActorHandle(session, ref, type, None, _failures.CPP,
                        _retries(options.get("max_task_retries")))

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from troupe import _native
 from troupe._config import check_count
-from troupe.actors import _calls, _codec, _context, _refs, _session
+from troupe.actors import _calls, _codec, _context, _failures, _refs, _session
 from troupe.actors._refs import ObjectRef
 
 LOOK_AHEAD = 4
@@ -102,7 +102,7 @@ class RemoteGenerator:
     def cancel(self, *, force: bool = False, recursive: bool = True) -> None:
         """As :func:`troupe.cancel`: its next ref raises TaskCancelledError, and is the last."""
         self._session.check()
-        last = _refs.later(self._session, self._what, _refs.PYTHON)
+        last = _refs.later(self._session, self._what, _failures.PYTHON)
         last.cancel()
         self._end(stop=True, force=force, recursive=recursive, last=last)
 

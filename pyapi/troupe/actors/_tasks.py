@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from troupe.actors import _calls, _codec, _context, _options, _refs, _session, _shapes
+from troupe.actors import _calls, _codec, _context, _failures, _options, _refs, _session, _shapes
 from troupe.actors._refs import ObjectRef
 from troupe.actors._remote import ActorClass, ActorHandle, kill
 from troupe.actors._streams import RemoteGenerator
@@ -109,7 +109,7 @@ class RemoteFunction:
         timeout = self._native_options["timeout_s"]
         ref = _calls.call_python(
             runner._session, runner.native_ref(), self._what, "run", args, kwargs, timeout,
-            options["max_restarts"] != 0, _refs.TASK, returns)
+            options["max_restarts"] != 0, _failures.TASK, returns)
         ref.on_done(functools.partial(_end_failed, ref, runner))
         return ref
 
@@ -119,7 +119,7 @@ class RemoteFunction:
         runner = ActorClass(GeneratorRunner, options).task_runner(self._fn, about)
         timeout = self._native_options["timeout_s"]
         made = _calls.call_python(runner._session, runner.native_ref(), self._what, "run", args,
-                                  kwargs, timeout, False, _refs.TASK)
+                                  kwargs, timeout, False, _failures.TASK)
         return RemoteGenerator(runner._session, runner.native_ref(), made, self._what, timeout,
                                self._options.get("look_ahead"),
                                functools.partial(_end_generator, runner))
