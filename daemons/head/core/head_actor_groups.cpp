@@ -6,6 +6,7 @@
 #include "actors/core/error_chain.h"
 #include "daemons/head/core/read_record.h"
 #include "daemons/protocol/actor_lease.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -42,7 +43,11 @@ void HeadActorGroups::Restore(const std::map<std::string, std::string>& records)
     ActorGroupActions again;
     if (!missing.actors.empty()) again.emplace_back(std::move(missing));
     Do(again);
-    for (const actors::ActorSpec& spec : groups_.SpecsOf(group)) OnActor(spec.actor);
+    // Of those that are about to be started nothing is known yet, which is no death.
+    for (const actors::ActorSpec& spec : groups_.SpecsOf(group)) {
+      if (directory_->Find(spec.actor) != nullptr || TROUPE_MUTATED("the unrecorded are dead"))
+        OnActor(spec.actor);
+    }
     Tell(group);
   }
 }

@@ -220,6 +220,7 @@ class HeadCore final : private HeadKnowledge {
   void RestoreRuns(const std::map<std::string, std::string>& records);
   void RestoreEnd(EndedRecord record);
   void EndStrays();
+  void EndLeftMembers();
   void ForgetWhenSeen(Run& run);
   void Forget(const Run& run);
   void RefreshKeys();

@@ -4,6 +4,7 @@
 #include "daemons/head/core/head_core.h"
 #include "daemons/head/core/read_record.h"
 #include "runtime/metrics.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -39,6 +40,7 @@ void HeadCore::Restore(Time now, const HeadRecords& records) {
   for (const actors::CollectiveStatus& group : collective_groups_.List())
     if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
   actor_groups_.Restore(records.actor_groups);
+  EndLeftMembers();
   for (const std::string& group : actor_groups_.groups().groups()) {
     const auto record = actor_groups_.groups().RecordOf(group);
     if (record && !record->spec.detached) actors_.Own(record->spec.owner);
@@ -55,6 +57,17 @@ void HeadCore::EndStrays() {
     if (const Run* run = RunOf(id); run == nullptr || run->done()) owners.insert(actor.spec.owner);
   }
   for (const std::string& owner : owners) actors_.OwnerGone(owner, "its run is over");
+}
+
+// Members of groups that have ended: nobody but their group ends them, and the head before had no
+// time to.
+void HeadCore::EndLeftMembers() {
+  if (TROUPE_MUTATED("members of ended groups stay")) return;
+  for (const auto& [id, actor] : actors_.directory().actors()) {
+    const bool of_group = id.starts_with(actors::kActorGroupId);
+    if (of_group && !actor.dead() && !actor_groups_.groups().MemberOf(id))
+      queue_.Put(step::EndActor{id, "its group has ended"});
+  }
 }
 
 // Those that are over first: of one that ended as its head died there may be both.

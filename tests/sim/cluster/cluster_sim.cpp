@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "tests/sim/cluster/sim_actor_group.h"
 #include "tests/sim/cluster/sim_actors.h"
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
@@ -22,7 +23,8 @@ constexpr Duration kForgetLimit = seconds(330);  // and no key.
 constexpr Duration kStays = seconds(1);          // What has settled.
 constexpr Duration kStoreHarm = seconds(4);      // The head takes so long to notice and to refill.
 // What the keys of a head begin with: all that it keeps.
-constexpr const char* kAllKeys[] = {"actor/", "actor_state/", "group/", "head/", "job/"};
+constexpr const char* kAllKeys[] = {"actor/", "actor_group/", "actor_state/",
+                                    "group/", "head/",        "job/"};
 constexpr Duration kUndisturbed = seconds(12);  // From the last cut or stop: leases are over.
 
 std::string HostName(size_t host) { return "host-n" + std::to_string(host); }
@@ -37,6 +39,7 @@ World::World(const ClusterOptions& options) : options_(options), network_(option
 
 World::~World() {
   driver_.reset();
+  group_.reset();
   actors_.reset();
   nodes_.clear();
   dead_nodes_.clear();
@@ -141,7 +144,8 @@ void World::StartNode(size_t host, bool same_run_dir) {
   known = incarnation;
   const auto extra = static_cast<double>(options_.seed % 3);
   const double cpus =
-      std::ceil(static_cast<double>(options_.max_workers + options_.actors) / options_.hosts) +
+      std::ceil(static_cast<double>(options_.max_workers + options_.actors + options_.group) /
+                options_.hosts) +
       extra;
   nodes_[host] = std::make_unique<SimNode>(this, "n" + std::to_string(host), incarnation, cpus);
   Tell("node n", host, " starts");
@@ -401,7 +405,13 @@ void World::DisturbStore() {
   }
 }
 
+void World::AskGroup() {
+  if (Uniform() < 0.4) return group_->DrainOne();
+  group_->Resize(1 + static_cast<uint32_t>(random_() % options_.group));
+}
+
 void World::Ask() {
+  if (options_.group > 0 && Uniform() < 0.3) return AskGroup();
   if (!driver_->submitted() || driver_->asking()) return;
   RunCommand command;
   if (Uniform() < 0.5 || driver_->members().empty()) {
@@ -466,19 +476,23 @@ ClusterResult World::Run() {
   driver_->Submit();
   actors_ = std::make_unique<SimActors>(this);
   actors_->Create(options_.actors);
+  group_ = std::make_unique<SimActorGroup>(this, options_.group);
+  group_->Create();
   loop().CallAfter(Between(milliseconds(1), seconds(2)), [this] { Chaos(); });
   const Time end = Now() + options_.chaos;
   const auto over = [&] { return std::string(Now() < end ? "chaos" : ""); };
   if (!Await(options_.chaos + seconds(1), over, "chaos")) return result_;
   Heal();
   const auto answered = [this] {
-    return std::string(driver_->asking() || actors_->asking() ? "no answer" : "");
+    return std::string(driver_->asking() || actors_->asking() || group_->asking() ? "no answer"
+                                                                                  : "");
   };
   if (!Await(options_.settle, answered, "asking")) return result_;
   RunCommand command;
   command.verb = RunVerb::kResize;
   command.workers = options_.workers;
   driver_->Command(command);
+  group_->Resize(group_->max_size());
   if (!Await(
           options_.settle, [this] { return NotSettled(); }, "settling", kStays))
     return result_;
@@ -492,7 +506,10 @@ ClusterResult World::Run() {
   if (!result_.ok) return result_;
   const bool owned =
       options_.ending == Ending::kDriverLeaves || options_.ending == Ending::kDriverSilent;
-  if (!owned) actors_->Kill();
+  if (!owned) {
+    actors_->Kill();
+    group_->End();
+  }
   const auto processes = [this] { return ProcessLeft(); };
   const auto keys = [this] { return KeyLeft(); };
   if (Await(kCleanLimit, processes, "ending processes"))
@@ -526,6 +543,7 @@ void World::Stop() {
   } else {
     driver_->Leave(ending == Ending::kDriverLeaves);
     actors_->Leave();
+    group_->Leave();
     (void)Await(
         kEndLimit, [this] { return ProcessLeft(); }, "ending without its driver");
   }

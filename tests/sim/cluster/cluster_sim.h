@@ -43,7 +43,8 @@ struct ClusterOptions {
   uint32_t min_workers = 1;
   uint32_t max_workers = 5;
   uint32_t spares = 1;
-  uint32_t actors = 0;  // Of the driver, beside the run.
+  uint32_t actors = 0;  // Of the driver, beside the run,
+  uint32_t group = 0;   // and of its group of actors.
   bool detached = false;
   Ending ending = Ending::kReturns;
   Mutation mutation = Mutation::kNone;

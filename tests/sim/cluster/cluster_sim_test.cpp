@@ -25,6 +25,7 @@ ClusterOptions OptionsFor(uint64_t seed) {
   options.spares = static_cast<uint32_t>(random() % 2);
   options.detached = random() % 4 == 0;
   options.actors = static_cast<uint32_t>(random() % 4);
+  options.group = static_cast<uint32_t>(random() % 4);
   const bool other = random() % 3 == 0;
   if (other) options.ending = static_cast<Ending>(1 + random() % 4);
   const bool needs_driver =
@@ -149,7 +150,9 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("room is given back at a death", "has room for"),
                       std::pair("an emptied store is not noticed", "the run has failed"),
                       std::pair("lives are not noted", "a second process"),
-                      std::pair("an end is not kept", "has lost this run")));
+                      std::pair("an end is not kept", "has lost this run"),
+                      std::pair("the unrecorded are dead", "has ended"),
+                      std::pair("members of ended groups stay", "is left")));
 
 }  // namespace
 }  // namespace troupe::daemons::sim

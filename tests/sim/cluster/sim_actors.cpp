@@ -12,7 +12,6 @@ namespace {
 
 constexpr Duration kBeat = milliseconds(300);
 constexpr Duration kRepeat = milliseconds(100);
-constexpr const char* kOwner = "driver/driver-1";
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
-#include "actors/core/cluster_protocol.h"
+#include "actors/core/actor_group_protocol.h"
 #include "runtime/wire.h"
 #include "tests/sim/cluster/sim_node.h"
 
@@ -70,6 +70,10 @@ void SimWorker::OnFrame(const std::string& frame) {
     if (core_) Feed(groups::CommandReceived{*wire::Decode<groups::Command>(type, outer.body)});
   } else if (type == kFrameAssignment) {
     OnAssignment(*wire::Decode<Assignment>(type, frame));
+  } else if (type == actors::kFrameLeaveActor) {
+    const auto leave = *wire::Decode<actors::LeaveActor>(type, frame);
+    if (leave.actor != actor_ || std::exchange(released_, true)) return;
+    Later(world_->Between(milliseconds(1), milliseconds(300)), [this] { Die(0); });
   } else if (type == kFrameReleaseWorker) {
     if (std::exchange(released_, true)) return;
     Later(world_->Between(milliseconds(1), milliseconds(100)), [this] { Die(0); });

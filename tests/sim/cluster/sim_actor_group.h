@@ -1,0 +1,48 @@
+// The group of actors of the simulated driver: made, resized, drained and ended by it, with one CPU
+// for each member.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "actors/core/actor_group_protocol.h"
+#include "tests/sim/cluster/sim_cluster.h"
+
+namespace troupe::daemons::sim {
+
+class SimActorGroup {
+ public:
+  // Up to `max_size` members; none: there is no group.
+  SimActorGroup(World* world, uint32_t max_size);
+
+  // Asked for until it is answered.
+  void Create();
+  void Resize(uint32_t size);
+  void DrainOne();
+  void End();
+  // It is not asked for any more.
+  void Leave() { port_.Stop(); }
+  [[nodiscard]] bool asking() const { return !asked_.empty(); }
+  [[nodiscard]] uint32_t max_size() const { return max_size_; }
+  // Why it has not as many members as it is to have, each alive in one process.
+  [[nodiscard]] std::string NotSettled() const;
+
+ private:
+  void Look();
+  void Ask(actors::ActorGroupRequest request);
+  void Repeat(uint64_t request);
+  void OnAnswer(const actors::ActorAnswer& answer);
+
+  World* const world_;
+  const uint32_t max_size_;
+  uint32_t size_;
+  SimPort port_;
+  uint64_t next_request_ = 1;
+  std::map<uint64_t, std::string> asked_;  // Frames.
+  uint64_t looked_ = 0;                    // The last request for its status.
+  std::optional<ActorGroupStatus> status_;
+  uint64_t sequence_ = 0;  // Of the last event that was told.
+};
+
+}  // namespace troupe::daemons::sim
