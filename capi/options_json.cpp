@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "actors/api/option_names.h"
+
 namespace troupe::capi {
 namespace {
 
@@ -66,6 +68,16 @@ bool Read(const json& value, std::map<std::string, T>& to) {
   return true;
 }
 
+// What a value must be, for people.
+const char* Wanted(bool) { return "true or false"; }
+const char* Wanted(std::integral auto) { return "a whole number within its range"; }
+const char* Wanted(const std::string&) { return "text"; }
+const char* Wanted(const std::vector<std::string>&) { return "a list of texts"; }
+const char* Wanted(const std::map<std::string, double>&) { return "an object of numbers"; }
+const char* Wanted(const std::map<std::string, std::string>&) { return "an object of texts"; }
+const char* Wanted(Duration) { return "a number of seconds, at most a year"; }
+const char* Wanted(actors::Overflow) { return "\"wait\" or \"refuse\""; }
+
 // An object whose keys are asked for one by one. The first problem is kept.
 class Object {
  public:
@@ -79,16 +91,15 @@ class Object {
     }
     if (!object_.is_object()) problem_ = "are no JSON object";
   }
-  // `wanted`: what the value must be, for people.
   template <class T>
-  Object& Key(const char* key, T& to, const char* wanted) {
+  Object& Key(const char* key, T& to) {
     known_.emplace_back(key);
     if (!problem_.empty()) return *this;
     const auto it = object_.find(key);
     if (it == object_.end()) return *this;
     ++taken_;
     if (!Read(*it, to))
-      problem_ = std::string("have ") + key + ": " + it->dump() + ", which must be " + wanted;
+      problem_ = std::string("have ") + key + ": " + it->dump() + ", which must be " + Wanted(to);
     return *this;
   }
   // After all keys.
@@ -112,26 +123,19 @@ class Object {
   size_t taken_ = 0;
 };
 
-constexpr const char* kText = "text";
-constexpr const char* kTruth = "true or false";
-constexpr const char* kNumbers = "an object of numbers";
-constexpr const char* kTexts = "a list of texts";
-constexpr const char* kTime = "a number of seconds, at most a year";
-constexpr const char* kWhole = "a whole number within its range";
-
 }  // namespace
 
 Result<InitOptions> ParseInitOptions(const char* text) {
   InitOptions o;
   Object object(text);
-  object.Key("address", o.address, kText)
-      .Key("key_file", o.key_file, kText)
-      .Key("bin_dir", o.bin_dir, kText)
-      .Key("data_address", o.data_address, kText)
-      .Key("log_dir", o.log_dir, kText)
-      .Key("resources", o.resources, kNumbers)
-      .Key("driver_silence_s", o.driver_silence, kTime)
-      .Key("print_output", o.print_output, kTruth);
+  object.Key("address", o.address)
+      .Key("key_file", o.key_file)
+      .Key("bin_dir", o.bin_dir)
+      .Key("data_address", o.data_address)
+      .Key("log_dir", o.log_dir)
+      .Key("resources", o.resources)
+      .Key("driver_silence_s", o.driver_silence)
+      .Key("print_output", o.print_output);
   if (Status s = object.Finish("the options of troupe_init"); !s.ok()) return s.error();
   return o;
 }
@@ -139,30 +143,7 @@ Result<InitOptions> ParseInitOptions(const char* text) {
 Result<ActorOptions> ParseActorOptions(const char* text) {
   ActorOptions o;
   Object object(text);
-  object.Key("name", o.name, kText)
-      .Key("get_if_exists", o.get_if_exists, kTruth)
-      .Key("detached", o.detached, kTruth)
-      .Key("resources", o.resources, kNumbers)
-      .Key("strategy", o.strategy, kText)
-      .Key("labels", o.labels, kTexts)
-      .Key("prefer", o.prefer, kTexts)
-      .Key("node", o.node, kText)
-      .Key("node_soft", o.node_soft, kTruth)
-      .Key("placement_group", o.placement_group, kText)
-      .Key("bundle", o.bundle, kWhole)
-      .Key("priority", o.priority, kWhole)
-      .Key("max_restarts", o.max_restarts, kWhole)
-      .Key("backoff_s", o.backoff, kTime)
-      .Key("backoff_most_s", o.backoff_most, kTime)
-      .Key("timeout_s", o.timeout, kTime)
-      .Key("env", o.env, "an object of texts")
-      .Key("plugin", o.plugin, kText)
-      .Key("program", o.program, kTexts)
-      .Key("max_concurrency", o.max_concurrency, kWhole)
-      .Key("threads", o.threads, "true or false")
-      .Key("mailbox_depth", o.mailbox_depth, kWhole)
-      .Key("mailbox_bytes", o.mailbox_bytes, kWhole)
-      .Key("overflow", o.overflow, "\"wait\" or \"refuse\"");
+  VisitOptions(o, [&](const char* key, auto& field) { object.Key(key, field); });
   if (Status s = object.Finish("the options of the actor"); !s.ok()) return s.error();
   return o;
 }

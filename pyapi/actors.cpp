@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/api/cluster.h"
+#include "actors/api/option_names.h"
 #include "actors/core/actor_group_protocol.h"
 #include "actors/host/placing.h"
 #include "actors/host/task_pool.h"
@@ -45,31 +46,22 @@ T Get(const py::dict& dict, const char* key, T fallback) {
   return dict[key].cast<T>();
 }
 
-ActorOptions OptionsOf(const py::dict& d) {
-  ActorOptions o;
-  o.name = Get<std::string>(d, "name", "");
-  o.get_if_exists = Get(d, "get_if_exists", false);
-  o.detached = Get(d, "detached", false);
-  o.resources = Get(d, "resources", o.resources);
-  o.strategy = Get(d, "strategy", o.strategy);
-  o.labels = Get(d, "labels", o.labels);
-  o.prefer = Get(d, "prefer", o.prefer);
-  o.node = Get<std::string>(d, "node", "");
-  o.node_soft = Get(d, "node_soft", false);
-  o.placement_group = Get<std::string>(d, "placement_group", "");
-  o.bundle = Get(d, "bundle", o.bundle);
-  o.priority = Get(d, "priority", o.priority);
-  o.max_restarts = Get(d, "max_restarts", o.max_restarts);
-  o.timeout = Seconds(Get(d, "start_timeout_s", 60.0));
-  o.env = Get(d, "env", o.env);
-  o.program = Get(d, "program", o.program);
-  o.plugin = Get<std::string>(d, "plugin", "");
-  o.max_concurrency = Get(d, "max_concurrency", o.max_concurrency);
-  o.threads = Get(d, "threads", false);
-  o.runs_tasks = Get(d, "runs_tasks", false);
-  o.mailbox_depth = Get(d, "mailbox_depth", o.mailbox_depth);
-  o.overflow = Get(d, "refuse_when_full", false) ? actors::Overflow::kRefuse : o.overflow;
-  return o;
+template <class T>
+void Take(const py::dict& dict, const char* key, T& to) {
+  to = Get(dict, key, to);
+}
+void Take(const py::dict& dict, const char* key, Duration& to) {
+  to = Seconds(Get(dict, key, ToSeconds(to)));
+}
+void Take(const py::dict& dict, const char* key, actors::Overflow& to) {
+  if (Get<std::string>(dict, key, "") == "refuse") to = actors::Overflow::kRefuse;
+}
+
+ActorOptions OptionsOf(const py::dict& dict) {
+  ActorOptions options;
+  VisitOptions(options, [&](const char* key, auto& field) { Take(dict, key, field); });
+  Take(dict, "runs_tasks", options.runs_tasks);
+  return options;
 }
 
 // One process's actor system, and in a worker the actor that it hosts.

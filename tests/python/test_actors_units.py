@@ -193,7 +193,7 @@ def test_options_become_those_of_the_core() -> None:
     assert native["resources"] == {"CPU": 2.0, "memory": 5.0, "w": 1.0} and native["detached"]
     assert native["labels"] == ["zone=a"] and native["strategy"] == "spread"
     assert (native["max_restarts"], native["mailbox_depth"]) == (-1, 7)
-    assert native["refuse_when_full"] and native["env"] == {"A": "1"}
+    assert native["overflow"] == "refuse" and native["env"] == {"A": "1"}
     assert _options.actor_options({}, True)["max_concurrency"] == 1000
     assert _options.actor_options({}, False)["max_concurrency"] == 1
     assert _options.task_options({})["resources"] == {"CPU": 1.0}

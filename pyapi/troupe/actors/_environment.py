@@ -111,7 +111,7 @@ def prepare(
     native["env"] = {**made.variables,
                      VARIABLE: base64.b64encode(pickle.dumps(made)).decode()}
     if options.get("start_timeout") is None and made.takes_time:
-        native["start_timeout_s"] += made.timeout_s
+        native["timeout_s"] += made.timeout_s
 
 
 def variables_of(given: Mapping[str, Any]) -> dict[str, str]:

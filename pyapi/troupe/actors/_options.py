@@ -138,12 +138,12 @@ def actor_options(options: Mapping[str, Any], is_async: bool) -> dict[str, Any]:
         "max_restarts": check_count("max_restarts", options.get("max_restarts", 0), least=-1),
         "max_concurrency": concurrency,
         "env": _environment.variables_of(_environment.check(options.get("runtime_env"))),
-        "start_timeout_s": check_amount(
+        "timeout_s": check_amount(
             "start_timeout", START_TIMEOUT_S if start_timeout is None else start_timeout),
     }
     if options.get("max_pending_calls") not in (None, -1):
         native["mailbox_depth"] = check_count("max_pending_calls", options["max_pending_calls"])
-        native["refuse_when_full"] = True
+        native["overflow"] = "refuse"
     return native
 
 
