@@ -37,7 +37,8 @@ _BUFFER = struct.Struct("<BQ")
 _LENGTH = struct.Struct("<Q")
 _ALIGN = 16
 _SMALL_CONTAINER = 64
-_ATOMS = frozenset({int, float, str, bytes, bool, type(None)})
+_ATOMS = frozenset({int, float, str, bytes, bytearray, bool, type(None)})
+_SIZED = frozenset({str, bytes, bytearray})
 
 
 @dataclass
@@ -266,8 +267,10 @@ def _dumps(
     value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], noted: bool
 ) -> tuple[bytes, Optional[_travel.Found]]:
     """The pickle, and what was noted, if it is to be."""
-    if _plain(value):  # By value, whoever defined it: the C pickler will do.
-        return pickle.dumps(value, protocol=5, buffer_callback=buffer_callback), None
+    large: list[Any] = []
+    if _plain(value, large):  # By value, whoever defined it: the C pickler will do.
+        lifted = _lifted(value, {}) if large else value
+        return pickle.dumps(lifted, protocol=5, buffer_callback=buffer_callback), None
     with io.BytesIO() as file:
         pickler = _Pickler(file, protocol=5, buffer_callback=buffer_callback)
         if not noted:
@@ -279,17 +282,54 @@ def _dumps(
         return file.getvalue(), found
 
 
-def _plain(value: Any, depth: int = 0) -> bool:
+def _plain(value: Any, large: list[Any], depth: int = 0) -> bool:
+    """Whether it is made of these types alone; what has large bytes is added to ``large``."""
     kind = type(value)
     if kind in _ATOMS:
+        if kind in _SIZED and len(value) >= THRESHOLD_BYTES:
+            large.append(value)
         return True
     if kind.__module__ == "numpy":
         return kind.__name__ == "ndarray" and not value.dtype.hasobject
     if depth > 3 or kind not in (tuple, list, dict) or len(value) > _SMALL_CONTAINER:
         return False
     if kind is dict:
-        return all(_plain(k, depth + 1) and _plain(v, depth + 1) for k, v in value.items())
-    return all(_plain(item, depth + 1) for item in value)
+        return all(_plain(k, large, depth + 1) and _plain(v, large, depth + 1)
+                   for k, v in value.items())
+    return all(_plain(item, large, depth + 1) for item in value)
+
+
+class _Lifted:
+    """Large bytes, or text, whose pickle has them out of band; what is read is equal to them."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        if type(self._value) is str:
+            data = self._value.encode("utf-8", "surrogatepass")
+            return str, (pickle.PickleBuffer(data), "utf-8", "surrogatepass")
+        return type(self._value), (pickle.PickleBuffer(self._value),)
+
+
+def _lifted(value: Any, made: dict[int, Any]) -> Any:
+    """A plain value with its large bytes lifted; what it has twice it still has twice."""
+    kind = type(value)
+    if kind in _SIZED:
+        if len(value) < THRESHOLD_BYTES:
+            return value
+        fresh: Any = _Lifted(value)
+    elif kind not in (tuple, list, dict):
+        return value
+    elif id(value) in made:
+        return made[id(value)]
+    elif kind is dict:
+        fresh = {k: _lifted(v, made) for k, v in value.items()}
+    else:
+        fresh = kind(_lifted(item, made) for item in value)
+    return made.setdefault(id(value), fresh)
 
 
 class _Pickler(cloudpickle.CloudPickler):
