@@ -82,15 +82,16 @@ def _command(pid: int) -> str:
         return "?"
 
 
-def _mind_ctrl_c() -> None:
-    """A shell that has started the tests in the background lets what they start ignore it."""
+def _mind_signals() -> None:
+    """What is started by tests in the background, or under nohup, would ignore them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def beside(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs during the test, minds Ctrl-C, and is killed with it."""
-    with subprocess.Popen(command, text=True, preexec_fn=_mind_ctrl_c, **options) as process:
+    """A process that runs during the test, minds Ctrl-C and a hang-up, and is killed with it."""
+    with subprocess.Popen(command, text=True, preexec_fn=_mind_signals, **options) as process:
         try:
             yield process
         finally:
@@ -105,7 +106,7 @@ class Script:
         env = {**os.environ, MARK: mark, "PYTHONPATH": pythonpath, "PYTHONUNBUFFERED": "1"}
         self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, str(path)], env=env, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_mind_ctrl_c)
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_mind_signals)
         self.lines: list[str] = []
 
     def read_until(self, text: str) -> str:
