@@ -13,9 +13,11 @@
 namespace troupe::actors {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr Duration kSoon = seconds(30);  // Of real time, for what must happen.
@@ -387,8 +389,9 @@ TEST_F(TaskPoolTest, WhoseTasksHaveMadeWhatOthersNeedIsKept) {
   ASSERT_TRUE(Until([&] { return next->result.has_value(); })) << "it takes tasks as before";
   world_.needed = false;
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
-  ASSERT_TRUE(Until([&] { return !Killed().empty(); }));
-  EXPECT_THAT(Killed(), ElementsAre(Created()[1].actor));
+  // While it was being asked the next task may have wanted a third one, which goes as well.
+  ASSERT_TRUE(Until([&] { return std::ranges::count(Killed(), Created()[1].actor) == 1; }));
+  EXPECT_THAT(Killed(), Not(Contains(Created()[0].actor))) << "it is busy";
 }
 
 TEST_F(TaskPoolTest, NobodyGivesWayAnyMoreWhenNobodyWaits) {
