@@ -350,7 +350,7 @@ uint64_t PinAll(PyObjectRefs& refs, const std::vector<HeldRef*>& held,
 }  // namespace
 
 void BindObjectRefs(py::module_& m) {
-  py::class_<HeldRef>(m, "HeldRef");
+  const py::class_<HeldRef> held(m, "HeldRef");  // It has no methods: its life is what counts.
   py::class_<PyObjectRefs>(m, "ObjectRefs")
       .def_property_readonly("address",
                              [](const PyObjectRefs& refs) {
