@@ -1,5 +1,4 @@
 // What must hold in the cluster simulation.
-#include "tests/sim/cluster/sim_actor_group.h"
 #include "tests/sim/cluster/sim_actors.h"
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
@@ -54,7 +53,6 @@ std::string World::NotSettled() {
   if (training != driver_->target())
     return std::to_string(training) + " train, of " + std::to_string(driver_->target());
   if (std::string why = actors_->NotSettled(); !why.empty()) return why;
-  if (std::string why = group_->NotSettled(); !why.empty()) return why;
   if (driver_->epoch() != newest_)
     return "the driver was told of epoch " + std::to_string(driver_->epoch()) + ", not of " +
            std::to_string(newest_);

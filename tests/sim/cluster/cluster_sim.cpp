@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <sstream>
 
-#include "tests/sim/cluster/sim_actor_group.h"
 #include "tests/sim/cluster/sim_actors.h"
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
@@ -39,7 +38,6 @@ World::World(const ClusterOptions& options) : options_(options), network_(option
 
 World::~World() {
   driver_.reset();
-  group_.reset();
   actors_.reset();
   nodes_.clear();
   dead_nodes_.clear();
@@ -405,13 +403,8 @@ void World::DisturbStore() {
   }
 }
 
-void World::AskGroup() {
-  if (Uniform() < 0.4) return group_->DrainOne();
-  group_->Resize(1 + static_cast<uint32_t>(random_() % options_.group));
-}
-
 void World::Ask() {
-  if (options_.group > 0 && Uniform() < 0.3) return AskGroup();
+  if (options_.group > 0 && Uniform() < 0.3) return actors_->group().Disturb();
   if (!driver_->submitted() || driver_->asking()) return;
   RunCommand command;
   if (Uniform() < 0.5 || driver_->members().empty()) {
@@ -474,25 +467,22 @@ ClusterResult World::Run() {
   for (int host = 0; host < options_.hosts; ++host) StartNode(static_cast<size_t>(host), true);
   driver_ = std::make_unique<SimDriver>(this);
   driver_->Submit();
-  actors_ = std::make_unique<SimActors>(this);
+  actors_ = std::make_unique<SimActors>(this, options_.group);
   actors_->Create(options_.actors);
-  group_ = std::make_unique<SimActorGroup>(this, options_.group);
-  group_->Create();
   loop().CallAfter(Between(milliseconds(1), seconds(2)), [this] { Chaos(); });
   const Time end = Now() + options_.chaos;
   const auto over = [&] { return std::string(Now() < end ? "chaos" : ""); };
   if (!Await(options_.chaos + seconds(1), over, "chaos")) return result_;
   Heal();
   const auto answered = [this] {
-    return std::string(driver_->asking() || actors_->asking() || group_->asking() ? "no answer"
-                                                                                  : "");
+    return std::string(driver_->asking() || actors_->asking() ? "no answer" : "");
   };
   if (!Await(options_.settle, answered, "asking")) return result_;
   RunCommand command;
   command.verb = RunVerb::kResize;
   command.workers = options_.workers;
   driver_->Command(command);
-  group_->Resize(group_->max_size());
+  actors_->group().Resize(options_.group);
   if (!Await(
           options_.settle, [this] { return NotSettled(); }, "settling", kStays))
     return result_;
@@ -506,10 +496,7 @@ ClusterResult World::Run() {
   if (!result_.ok) return result_;
   const bool owned =
       options_.ending == Ending::kDriverLeaves || options_.ending == Ending::kDriverSilent;
-  if (!owned) {
-    actors_->Kill();
-    group_->End();
-  }
+  if (!owned) actors_->Kill();
   const auto processes = [this] { return ProcessLeft(); };
   const auto keys = [this] { return KeyLeft(); };
   if (Await(kCleanLimit, processes, "ending processes"))
@@ -543,7 +530,6 @@ void World::Stop() {
   } else {
     driver_->Leave(ending == Ending::kDriverLeaves);
     actors_->Leave();
-    group_->Leave();
     (void)Await(
         kEndLimit, [this] { return ProcessLeft(); }, "ending without its driver");
   }

@@ -54,6 +54,11 @@ void SimActorGroup::Resize(uint32_t size) {
   Ask(std::move(resize));
 }
 
+void SimActorGroup::Disturb() {
+  if (world_->Uniform() < 0.4) return DrainOne();
+  Resize(1 + static_cast<uint32_t>(world_->Uniform() * max_size_));
+}
+
 // One that is there as far as is known: that it is not any more is no error of the group's.
 void SimActorGroup::DrainOne() {
   if (!status_ || status_->members.empty()) return;

@@ -11,6 +11,8 @@
 
 namespace troupe::daemons::sim {
 
+inline constexpr const char* kOwner = "driver/driver-1";  // Of actors and groups.
+
 class SimActorGroup {
  public:
   // Up to `max_size` members; none: there is no group.
@@ -19,16 +21,17 @@ class SimActorGroup {
   // Asked for until it is answered.
   void Create();
   void Resize(uint32_t size);
-  void DrainOne();
+  // Asks for another size, or for one member to go.
+  void Disturb();
   void End();
   // It is not asked for any more.
   void Leave() { port_.Stop(); }
   [[nodiscard]] bool asking() const { return !asked_.empty(); }
-  [[nodiscard]] uint32_t max_size() const { return max_size_; }
   // Why it has not as many members as it is to have, each alive in one process.
   [[nodiscard]] std::string NotSettled() const;
 
  private:
+  void DrainOne();
   void Look();
   void Ask(actors::ActorGroupRequest request);
   void Repeat(uint64_t request);

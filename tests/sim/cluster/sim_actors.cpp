@@ -15,7 +15,8 @@ constexpr Duration kRepeat = milliseconds(100);
 
 }  // namespace
 
-SimActors::SimActors(World* world) : world_(world), port_(world, "owner-1", kHeadHost) {
+SimActors::SimActors(World* world, uint32_t group)
+    : world_(world), port_(world, "owner-1", kHeadHost), group_(world, group) {
   port_.SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   Beat();
 }
@@ -33,6 +34,12 @@ void SimActors::Create(uint32_t count) {
     actors_[create.spec.actor] = {};
     Ask(create.request, wire::Encode(actors::kFrameCreateActor, create));
   }
+  group_.Create();
+}
+
+void SimActors::Leave() {
+  port_.Stop();
+  group_.Leave();
 }
 
 void SimActors::Kill() {
@@ -42,6 +49,7 @@ void SimActors::Kill() {
                               actors::ActorRequest{request, actors::ActorVerb::kKill, id, 0,
                                                    "not needed any more"}));
   }
+  group_.End();
 }
 
 void SimActors::Ask(uint64_t request, std::string frame) {
@@ -87,7 +95,7 @@ std::string SimActors::NotSettled() const {
     if (actor.incarnation != at[0]->actor_incarnation())
       return id + " lives a life that its owner was not told of";
   }
-  return "";
+  return group_.NotSettled();
 }
 
 }  // namespace troupe::daemons::sim

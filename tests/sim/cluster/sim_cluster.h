@@ -23,7 +23,6 @@
 
 namespace troupe::daemons::sim {
 
-inline constexpr const char* kOwner = "driver/driver-1";  // Of its actors.
 inline constexpr const char* kRun = "run-1";
 inline constexpr const char* kHeadHost = "head-host";
 
@@ -31,7 +30,6 @@ class SimHead;
 class SimNode;
 class SimWorker;
 class SimDriver;
-class SimActorGroup;
 class SimActors;
 
 class World {
@@ -108,7 +106,6 @@ class World {
   void DisturbHead();
   void DisturbStore();
   void Ask();
-  void AskGroup();
   void Heal();
   [[nodiscard]] std::string NotSettled();
   [[nodiscard]] std::string ProcessLeft();
@@ -136,7 +133,6 @@ class World {
   std::vector<std::unique_ptr<SimWorker>> dead_;
   std::unique_ptr<SimDriver> driver_;
   std::unique_ptr<SimActors> actors_;
-  std::unique_ptr<SimActorGroup> group_;
   std::map<size_t, Time> crowded_;           // Since when a host runs more than it has room for.
   std::map<size_t, uint64_t> incarnations_;  // What a node's run directory holds.
   std::map<groups::Epoch, std::map<groups::MemberId, uint64_t>> entered_;
