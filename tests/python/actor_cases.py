@@ -89,8 +89,8 @@ class Echo:
     def not_a_stream(self) -> Any:
         return (i for i in range(3))
 
-    def huge(self, size: int) -> bytes:
-        return bytes(size)
+    def huge(self, size: int) -> set[bytes]:
+        return {bytes(size)}  # A set is no plain value: its bytes are part of the message.
 
     def deep(self, depth: int) -> int:
         return 0 if depth == 0 else 1 + self.deep(depth - 1)

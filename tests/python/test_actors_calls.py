@@ -128,7 +128,7 @@ def test_wrong_calls(echo: Any) -> None:
 
 def test_messages_over_the_limit(echo: Any) -> None:
     with pytest.raises(ValueError, match="over the limit of 268435456"):
-        soon(echo.same.remote(bytes(257 << 20)))
+        soon(echo.same.remote({bytes(257 << 20)}))
     with pytest.raises(ValueError, match="the result has .* return it in parts"):
         soon(echo.huge.remote(257 << 20))
 

@@ -501,7 +501,8 @@ class ActorHost:
         if len(encoded.payload) > _RESULT_BYTES_MAX:
             raise ValueError(
                 f"the result has {len(encoded.payload)} bytes, over the limit of "
-                f"{_RESULT_BYTES_MAX} for a message; return it in parts")
+                f"{_RESULT_BYTES_MAX} for a message; return it in parts, or as arrays or bytes, "
+                "which travel beside it on one host")
         return encoded.payload
 
     def _fail(self, request: Any, error: BaseException) -> None:
