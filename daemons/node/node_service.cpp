@@ -111,11 +111,9 @@ void NodeService::SayHello() {
 
 // What comes of an effect may be decided at once: it is carried out in its turn.
 void NodeService::Act() {
-  if (std::exchange(acting_, true)) return;
   for (auto effects = core_.TakeEffects(); !effects.empty(); effects = core_.TakeEffects())
     for (const NodeEffect& effect : effects)
       std::visit([this](const auto& it) { Act(it); }, effect);
-  acting_ = false;
 }
 
 void NodeService::Act(const TellHead& tell) { Tell(tell.frame); }

@@ -107,7 +107,6 @@ class NodeService {
   Transport* const transport_;
   const NodeOptions options_;
   NodeCore core_;
-  bool acting_ = false;     // Act goes on.
   bool explained_ = false;  // Why the head does not answer.
   std::unique_ptr<DeathWatch> watch_;
   FileLane files_;

@@ -2,7 +2,7 @@
 
 The head hears values since the process began, of those series only that it does not have yet, so a
 word that is lost, repeated or late does no harm. Without a cluster values stay here until there is
-one. In a forked child counting begins anew.
+one. A forked child counts from zero.
 """
 
 from __future__ import annotations

@@ -332,6 +332,14 @@ def test_cancel_and_timeout() -> None:
         assert handle.status()["state"] == "cancelled"
 
 
+def test_the_names_of_before_are_still_there() -> None:
+    with troupe.Executor(1) as executor:
+        handle = executor.submit(rank_of)
+        assert handle.job_id == handle.run_id
+        handle.result(20)
+    assert troupe.JobCancelled is troupe.RunCancelled
+
+
 def test_shutdown_ends_what_runs_and_closes() -> None:
     executor = troupe.Executor(2).start()
     handle = executor.submit(blocked)

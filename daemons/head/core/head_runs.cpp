@@ -130,15 +130,16 @@ void HeadCore::OnSubscribe(const std::string& from, const Subscribe& subscribe) 
   if (it == runs_.end()) return TellLost(from, subscribe);
   Run& run = it->second;
   if (!subscribe.watch) TakeUp(run, subscribe.driver);
-  const bool anew = subscribe.log != log_id_;  // It has nothing of ours yet.
+  const bool starts = subscribe.log != log_id_;  // It has nothing of ours yet.
   const Subscribe seen =
-      anew ? Subscribe{subscribe.driver, subscribe.run, log_id_, 0, 0, subscribe.room} : subscribe;
+      starts ? Subscribe{subscribe.driver, subscribe.run, log_id_, 0, 0, subscribe.room}
+             : subscribe;
   if (run.record.driver == subscribe.driver) {
     run.driver_heard = Now();
-    run.events.Seen(Now(), seen, anew);
+    run.events.Seen(Now(), seen, starts);
     if (run.told_by != Time::Never()) FinishIfDone(run);
   } else {
-    run.events.Watch(Now(), seen, anew);
+    run.events.Watch(Now(), seen, starts);
   }
   EmitDropped(run);
   SendEvents(run);

@@ -27,7 +27,7 @@ class SimActorGroup {
   // It is not asked for any more.
   void Leave() { port_.Stop(); }
   [[nodiscard]] bool asking() const { return !asked_.empty(); }
-  // Why it has not as many members as it is to have, each alive in one process.
+  // What keeps it from having all its members, each alive in one process; empty: nothing.
   [[nodiscard]] std::string NotSettled() const;
 
  private:

@@ -69,14 +69,12 @@ void SimNode::Hello() {
 }
 
 void SimNode::Act() {
-  if (std::exchange(acting_, true)) return;
   for (auto effects = core_.TakeEffects(); alive_ && !effects.empty();
        effects = core_.TakeEffects()) {
     for (const NodeEffect& effect : effects) {
       if (alive_) std::visit([this](const auto& it) { Act(it); }, effect);
     }
   }
-  acting_ = false;
 }
 
 void SimNode::Act(const TellHead& tell) { (void)port_.Send(kHeadName, tell.frame); }

@@ -57,7 +57,6 @@ class SimNode {
   SimPort port_;
   NodeCore core_;
   bool alive_ = true;
-  bool acting_ = false;
   std::map<std::string, Entry> workers_;
 };
 

@@ -33,7 +33,7 @@ class DurableCommits:
 
     They lie in ``directory/RUN/commit-VERSION``, and a run of the same name continues from the
     newest whole one as soon as no living member holds the state: after all members have died, and
-    in a new run. To begin anew, name another run or remove the folder.
+    in a new run. To start from nothing, name another run or remove the folder.
 
     Members of a data-parallel group hold equal state, so one member per host writes: that of local
     rank 0. When it dies the next one takes over with the next epoch. Whoever reads a commit runs
