@@ -21,6 +21,7 @@ import tree
 
 SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\s*<([^>]+)>", re.MULTILINE)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\s*"([^"]+)"', re.MULTILINE)
+PRECOMPILED = re.compile(r" -(include \S*cmake_pch\.hxx|Winvalid-pch|fpch-preprocess)\b")
 TIMEOUT_S = 600
 
 
@@ -60,6 +61,15 @@ def sources_of(build: Path) -> dict[Path, str]:
         if path.is_relative_to(tree.ROOT) and not path.is_relative_to(tree.ROOT / "build"):
             found[path] = entry["command"]
     return found
+
+
+def readable_commands(build: Path) -> Path:
+    """A folder with the compile commands without the headers that GCC has precompiled for itself."""
+    folder = build / "tidy"
+    folder.mkdir(exist_ok=True)
+    text = (build / "compile_commands.json").read_text()
+    (folder / "compile_commands.json").write_text(PRECOMPILED.sub("", text))
+    return folder
 
 
 def unreadable(source: Path) -> bool:
@@ -103,7 +113,8 @@ def main() -> int:
 
     stamps = options.build / "tidy-stamps"
     stamps.mkdir(exist_ok=True)
-    sources = sources_of(options.build)
+    commands = readable_commands(options.build)
+    sources = sources_of(commands)
     if options.files:
         sources = {path.resolve(): sources[path.resolve()] for path in options.files}
     sources = {path: command for path, command in sources.items() if not unreadable(path)}
@@ -111,7 +122,7 @@ def main() -> int:
     todo = [path for path in sorted(sources) if not (stamps / stamp[path]).exists()]
     failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = pool.map(lambda path: run_one(options.tool, options.build, path), todo)
+        runs = pool.map(lambda path: run_one(options.tool, commands, path), todo)
         for number, (path, status, output) in enumerate(runs, 1):
             print(f"[{number}/{len(todo)}] {path.relative_to(tree.ROOT)}", file=sys.stderr)
             if status == 0:

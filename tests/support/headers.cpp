@@ -1,0 +1,1 @@
+// The headers that all tests share are precompiled as part of this source, which has nothing itself.
