@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "actors/core/cluster_protocol.h"
-#include "daemons/protocol/spool.h"
+#include "daemons/protocol/payload_parts.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"

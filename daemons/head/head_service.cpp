@@ -10,11 +10,11 @@
 
 namespace troupe::daemons {
 
-HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store,
+HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, Spool* spool,
                          const HeadOptions& options)
-    : HeadService(transport, store_lane, store, options, options.new_id()) {}
+    : HeadService(transport, store_lane, store, spool, options, options.new_id()) {}
 
-HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store,
+HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store, Spool* spool,
                          const HeadOptions& options, const std::string& id)
     : transport_(transport),
       store_(store),
@@ -34,7 +34,9 @@ HeadService::HeadService(Transport* transport, Lane* store_lane, Store* store,
                value.reset();  // It is large, perhaps.
                Put(step::StateLoaded{process, state.ok() ? std::move(state->state) : ""});
              }),
-      core_(options, id, &groups_) {}
+      core_(options, id, &groups_, spool) {}
+
+HeadService::~HeadService() = default;
 
 Status HeadService::Start() {
   HeadRecords records;

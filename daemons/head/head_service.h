@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "collective_groups/membership/group_service.h"
 #include "daemons/head/core/head_core.h"
@@ -15,6 +16,7 @@
 #include "daemons/head/state_saves.h"
 #include "runtime/lane.h"
 #include "runtime/loop_scope.h"
+#include "runtime/metrics.h"
 #include "runtime/store.h"
 #include "runtime/transport.h"
 
@@ -22,7 +24,11 @@ namespace troupe::daemons {
 
 class HeadService {
  public:
-  HeadService(Transport* transport, Lane* store_lane, Store* store, const HeadOptions& options);
+  HeadService(Transport* transport, Lane* store_lane, Store* store, Spool* spool,
+              const HeadOptions& options);
+  ~HeadService();
+  HeadService(const HeadService&) = delete;
+  HeadService& operator=(const HeadService&) = delete;
   // Whether the cluster was taken down, so that nothing is to start this head again.
   [[nodiscard]] bool down() const { return down_.load(); }
   // Whether that has begun: whoever ends the head now ends the cluster, too.
@@ -31,8 +37,8 @@ class HeadService {
   Status Start();
 
  private:
-  HeadService(Transport* transport, Lane* store_lane, Store* store, const HeadOptions& options,
-              const std::string& id);
+  HeadService(Transport* transport, Lane* store_lane, Store* store, Spool* spool,
+              const HeadOptions& options, const std::string& id);
   // Puts the task, and does all that comes of it.
   void Put(HeadStep step);
   void Run();
@@ -40,6 +46,9 @@ class HeadService {
   void Do(const step::Log& log);
   void Do(const step::GoingDown& /*going*/) { going_down_.store(true); }
   void Do(const step::Down& /*down*/) { down_.store(true); }
+  void Do(const step::Count& count) { metrics::Add(count.id, count.by, count.label); }
+  void Do(const step::Gauge& gauge) { metrics::Set(gauge.id, gauge.value, gauge.label); }
+  void Do(step::Publish& publish) { metrics::Publish(std::move(publish.families)); }
   void Do(step::Keep& keep);
   void Do(const step::DropRecords& drop) { records_.DeletePrefix(drop.prefix); }
   void Do(const step::MarkRecords& /*mark*/) { records_.Mark(); }

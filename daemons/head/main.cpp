@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "daemons/head/disk_spool.h"
 #include "daemons/head/head_service.h"
 #include "daemons/head/store_owner.h"
 #include "runtime/blocking_lane.h"
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     metrics_url = *served;
+    options.metrics = true;
   }
   ZmqTransportOptions transport_options;
   transport_options.name = kHeadName;
@@ -108,7 +110,8 @@ int main(int argc, char** argv) {
   beat.Start((*transport)->loop());
   std::unique_ptr<Store> store = MakeRedisStore(redis);
   BlockingLane store_lane("store");
-  daemons::HeadService head(transport->get(), &store_lane, store.get(), options);
+  daemons::DiskSpool spool;
+  daemons::HeadService head(transport->get(), &store_lane, store.get(), &spool, options);
   std::unique_ptr<daemons::StoreOwner> owner;
   if (!owner_name.empty()) {
     owner = std::make_unique<daemons::StoreOwner>(store.get(), owner_name,

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "daemons/head/core/spool.h"
 #include "daemons/protocol/messages.h"
-#include "daemons/protocol/spool.h"
 #include "runtime/clock.h"
 
 namespace troupe::daemons {

@@ -33,14 +33,18 @@ bool HeadActors::Lives(const std::string& name, const HeadProcess& process) cons
 void HeadActors::TakeCounts(HeadProcess& process, const WorkerCounts& counts) {
   const auto add = [&](metrics::Id id, uint64_t WorkerCounts::*count) {
     const uint64_t before = process.counts.*count;
-    metrics::Add(id, static_cast<double>(counts.*count - std::min(counts.*count, before)));
+    if (counts.*count > before)
+      queue_->Put(step::Count{id, static_cast<double>(counts.*count - before)});
   };
   add(metrics::Id::kActorCalls, &WorkerCounts::calls);
   add(metrics::Id::kMailboxRejects, &WorkerCounts::rejects);
   add(metrics::Id::kStateTransfers, &WorkerCounts::transfers);
   add(metrics::Id::kStateBytes, &WorkerCounts::state_bytes);
-  metrics::Add(metrics::Id::kMailboxDepth,
-               static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting));
+  if (counts.waiting != process.counts.waiting) {
+    const double more =
+        static_cast<double>(counts.waiting) - static_cast<double>(process.counts.waiting);
+    queue_->Put(step::Count{metrics::Id::kMailboxDepth, more});
+  }
   process.counts = counts;
 }
 

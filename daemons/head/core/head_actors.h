@@ -131,7 +131,7 @@ class HeadActors {
   void Gone(const std::string& process, const std::string& how);
   // Whether the process hosts the life that its actor has now.
   [[nodiscard]] bool Lives(const std::string& name, const HeadProcess& process) const;
-  static void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
+  void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
   void OnLoan(HeadProcess& process, const WorkerLoan& loan);
   void TellEnded(const WorkerExited& exited);
   [[nodiscard]] bool AwaitsCause(HeadProcess& process);

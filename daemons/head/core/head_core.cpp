@@ -34,6 +34,8 @@ void HeadCore::OnMessage(uint8_t type, const std::string& frame, F&& handler) {
 
 // ---- what comes in, and what is to be done of it ----
 
+void HeadCore::Put(HeadStep step) { queue_.Put(std::move(step)); }
+
 std::optional<HeadEffect> HeadCore::Next(Time now) {
   while (true) {
     std::optional<HeadStep> next = queue_.Take(now);
@@ -238,9 +240,12 @@ void HeadCore::OnWorkerNote(const WorkerNote& note) {
   const auto [run, worker] = Owner(note.process);
   if (worker == nullptr) return;
   if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
-    metrics::Add(metrics::Id::kStepsReplayed, static_cast<double>(recovered->steps_replayed));
-    metrics::Add(metrics::Id::kStepsRecomputed, static_cast<double>(recovered->steps_recomputed));
-    metrics::Add(metrics::Id::kSamplesReturned, static_cast<double>(recovered->samples_returned));
+    const auto count = [&](metrics::Id id, uint64_t by) {
+      queue_.Put(step::Count{id, static_cast<double>(by)});
+    };
+    count(metrics::Id::kStepsReplayed, recovered->steps_replayed);
+    count(metrics::Id::kStepsRecomputed, recovered->steps_recomputed);
+    count(metrics::Id::kSamplesReturned, recovered->samples_returned);
   }
   std::shared_ptr<const SpoolFile> file;
   if (note.upload != 0) {

@@ -4,8 +4,8 @@
 // other, and what is to be done outside comes out as effects, in order. It composes the scheduler's
 // cores with those of collective groups; that composition is the head's own business, since neither
 // folder may know the other.
-// Thread: one. Never blocks on anything but the files of large results, reads no clock, logs
-// nothing: HeadService is the shell that does.
+// Thread: one. Never blocks but as the spool does, reads no clock, logs and counts nothing:
+// HeadService is the shell that does.
 // Owns: nothing that training needs: it can be killed and started again, and finds all in the
 // store.
 // Limits: those of EventLog per run; timings below.
@@ -30,9 +30,10 @@
 #include "daemons/head/core/placement_groups.h"
 #include "daemons/head/core/process_table.h"
 #include "daemons/head/core/run.h"
+#include "daemons/head/core/spool.h"
+#include "daemons/head/core/uploads.h"
 #include "daemons/head/core/usage.h"
 #include "daemons/head/core/user_metrics.h"
-#include "daemons/protocol/spool.h"
 #include "scheduler/node_table.h"
 #include "scheduler/scheduler.h"
 
@@ -49,11 +50,16 @@ struct HeadRecords {
 
 class HeadCore final : private HeadKnowledge {
  public:
-  // `id`: nothing else has it. `coordinators`: those that OpenEpochs has asked for.
-  HeadCore(HeadOptions options, const std::string& id, const groups::Coordinators* coordinators);
+  // `id`: nothing else has it. `coordinators`: those that OpenEpochs has asked for. `spool`: for
+  // results and reports that are too large for memory.
+  HeadCore(HeadOptions options, const std::string& id, const groups::Coordinators* coordinators,
+           Spool* spool);
+  ~HeadCore() override;
+  HeadCore(const HeadCore&) = delete;
+  HeadCore& operator=(const HeadCore&) = delete;
   // First of all; from then on it ticks by itself.
   void Restore(Time now, const HeadRecords& records);
-  void Put(HeadStep step) { queue_.Put(std::move(step)); }
+  void Put(HeadStep step);
   // The next effect of what was put, or is due; nothing: nothing is left to do before WakeAt.
   [[nodiscard]] std::optional<HeadEffect> Next(Time now);
   [[nodiscard]] Time WakeAt() const { return queue_.NextAt(); }
@@ -157,7 +163,7 @@ class HeadCore final : private HeadKnowledge {
   void GiveUpRoom(Run& run, size_t count);
   void CheckRoom(Run& run);
   [[nodiscard]] bool CannotGrow() const;
-  [[nodiscard]] static actors::ActorSpec SpecOf(const Run& run, const RunWorker& worker);
+  [[nodiscard]] actors::ActorSpec SpecOf(const Run& run, const RunWorker& worker) const;
   // What the directory says of an actor that is a run's worker.
   void OnRunActor(const std::string& actor);
   void OnPlaced(Run& run, RunWorker worker, const actors::ActorLife& life);
@@ -225,7 +231,7 @@ class HeadCore final : private HeadKnowledge {
   void Forget(const Run& run);
   void RefreshKeys();
   void WriteAll();
-  void Measure() const;
+  void Measure();
   void PublishUserMetrics();
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,

@@ -125,7 +125,7 @@ void HeadCore::TellDeath(Run& run, const WorkerExited& exited, bool lost) {
   const Run::Death death = std::move(it->second);
   run.deaths.erase(it);
   const std::vector<std::string>& lines = exited.last_lines;
-  metrics::Add(metrics::Id::kWorkerEvents, 1, death.event);
+  queue_.Put(step::Count{metrics::Id::kWorkerEvents, 1, death.event});
   EmitInOrder(run, WorkerEvent(run.spec.id, Now(), death.status, death.event, exited.how, lines));
   if (run.done()) return;
   // Nobody's fault that counts; but the others may have finished, and have waited for this word.

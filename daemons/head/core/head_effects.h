@@ -5,8 +5,10 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "daemons/head/core/head_tasks.h"
+#include "runtime/metrics.h"
 
 namespace troupe::daemons {
 
@@ -24,6 +26,23 @@ struct Log {
 // The cluster is taken down from now on; the head ends with Down.
 struct GoingDown {};
 struct Down {};
+
+// ---- metrics ----
+
+struct Count {
+  metrics::Id id;
+  double by = 1;
+  std::string label = {};
+};
+struct Gauge {
+  metrics::Id id;
+  double value = 0;
+  std::string label = {};
+};
+// Those of users, all of them.
+struct Publish {
+  std::vector<metrics::Family> families;
+};
 
 // ---- the store ----
 
@@ -72,10 +91,10 @@ struct TellCoordinator {
 }  // namespace step
 
 using HeadEffect =
-    std::variant<step::Send, step::Log, step::GoingDown, step::Down, step::Keep, step::DropRecords,
-                 step::MarkRecords, step::AwaitKept, step::OfferState, step::SaveState,
-                 step::LoadState, step::EndLoad, step::OpenEpochs, step::CloseEpochs,
-                 step::RefreshEpochs, step::TellCoordinator>;
+    std::variant<step::Send, step::Log, step::GoingDown, step::Down, step::Count, step::Gauge,
+                 step::Publish, step::Keep, step::DropRecords, step::MarkRecords, step::AwaitKept,
+                 step::OfferState, step::SaveState, step::LoadState, step::EndLoad,
+                 step::OpenEpochs, step::CloseEpochs, step::RefreshEpochs, step::TellCoordinator>;
 using HeadStep = std::variant<HeadTask, HeadEffect>;
 
 namespace step {

@@ -57,7 +57,7 @@ void HeadCore::EmitEpochOf(Run& run, const RunWorker& worker) {
 
 void HeadCore::EmitWorker(Run& run, const RunWorker& worker, const WorkerStatus& status,
                           const std::string& state, const std::string& detail) {
-  metrics::Add(metrics::Id::kWorkerEvents, 1, state);
+  queue_.Put(step::Count{metrics::Id::kWorkerEvents, 1, state});
   EmitEpochOf(run, worker);
   EmitInOrder(run, WorkerEvent(run.spec.id, Now(), status, state, detail));
 }
@@ -111,23 +111,25 @@ void HeadCore::PublishUserMetrics() {
   user_metrics_.OnTick(Now());
   if (Now() < publish_at_ || !user_metrics_.TakeChanged()) return;
   publish_at_ = Now() + kPublish;
-  metrics::Publish(user_metrics_.Families());
+  queue_.Put(step::Publish{user_metrics_.Families()});
 }
 
 // What the head holds, as of now.
-void HeadCore::Measure() const {
-  if (!metrics::On()) return;
+void HeadCore::Measure() {
+  if (!options_.metrics) return;
+  const auto set = [&](metrics::Id id, double value, std::string_view label) {
+    queue_.Put(step::Gauge{id, value, std::string(label)});
+  };
   std::map<std::string, double> runs;
   for (size_t i = 0; i < kRunStates; ++i) runs[RunStateName(static_cast<RunState>(i))] = 0;
   for (const auto& [name, run] : runs_) ++runs[RunStateName(run.state)];
-  for (const auto& [state, count] : runs) metrics::Set(metrics::Id::kRuns, count, state);
+  for (const auto& [state, count] : runs) set(metrics::Id::kRuns, count, state);
   std::map<NodeState, double> nodes{{NodeState::kAlive, 0},
                                     {NodeState::kSuspect, 0},
                                     {NodeState::kDead, 0},
                                     {NodeState::kLeft, 0}};
   for (const auto& [id, record] : nodes_.nodes()) ++nodes[record.state];
-  for (const auto& [state, count] : nodes)
-    metrics::Set(metrics::Id::kNodes, count, NodeStateName(state));
+  for (const auto& [state, count] : nodes) set(metrics::Id::kNodes, count, NodeStateName(state));
   std::map<std::string, double> capacity;
   std::map<std::string, double> used;
   for (const sched::NodeStatus& node : scheduler_.Nodes()) {
@@ -136,8 +138,8 @@ void HeadCore::Measure() const {
     for (const auto& [name, amount] : node.used.ToMap()) used[name] += amount;
   }
   for (const auto& [name, amount] : capacity) {
-    metrics::Set(metrics::Id::kResourceCapacity, amount, name);
-    metrics::Set(metrics::Id::kResourceUsed, used[name], name);
+    set(metrics::Id::kResourceCapacity, amount, name);
+    set(metrics::Id::kResourceUsed, used[name], name);
   }
 }
 

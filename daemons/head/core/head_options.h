@@ -27,6 +27,7 @@ struct HeadOptions {
   [[nodiscard]] Duration spared() const { return 5 * node_dead; }
   // How long the store keeps what a head that is gone has left; a running one refreshes it.
   Duration key_ttl = seconds(24 * 3600);
+  bool metrics = false;                            // Whether anybody asks for them.
   std::function<std::string()> new_id = RandomId;  // Hexadecimal digits, 16 at least.
   // Whether the process that a driver has said it is has ended, as far as can be seen from here.
   std::function<bool(const std::string& place)> surely_ended = SurelyEnded;

@@ -30,13 +30,21 @@ class HeadQueue {
     HeadStep step;
   };
 
-  void Put(HeadStep step) { steps_.push_back(std::move(step)); }
+  HeadQueue();
+  ~HeadQueue();
+  HeadQueue(const HeadQueue&) = delete;
+  HeadQueue& operator=(const HeadQueue&) = delete;
+
+  // `Step`: HeadStep, or one of those that it can be. Defined in the source for each of them: what a
+  // variant of so many types is made of takes seconds to compile wherever it is.
+  template <class Step>
+  void Put(Step step);
   // To be taken when all records are kept that will have been put by then. Of those of one name
   // that is not empty the first counts.
-  void PutWhenKept(const std::string& name, HeadStep step) {
-    kept_.push_back({name, std::move(step)});
-  }
-  void PutAt(Time when, HeadStep step) { timed_.emplace(when, std::move(step)); }
+  template <class Step>
+  void PutWhenKept(const std::string& name, Step step);
+  template <class Step>
+  void PutAt(Time when, Step step);
   // For the log.
   template <class... Parts>
   void Note(const Parts&... parts) {

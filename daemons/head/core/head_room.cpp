@@ -16,7 +16,7 @@ std::string RunActorOf(const Run& run, const RunWorker& worker) {
 
 }  // namespace
 
-actors::ActorSpec HeadCore::SpecOf(const Run& run, const RunWorker& worker) {
+actors::ActorSpec HeadCore::SpecOf(const Run& run, const RunWorker& worker) const {
   actors::ActorSpec spec;
   spec.actor = worker.actor;
   spec.type = run.spec.name;
@@ -29,7 +29,7 @@ actors::ActorSpec HeadCore::SpecOf(const Run& run, const RunWorker& worker) {
                                                                       : run.spec.strategy;
   spec.program = {run.spec.worker_argv, run.spec.env,
                   run.spec.spares > 0 ? run.spec.spare_argv : std::vector<std::string>{}};
-  if (metrics::On()) spec.program.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
+  if (options_.metrics) spec.program.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   spec.start_timeout_s = ToSeconds(kWorkerStartLimit);
   return spec;
 }

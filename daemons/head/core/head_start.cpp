@@ -10,13 +10,14 @@
 namespace troupe::daemons {
 
 HeadCore::HeadCore(HeadOptions options, const std::string& id,
-                   const groups::Coordinators* coordinators)
+                   const groups::Coordinators* coordinators, Spool* spool)
     : options_(std::move(options)),
       log_id_(id),
       coordinators_(coordinators),
       nodes_(NodeTableOptions{options_.node_suspect, options_.node_dead, options_.spared(),
                               seconds(600)}),
       scheduler_(SchedulerOptions{.confirm_within = 2 * kWorkerStartLimit}),
+      uploads_(spool),
       actors_(&queue_, &processes_, this,
               {options_.driver_lease, options_.confirm_grace, options_.spared(), options_.new_id},
               log_id_),
@@ -24,7 +25,9 @@ HeadCore::HeadCore(HeadOptions options, const std::string& id,
       collective_groups_(&queue_, &actors_.directory(), coordinators, options_.new_id),
       actor_groups_(&queue_, &actors_.directory(), &collective_groups_),
       logs_(&queue_, &nodes_),
-      user_metrics_(log_id_, metrics::On()) {}
+      user_metrics_(log_id_, options_.metrics) {}
+
+HeadCore::~HeadCore() = default;
 
 void HeadCore::Restore(Time now, const HeadRecords& records) {
   queue_.SetNow(now);
@@ -104,7 +107,7 @@ void HeadCore::RestoreRuns(const std::map<std::string, std::string>& records) {
         worker.state = WorkerState::kFinished;
     }
     Run& stored = runs_[name] = std::move(run);
-    metrics::Add(metrics::Id::kRunsRecovered);
+    queue_.Put(step::Count{metrics::Id::kRunsRecovered});
     queue_.Note("continuing run ", name, " with ", stored.record.workers.size(), " workers");
     OpenGroup(stored);
   }

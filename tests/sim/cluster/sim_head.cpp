@@ -78,7 +78,7 @@ SimHead::SimHead(World* world)
     : port_(world, kHeadName, kHeadHost), lane_(world, &port_.loop()), store_(world) {
   HeadOptions options;
   options.new_id = [world] { return world->NewId(); };
-  service_ = std::make_unique<HeadService>(&port_, &lane_, &store_, options);
+  service_ = std::make_unique<HeadService>(&port_, &lane_, &store_, &spool_, options);
   const Status started = service_->Start();
   if (!started.ok()) world->Fail("the head does not start: " + started.error().message);
 }

@@ -12,6 +12,7 @@
 #include "daemons/head/head_service.h"
 #include "runtime/lane.h"
 #include "tests/sim/cluster/sim_cluster.h"
+#include "tests/support/memory_spool.h"
 
 namespace troupe::daemons::sim {
 
@@ -66,6 +67,7 @@ class SimHead {
   SimPort port_;
   SimLane lane_;
   SimStore store_;
+  MemorySpool spool_;
   std::unique_ptr<HeadService> service_;
 };
 

@@ -13,6 +13,7 @@
 #include "daemons/head/core/head_actors.h"
 #include "daemons/head/head_service.h"
 #include "runtime/wire.h"
+#include "tests/support/memory_spool.h"
 #include "tests/unit/daemons/scripted_transport.h"
 
 namespace troupe::daemons::testing {
@@ -27,7 +28,7 @@ class HeadActorsTest : public ::testing::Test {
   // A new head in place of the old one, with the same store.
   void Restart() {
     head_.reset();
-    head_ = std::make_unique<HeadService>(&transport_, &lane_, &store_, HeadOptions{});
+    head_ = std::make_unique<HeadService>(&transport_, &lane_, &store_, &spool_, HeadOptions{});
     ASSERT_TRUE(head_->Start().ok());
     Settle();
   }
@@ -136,6 +137,7 @@ class HeadActorsTest : public ::testing::Test {
   ScriptedTransport transport_{&clock_};
   MemoryStore store_{&clock_};
   BlockingLane lane_{"store"};
+  MemorySpool spool_;
   std::unique_ptr<HeadService> head_;
   double cpus_ = 8;
   bool lose_orders_ = false;

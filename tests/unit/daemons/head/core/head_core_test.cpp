@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/wire.h"
+#include "tests/support/memory_spool.h"
 
 namespace troupe::daemons {
 namespace {
@@ -80,7 +81,8 @@ class HeadCoreTest : public ::testing::Test {
   }
 
   NoCoordinators coordinators_;
-  HeadCore core_{HeadOptions{}, "id", &coordinators_};
+  MemorySpool spool_;
+  HeadCore core_{HeadOptions{}, "id", &coordinators_, &spool_};
   std::vector<step::AwaitKept> waits_;
 };
 

@@ -22,7 +22,7 @@ HeadRig::HeadRig(HeadOptions options)
 
 void HeadRig::Restart() {
   head_.reset();
-  head_ = std::make_unique<HeadService>(&transport_, &lane_, &store_, options_);
+  head_ = std::make_unique<HeadService>(&transport_, &lane_, &store_, &spool_, options_);
   next_event_ = 0;  // It tells from the beginning.
   EXPECT_TRUE(head_->Start().ok());
   Settle();

@@ -12,6 +12,7 @@
 
 #include "daemons/head/head_service.h"
 #include "runtime/wire.h"
+#include "tests/support/memory_spool.h"
 #include "tests/unit/daemons/scripted_transport.h"
 
 namespace troupe::daemons::testing {
@@ -85,6 +86,7 @@ class HeadRig {
   MemoryStore store_;
   BlockingLane lane_{"store"};
   const HeadOptions options_;
+  MemorySpool spool_;
   std::unique_ptr<HeadService> head_;
   std::vector<std::string> started_;
   std::map<std::string, bool> greeted_;  // By process: whether it speaks.

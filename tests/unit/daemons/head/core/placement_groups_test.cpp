@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "actors/core/error_chain.h"
 #include "runtime/wire.h"
 
@@ -24,9 +26,9 @@ class PlacementGroupsTest : public ::testing::Test {
 
   // A new head in place of the old one, with what the store has.
   void Restart() {
-    queue_ = HeadQueue();
+    queue_.emplace();
     scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{});
-    groups_ = std::make_unique<PlacementGroups>(&queue_, scheduler_.get());
+    groups_ = std::make_unique<PlacementGroups>(&*queue_, scheduler_.get());
     if (!store_.empty()) Schedule(sched::Recover{now_ + seconds(5)});
     groups_->Restore(store_);
     Settle();
@@ -35,12 +37,12 @@ class PlacementGroupsTest : public ::testing::Test {
   void Settle() {
     std::optional<HeadQueue::Kept> kept;
     do {
-      while (const std::optional<HeadStep> next = queue_.Take(now_)) {
+      while (const std::optional<HeadStep> next = queue_->Take(now_)) {
         if (const auto* task = std::get_if<HeadTask>(&*next)) OnTask(*task);
         if (const auto* effect = std::get_if<HeadEffect>(&*next)) OnEffect(*effect);
       }
-      kept = store_answers_ ? queue_.TakeWhenKept() : std::nullopt;
-      if (kept) queue_.Put(std::move(kept->step));
+      kept = store_answers_ ? queue_->TakeWhenKept() : std::nullopt;
+      if (kept) queue_->Put(std::move(kept->step));
     } while (kept);
   }
   void OnTask(const HeadTask& task) {
@@ -68,12 +70,12 @@ class PlacementGroupsTest : public ::testing::Test {
     }
   }
   void Tick(bool final) {
-    queue_.SetNow(now_);
+    queue_->SetNow(now_);
     groups_->OnTick(final);
     Settle();
   }
   void Schedule(SchedulerEvent event) {
-    queue_.Put(step::Schedule{std::move(event)});
+    queue_->Put(step::Schedule{std::move(event)});
     Settle();
   }
   void NodeUp(const std::string& node, double cpus = 4, uint64_t incarnation = 1) {
@@ -84,7 +86,7 @@ class PlacementGroupsTest : public ::testing::Test {
   // The answer, if it came.
   std::optional<ActorAnswer> Ask(const GroupRequest& request, const std::string& from = "d") {
     answers_.clear();
-    queue_.SetNow(now_);
+    queue_->SetNow(now_);
     groups_->OnRequest(from, request);
     Settle();
     if (answers_.empty()) return std::nullopt;
@@ -124,7 +126,7 @@ class PlacementGroupsTest : public ::testing::Test {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<PlacementGroups> groups_;
   std::map<std::string, std::string> store_;
-  HeadQueue queue_;
+  std::optional<HeadQueue> queue_;
   bool store_answers_ = true;
   std::vector<std::pair<std::string, ActorAnswer>> answers_;
   std::map<std::string, sched::Granted> granted_;

@@ -1,9 +1,13 @@
 // Payloads that come in parts: whole, or not at all.
-#include "daemons/protocol/spool.h"
+#include "daemons/head/core/uploads.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+
+#include "daemons/protocol/payload_parts.h"
+#include "tests/support/memory_spool.h"
 
 namespace troupe::daemons {
 namespace {
@@ -13,7 +17,8 @@ WorkerPart Part(uint64_t upload, uint64_t offset, uint64_t total, std::string by
 }
 
 TEST(UploadsTest, PartsMakeTheWhole) {
-  Uploads uploads;
+  MemorySpool spool;
+  Uploads uploads(&spool);
   EXPECT_EQ(*uploads.Add(Part(1, 0, 6, "abc")), 3U);
   EXPECT_EQ(uploads.Take("p", 1), nullptr) << "half of it is nothing";
   EXPECT_EQ(*uploads.Add(Part(1, 0, 6, "abc")), 3U) << "a repeat";
@@ -28,7 +33,8 @@ TEST(UploadsTest, PartsMakeTheWhole) {
 }
 
 TEST(UploadsTest, AHeadThatWasRestartedGetsItFromTheBeginning) {
-  Uploads uploads;
+  MemorySpool spool;
+  Uploads uploads(&spool);
   EXPECT_EQ(*uploads.Add(Part(3, 100, 200, "middle")), 0U);
   EXPECT_EQ(uploads.Have("p", 3), 0U);
   EXPECT_EQ(*uploads.Add(Part(3, 0, 200, std::string(200, 'x'))), 200U);
@@ -36,7 +42,8 @@ TEST(UploadsTest, AHeadThatWasRestartedGetsItFromTheBeginning) {
 }
 
 TEST(UploadsTest, TheNextOneOfAProcessReplacesTheOneBefore) {
-  Uploads uploads;
+  MemorySpool spool;
+  Uploads uploads(&spool);
   EXPECT_EQ(*uploads.Add(Part(1, 0, 6, "abc")), 3U);
   EXPECT_EQ(*uploads.Add(Part(2, 0, 2, "xy")), 2U);
   EXPECT_EQ(uploads.Have("p", 1), 0U);
@@ -46,10 +53,23 @@ TEST(UploadsTest, TheNextOneOfAProcessReplacesTheOneBefore) {
 }
 
 TEST(UploadsTest, WhatNoWorkerSendsIsRefused) {
-  Uploads uploads;
+  MemorySpool spool;
+  Uploads uploads(&spool);
   EXPECT_FALSE(uploads.Add(Part(0, 0, 1, "x")).ok());
   EXPECT_FALSE(uploads.Add(Part(1, 0, kUploadBytesMax + 1, "x")).ok());
   EXPECT_EQ(*uploads.Add(Part(1, 0, 2, "too long")), 0U);
+}
+
+TEST(UploadsTest, WhereThereIsNoRoomIsSaidAndWhatIsThereStays) {
+  MemorySpool spool(4);
+  Uploads uploads(&spool);
+  EXPECT_EQ(*uploads.Add(Part(1, 0, 6, "abc")), 3U);
+  const auto full = uploads.Add(Part(1, 3, 6, "def"));
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(uploads.Have("p", 1), 3U);
+  uploads.Forget("p");
+  EXPECT_EQ(spool.room(), 4U) << "what nobody refers to is gone";
 }
 
 }  // namespace
