@@ -8,6 +8,7 @@
 #include "actors/api/actor_type.h"
 #include "actors/api/handle.h"
 #include "pyapi/python_support.h"
+#include "pyapi/shared_files.h"
 #include "runtime/wire.h"
 
 namespace troupe::pyapi {
@@ -17,16 +18,8 @@ constexpr size_t kReleaseGilBytes = 64 << 10;  // A copy of more takes longer th
 constexpr std::string_view kPayloadMagic = "TPy1";
 constexpr uint8_t kReceiverOwns = 1;
 constexpr uint8_t kPinned = 4;  // It has a table of what it refers to, which its sender has pinned.
+constexpr uint8_t kHasHome = 8;  // It ends with the address that has its segments, and u32 length.
 constexpr size_t kPayloadHeader = 12;
-
-struct ObjectFolder {
-  std::mutex mu;
-  std::string path;
-};
-ObjectFolder& TheObjectFolder() {
-  static auto* const folder = new ObjectFolder();  // Results outlive static destructors.
-  return *folder;
-}
 
 struct ValueReader {
   std::mutex mu;
@@ -91,17 +84,11 @@ void TellGone(uint64_t contents) {
 // then of each segment u64 bytes, u16 length of its name, its name.
 void UnlinkSegments(const std::string& payload) {
   if (!Flagged(payload, kReceiverOwns)) return;
-  std::string folder;
-  {
-    std::lock_guard lock(TheObjectFolder().mu);
-    folder = TheObjectFolder().path;
-  }
   const auto segments = NumberAt<uint16_t>(payload, 6);
   size_t at = kPayloadHeader;
-  for (uint16_t i = 0; i < segments && at + 10 <= payload.size() && !folder.empty(); ++i) {
+  for (uint16_t i = 0; i < segments && at + 10 <= payload.size(); ++i) {
     const auto length = NumberAt<uint16_t>(payload, at + 8);
-    const std::string name = payload.substr(at + 10, length);
-    if (name.find('/') == std::string::npos) ::unlink((folder + "/" + name).c_str());
+    UnlinkSharedFile(payload.substr(at + 10, length));
     at += 10 + size_t{length};
   }
 }
@@ -205,11 +192,6 @@ py::list TakeItems(Completions& completions, double limit_s) {
 
 }  // namespace
 
-void SetObjectFolder(const std::string& folder) {
-  std::lock_guard lock(TheObjectFolder().mu);
-  TheObjectFolder().path = folder;
-}
-
 void SetValueReader(const std::shared_ptr<Completions>& completions) {
   std::lock_guard lock(TheValueReader().mu);
   TheValueReader().completions = completions;
@@ -219,6 +201,20 @@ void SetValueReader(const std::shared_ptr<Completions>& completions) {
 void DisownSegments(std::string& payload) {
   if (payload.size() > 5 && payload.starts_with(kPayloadMagic))
     payload[5] = static_cast<char>(payload[5] & ~(kReceiverOwns | kPinned));
+}
+
+void Rehome(std::string& payload, const std::string& home) {
+  if (!Flagged(payload, kHasHome)) return;
+  const auto length = NumberAt<uint16_t>(payload, kPayloadHeader + 8);
+  if (kPayloadHeader + 10 + length + sizeof(uint32_t) > payload.size()) return;
+  if (!IsSharedHere(std::string_view(payload).substr(kPayloadHeader + 10, length))) return;
+  const size_t end = payload.size() - sizeof(uint32_t);
+  const auto before = NumberAt<uint32_t>(payload, end);
+  if (before > end) return;
+  payload.resize(end - before);
+  payload += home;
+  const auto size = static_cast<uint32_t>(home.size());
+  payload.append(reinterpret_cast<const char*>(&size), sizeof size);
 }
 
 CallState::~CallState() {
@@ -452,7 +448,6 @@ void BindCalls(py::module_& m) {
   m.def("pending_call",
         [] { return std::make_unique<PyCall>(std::make_shared<CallState>(), nullptr); });
   m.def("wait_for_some", &WaitForSome, py::arg("calls"), py::arg("count"), py::arg("timeout_s"));
-  m.def("set_object_folder", &SetObjectFolder, py::arg("folder"));
 }
 
 }  // namespace troupe::pyapi

@@ -113,13 +113,14 @@ class PyActorRef {
   const OwnedHere<actors::ActorSystem> system_;
 };
 
-// Where large buffers lie; empty: nowhere. See troupe/actors/_objects.py.
-void SetObjectFolder(const std::string& folder);
 // Who is told of values that refer to something, in this process.
 void SetValueReader(const std::shared_ptr<Completions>& completions);
 // The segments that a payload names are not for its receiver to unlink, and nobody waits for its
 // receiver to take what it refers to.
 void DisownSegments(std::string& payload);
+// Who needs the segments that a payload names, and is on another host, asks `home` for them from
+// now on, if they are on this host.
+void Rehome(std::string& payload, const std::string& home);
 
 void BindCalls(py::module_& m);
 

@@ -25,6 +25,7 @@
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
+#include "pyapi/shared_files.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/process.h"
 
@@ -293,6 +294,9 @@ class PyActors {
 
   [[nodiscard]] std::string Process() const { return system_->self().peer; }
   [[nodiscard]] std::string Endpoint() const { return system_->self().endpoint; }
+  // What all processes of its cluster call that, and no other cluster's.
+  [[nodiscard]] const std::string& Cluster() const { return cluster_; }
+  void SetCluster(std::string cluster) { cluster_ = std::move(cluster); }
   [[nodiscard]] std::string Node() const { return system_->options().node; }
   [[nodiscard]] const std::shared_ptr<Completions>& completions() const { return completions_; }
   // Where calls and waits are counted; null: there is no CPU to lend.
@@ -326,6 +330,7 @@ class PyActors {
   const PyObjectRefs refs_;
   std::optional<ActorAddress> own_address_;  // Of the actor that is hosted.
   std::atomic<bool> stopped_{false};
+  std::string cluster_;
   daemons::WorkerClient* worker_ = nullptr;
   actors::ActorAssignment assignment_;
   std::shared_ptr<RequestQueue> queue_;
@@ -336,10 +341,12 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
                                                     const DriverActorOptions& options) {
   const bool remote = !client->address().starts_with("ipc://");
   CurveKeys keys;
+  std::string cluster = client->address();
   if (remote) {
     const Result<ClientKeys> loaded = LoadClientKeys(options.key_file);
     if (!loaded.ok()) return loaded.error();
     keys = loaded->own;
+    cluster = loaded->head_key;
   }
   auto link = std::make_shared<daemons::HeadClient>(
       &client->loop(), [client](std::string frame) { return client->SendToHead(std::move(frame)); },
@@ -378,7 +385,9 @@ Result<std::shared_ptr<PyActors>> StartBesideDriver(daemons::DriverClient* clien
     system->Stop(kStopLimit);
     client->SetOther(nullptr);
   };
-  return std::make_shared<PyActors>(system, completions, cleanup);
+  auto made = std::make_shared<PyActors>(system, completions, cleanup);
+  made->SetCluster(std::move(cluster));
+  return made;
 }
 
 Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker,
@@ -400,6 +409,8 @@ Result<std::shared_ptr<PyActors>> StartInWorker(daemons::WorkerClient* worker,
     system->Stop(kStopLimit);
   };
   auto made = std::make_shared<PyActors>(*system, std::make_shared<Completions>(), cleanup);
+  const std::string head_key = Env("TROUPE_WORKER_HEAD_KEY");
+  made->SetCluster(head_key.empty() ? Env("TROUPE_WORKER_HEAD") : head_key);
   made->SetWorker(worker, std::move(*actor));
   made->SetGroups(groups);
   return made;
@@ -427,6 +438,7 @@ py::object MakeWorkerActors(daemons::WorkerClient* client) {
 void BindActors(py::module_& m) {
   BindCalls(m);
   BindObjectRefs(m);
+  BindSharedFiles(m);
   BindActorGroups(m);
   BindPlainValues(m);
   BindRequest(m);
@@ -462,6 +474,7 @@ void BindActors(py::module_& m) {
       .def_property_readonly("released", &PyActors::Released)
       .def_property_readonly("process", &PyActors::Process)
       .def_property_readonly("endpoint", &PyActors::Endpoint)
+      .def_property_readonly("cluster", &PyActors::Cluster)
       .def_property_readonly("node", &PyActors::Node)
       .def_property_readonly("completions", &PyActors::completions)
       .def_property_readonly("loan", &PyActors::Loan)

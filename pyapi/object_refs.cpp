@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "pyapi/python_support.h"
+#include "pyapi/shared_files.h"
 #include "runtime/wire.h"
 
 namespace troupe::pyapi {
@@ -20,9 +21,10 @@ constexpr uint32_t kObjectReaders = 10'000;
 constexpr Duration kTickInterval = seconds(1);
 constexpr Duration kNotesLimit = seconds(10);
 constexpr const char* kNotesMethod = "refs";
+constexpr const char* kFileMethod = "file";
 
 // The actor through which others ask: methods "get"(number), "cancel"(number) with 'f' in front to
-// force it and 'r' to give up what it has called, "refs"(RefNotes).
+// force it and 'r' to give up what it has called, "refs"(RefNotes), "file"(some of a shared file).
 class ObjectsActor final : public actors::Instance {
  public:
   explicit ObjectsActor(std::weak_ptr<ObjectRefs> refs) : refs_(std::move(refs)) {}
@@ -281,6 +283,7 @@ Result<std::string> ObjectRefs::Answer(const std::string& from, const std::strin
     });
     return wire::Encode(actors::kRefAnswers, answers);
   }
+  if (method == kFileMethod) return ReadSharedFile(data);
   actors::Cancellation how{.force = false, .recursive = false};
   if (method == "cancel") {
     const size_t digits = std::min(data.find_first_not_of("fr"), data.size());
@@ -310,7 +313,10 @@ Result<std::string> ObjectRefs::Read(const Object& object) const {
   object.state->Remove(asked);
   if (!waited.ok()) return waited.error();
   Result<std::string> result = object.state->result();
-  if (result.ok()) DisownSegments(*result);
+  if (result.ok()) {
+    DisownSegments(*result);
+    Rehome(*result, wire::Encode(actors::kArgumentsType, actors::Pack<ActorAddress>{{address_}}));
+  }
   return result;
 }
 

@@ -25,6 +25,7 @@
 #include "runtime/log.h"
 #include "runtime/private_folder.h"
 #include "runtime/process.h"
+#include "runtime/shared_folder.h"
 #include "runtime/signals.h"
 #include "runtime/transport.h"
 #include "runtime/watchdog.h"
@@ -446,6 +447,7 @@ int main(int argc, char** argv) {
   for (auto child = children->rbegin(); child != children->rend(); ++child)
     child->process.Terminate(supervisor.EndLimit(*child));
   (void)EndDescendants(kEndLimit);
+  SharedFolder::RemoveEnded();  // Those who were in it may have been killed.
   std::error_code ignored;
   if (!settings.record.empty()) fs::remove(settings.record, ignored);
   fs::remove_all(settings.run_dir, ignored);

@@ -13,6 +13,7 @@
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/private_folder.h"
+#include "runtime/shared_folder.h"
 #include "runtime/signals.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
@@ -128,6 +129,7 @@ int main(int argc, char** argv) {
   // Whoever may write there could put sockets and pages of its own in the place of ours.
   if (const Status s = MakePrivateFolder(options.run_dir, "run directory"); !s.ok())
     return fail(s.error().message);
+  SharedFolder::RemoveEnded();  // Of a cluster that was killed as a whole.
   ZmqTransportOptions transport_options;
   transport_options.name = "node-" + options.node + "#" + RandomId();
   if (!options.key_file.empty()) {
@@ -155,6 +157,7 @@ int main(int argc, char** argv) {
     status = node.down() ? kTakenDownStatus : node.replaced() ? 1 : 0;
     (*transport)->Stop();
   }
+  SharedFolder::RemoveEnded();  // Those who were in it may have been killed.
   if (own_dir) std::filesystem::remove_all(run_dir);
   return status;
 }

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import troupe
 import network
 from daemons import Daemons
 from processes import wait_gone
+
+OWN_MEMORY = "3g"
 
 
 def missing() -> str:
@@ -32,8 +35,12 @@ def missing() -> str:
 class Hosts(Daemons):
     """A cluster of ``count`` hosts; use as a context manager."""
 
-    def __init__(self, folder: Path, bin_dir: Path, count: int, cpus: float) -> None:
+    def __init__(
+        self, folder: Path, bin_dir: Path, count: int, cpus: float, own_memory: Sequence[int] = ()
+    ) -> None:
+        """``own_memory``: hosts that do not share the memory of this machine."""
         self._network = network.Network(count)
+        self._own_memory = own_memory
         super().__init__(folder, bin_dir, f"{self._network.gateway}:7077")
         self.count, self.cpus = count, cpus
 
@@ -57,9 +64,11 @@ class Hosts(Daemons):
 
     def start_node(self, index: int) -> None:
         node = self.node_command(f"host{index}", self._network.address(index), self.cpus)
-        named = f'hostname host{index} && exec "$@"'
+        own = f"mount -t tmpfs -o size={OWN_MEMORY} tmpfs /dev/shm && "
+        memory = own if index in self._own_memory else ""
+        named = f'{memory}hostname host{index} && exec "$@"'
         self.start(f"node{index}", ["ip", "netns", "exec", self._network.space(index), "unshare",
-                                    "--uts", "sh", "-c", named, "sh", *node])
+                                    "--uts", "--mount", "sh", "-c", named, "sh", *node])
 
     def node(self, index: int) -> subprocess.Popen[bytes]:
         """The newest node daemon of the host."""

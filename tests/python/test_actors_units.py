@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from troupe.actors import _codec, _failures, _held_streams, _objects, _options
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> _objects.ObjectStore:
-    return _objects.ObjectStore(str(tmp_path / "objects"), 8 << 20)
+def store(tmp_path: Path) -> Iterator[_objects.ObjectStore]:
+    made = _objects.ObjectStore(str(tmp_path / "shared"), 8 << 20, 0)
+    yield made
+    made.discard_own()
 
 
 def there(store: _objects.ObjectStore) -> list[str]:
-    return os.listdir(store.folder)
+    return [f"{name}@{store.identity}" for name in os.listdir(store.folder)]
 
 
 # ---- payloads ----
@@ -41,6 +44,7 @@ def test_values_come_back(value: Any) -> None:
     assert decoded.kind == _codec.VALUE and decoded.load(None) == value
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sizes", [[1], [3, 5, 7], [1 << 18], [3, 1 << 20, 0, 1 << 18]])
 def test_buffers_inside_and_in_files(store: _objects.ObjectStore, sizes: list[int]) -> None:
     values = [bytearray(os.urandom(size)) for size in sizes]
@@ -56,6 +60,7 @@ def test_buffers_inside_and_in_files(store: _objects.ObjectStore, sizes: list[in
     assert there(store) == [] and [bytes(buffer) for buffer in back] == list(map(bytes, values))
 
 
+@pytest.mark.integration
 def test_a_result_belongs_to_its_caller(store: _objects.ObjectStore) -> None:
     buffer = pickle.PickleBuffer(bytearray(1 << 20))
     for owner in (None, store.owner):
@@ -72,6 +77,7 @@ def test_a_payload_cut_short_is_an_error(cut: int) -> None:
         _codec.take_apart(b"\x93" + payload)
 
 
+@pytest.mark.integration
 def test_a_failed_encoding_leaves_no_files(store: _objects.ObjectStore) -> None:
     buffers = [pickle.PickleBuffer(bytearray(5 << 20)) for _ in range(2)]
     with pytest.raises(errors.ObjectStoreFullError, match="8388608"):
@@ -82,9 +88,10 @@ def test_a_failed_encoding_leaves_no_files(store: _objects.ObjectStore) -> None:
 # ---- files ----
 
 
+@pytest.mark.integration
 def test_files_are_private_and_names_are_no_paths(store: _objects.ObjectStore) -> None:
     name = store.write(memoryview(b"abc"))
-    path = Path(store.folder) / name
+    path = Path(store.folder) / str(store.here(name))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert bytes(store.map(name, 3)) == b"abc"
     for wrong in ("../x", "/etc/passwd"):
@@ -95,32 +102,71 @@ def test_files_are_private_and_names_are_no_paths(store: _objects.ObjectStore) -
         store.map(name, 3)
 
 
-def test_what_is_about_to_be_discarded_makes_room(store: _objects.ObjectStore) -> None:
+@pytest.mark.integration
+def test_what_was_discarded_makes_room_and_is_written_to_again(store: _objects.ObjectStore) -> None:
     first = store.write(memoryview(bytes(5 << 20)))
     with pytest.raises(errors.ObjectStoreFullError):
         store.write(memoryview(bytes(5 << 20)))
-    store.leave([first])
-    assert there(store) == [first]
-    second = store.write(memoryview(bytes(5 << 20)))
+    inode = os.stat(os.path.join(store.folder, str(store.here(first)))).st_ino
+    store.discard([first])
+    assert there(store) == []
+    second = store.write(memoryview(b"x" * (4 << 20)))
     assert there(store) == [second]
-    store.discard([first, second])  # Whoever was to discard it comes later.
+    assert os.stat(os.path.join(store.folder, str(store.here(second)))).st_ino == inode
+    assert bytes(store.map(second, 4 << 20)) == b"x" * (4 << 20)
+    store.discard([second, second])
     assert there(store) == []
 
 
+@pytest.mark.integration
+def test_what_is_mapped_is_not_written_to_again(store: _objects.ObjectStore) -> None:
+    first = store.write(memoryview(b"a" * (2 << 20)))
+    mapped = store.map(first, 2 << 20)
+    store.discard([first])
+    second = store.write(memoryview(b"b" * (2 << 20)))
+    assert bytes(mapped) == b"a" * (2 << 20) and bytes(store.map(second, 2 << 20))[:1] == b"b"
+
+
+@pytest.mark.integration
+def test_a_mapping_counts_however_it_is_kept(store: _objects.ObjectStore) -> None:
+    """In a forked child whose descriptors are closed, after its parent has let go of its own."""
+    name = store.write(memoryview(b"a" * (2 << 20)))
+    mapped = store.map(name, 2 << 20)
+    ours, theirs = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(ours[0], 0)
+        os.dup2(theirs[1], 1)
+        os.closerange(2, 1000)
+        os.read(0, 1)
+        os.write(1, bytes(mapped[:2]))
+        os._exit(0)
+    del mapped
+    store.discard([name])
+    store.write(memoryview(b"b" * (2 << 20)))
+    os.write(ours[1], b"x")
+    assert os.read(theirs[0], 2) == b"aa"
+    os.waitpid(pid, 0)
+    for fd in (*ours, *theirs):
+        os.close(fd)
+
+
+@pytest.mark.integration
 def test_what_a_process_that_has_ended_owned_is_swept(store: _objects.ObjectStore) -> None:
     code = ("import sys\nfrom troupe.actors._objects import ObjectStore\n"
             "store = ObjectStore(sys.argv[1], 1 << 20)\n"
             "print(store.write(memoryview(b'a')), store.write(memoryview(b'b'), sys.argv[2]))\n"
             "import os, signal; sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)")
     package = Path(troupe.__file__).absolute().parents[1]
-    done = subprocess.run([sys.executable, "-c", code, store.folder, store.owner], text=True,
+    done = subprocess.run([sys.executable, "-c", code, store.base, store.owner], text=True,
                           capture_output=True, env={**os.environ, "PYTHONPATH": str(package)})
     theirs, ours = done.stdout.split()
     assert sorted(there(store)) == sorted([theirs, ours])
-    _objects.ObjectStore(store.folder, 1 << 20)  # Whoever comes next.
+    other = _objects.ObjectStore(store.base, 1 << 20)  # Whoever comes next.
     assert there(store) == [ours]
+    other.discard_own()
     store.discard_own()
-    assert there(store) == []
+    assert not os.path.exists(store.base)
 
 
 # ---- errors ----

@@ -60,11 +60,23 @@ def test_small_bytes_and_keys_stay_where_they_are() -> None:
     assert travelled(value) == value
 
 
+@pytest.mark.integration
 def test_they_lie_in_files_of_the_host(tmp_path: Any) -> None:
-    store = ObjectStore(str(tmp_path), 1 << 30)
+    store = ObjectStore(str(tmp_path / "shared"), 1 << 30)
     encoded = _codec.encode((b"x" * LARGE, "y" * LARGE), store=store)
     assert len(encoded.files) == 2 and len(encoded.payload) < 1000
     assert _codec.take_apart(encoded.payload).load(store) == (b"x" * LARGE, "y" * LARGE)
+    store.discard_own()
+
+
+@pytest.mark.integration
+def test_so_does_a_large_pickle(tmp_path: Any) -> None:
+    store = ObjectStore(str(tmp_path / "shared"), 1 << 30)
+    value = {"numbers": [float(i) for i in range(1 << 18)], "more": bytearray(LARGE)}
+    encoded = _codec.encode(value, store=store)
+    assert len(encoded.files) == 1 and len(encoded.payload) < 1000
+    assert _codec.take_apart(encoded.payload).load(store) == value
+    store.discard_own()
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ class Packed:
                 args, kwargs, refs, beside = _refs.resolve(args, kwargs)
             except Exception as error:
                 raise DependencyError(f"an argument of {what}") from error
-        owner = session.store.owner if session.store is not None else None
+        owner = session.store.owner_here if session.store is not None else None
         try:
             values = (*before, args, kwargs, owner)
             if returns != 1:

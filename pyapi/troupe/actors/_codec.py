@@ -4,8 +4,11 @@ A payload is a pickle of protocol 5 and its out-of-band buffers: small ones foll
 are files of the host (``_objects``). Little-endian: magic "TPy1", u8 kind, u8 flags, u16 files, u32
 buffers; of each file u64 bytes, u16 length of its name, its name; of each buffer u8 whether it is
 a file, u64 bytes; if it refers to something u64 length of the table of that (``_travel``), the
-table; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes. The native part reads
-the names of the files and the table (pyapi/actor_calls.cpp).
+table; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes; if it has a home the
+address whom other hosts ask for the files, u32 length of that. The native part reads the names of
+the files, the table and the home (pyapi/actor_calls.cpp).
+
+A pickle of over 1 MiB is a buffer of another that loads it, so that it lies in a file, too.
 """
 
 from __future__ import annotations
@@ -23,22 +26,28 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _payload
-from troupe.actors import _travel
+from troupe.actors import _pulls, _travel
 from troupe.actors._objects import THRESHOLD_BYTES, ObjectStore
 from troupe.errors import ActorTaskError, SerializationError, task_error
 
 MAGIC = b"TPy1"
-VALUE, ERROR, STREAM, SEVERAL, END = 0, 1, 2, 3, 4
-_RECEIVER_OWNS, _REFERS, _PINNED = 1, 2, 4
+VALUE, ERROR, STREAM, SEVERAL, END, ELSEWHERE = 0, 1, 2, 3, 4, 5
+_RECEIVER_OWNS, _REFERS, _PINNED, _HAS_HOME = 1, 2, 4, 8
 _FLAGS_AT = 5
 _HEADER = struct.Struct("<4sBBHI")
 _FILE = struct.Struct("<QH")
 _BUFFER = struct.Struct("<BQ")
 _LENGTH = struct.Struct("<Q")
+_HOME = struct.Struct("<I")
+_LARGE_PICKLE_BYTES = 1 << 20
 _ALIGN = 16
 _SMALL_CONTAINER = 64
 _ATOMS = frozenset({int, float, str, bytes, bytearray, bool, type(None)})
 _SIZED = frozenset({str, bytes, bytearray})
+
+
+class TooLargeError(Exception):
+    """A value has more bytes than it may have."""
 
 
 @dataclass
@@ -59,7 +68,7 @@ def encode(
     owner: Optional[str] = None,
     refs: Optional[_travel.References] = None,
     to: Optional[str] = "",
-    beside: Sequence[Any] = (),
+    beside: Sequence[Any] = (), most_bytes: Optional[int] = None,
 ) -> Encoded:
     """Pickles a value; without a store all buffers travel inside.
 
@@ -68,12 +77,14 @@ def encode(
         refs: who counts what it refers to; ``None``: it is not counted.
         to: the process that it is sent to, "" if that is not known; ``None``: it stays here.
         beside: what it refers to beside what shows when it is pickled.
+        most_bytes: it may have.
 
     Raises:
-        Whatever pickling raises; ObjectStoreFullError.
+        Whatever pickling raises; ObjectStoreFullError; TooLargeError: it has more bytes than that.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    blob, found = _dumps(value, buffers.append, refs is not None)
+    blob, buffers, found = _pickled(value, refs is not None, store is not None)
+    if most_bytes is not None and sum(b.raw().nbytes for b in buffers) + len(blob) > most_bytes:
+        raise TooLargeError
     table, token, contents, refers = b"", 0, None, 0
     if refs is not None and (found is not None or beside):
         found = found or _travel.Found()
@@ -110,15 +121,23 @@ def encode(
         if refs is not None:
             refs.over(token)
         raise
+    home = store.home if store is not None and files else b""
     flags = refers | (_RECEIVER_OWNS if owner is not None and files else 0)
+    flags |= _HAS_HOME if home else 0
     header = _HEADER.pack(MAGIC, kind, flags, len(files), len(buffers))
     parts: list[Any] = [header, *file_table, *buffer_table, table, _LENGTH.pack(len(blob)), blob]
+    return Encoded(_joined(parts, inline, home), files, token, contents)
+
+
+def _joined(parts: list[Any], inline: list[memoryview], home: bytes) -> bytes:
     at = sum(map(len, parts))
     for view in inline:
         padding = -at % _ALIGN
         parts += [b"\0" * padding, view]
         at += padding + view.nbytes
-    return Encoded(b"".join(parts), files, token, contents)
+    if home:
+        parts += [home, _HOME.pack(len(home))]
+    return b"".join(parts)
 
 
 @dataclass
@@ -132,6 +151,7 @@ class Decoded:
     buffers: list[Any]  # memoryview, or the index of a file
     table: Optional[memoryview] = None  # Of what it refers to.
     pinned: bool = False  # Its sender waits until that is held.
+    home: bytes = b""  # Whom other hosts ask for its files.
 
     def load(self, store: Optional[ObjectStore]) -> Any:
         """The value; arrays are read-only views of the payload or of shared files."""
@@ -139,10 +159,13 @@ class Decoded:
         for buffer in self.buffers:
             if isinstance(buffer, int):
                 if store is None:
-                    raise SerializationError("a shared buffer of another host")
-                buffer = store.map(*self.files[buffer])
+                    raise SerializationError(
+                        "its large buffers are in shared memory, which this process cannot use; "
+                        "see the warning of when it started")
+                buffer = _pulls.map_file(store, self.home, *self.files[buffer])
             buffers.append(buffer)
-        return pickle.loads(self.blob, buffers=buffers)
+        value = pickle.loads(self.blob, buffers=buffers)
+        return _pulls.value_of(value) if self.kind == ELSEWHERE else value
 
 
 def is_payload(data: bytes) -> bool:
@@ -192,8 +215,12 @@ def take_apart(payload: Any) -> Decoded:
         at += -at % _ALIGN
         buffers.append(view[at:at + size].toreadonly())
         at += size
+    home = b""
+    if flags & _HAS_HOME:
+        (length,) = _HOME.unpack_from(view, len(view) - _HOME.size)
+        home = bytes(view[-_HOME.size - length:-_HOME.size])
     return Decoded(kind, files, bool(flags & _RECEIVER_OWNS), blob, buffers, refers,
-                   bool(flags & _PINNED))
+                   bool(flags & _PINNED), home)
 
 
 def refers(data: bytes) -> bool:
@@ -206,6 +233,31 @@ def unpinned(data: bytes) -> bytes:
     if not data[_FLAGS_AT] & _PINNED:
         return data
     return data[:_FLAGS_AT] + bytes([data[_FLAGS_AT] & ~_PINNED]) + data[_FLAGS_AT + 1:]
+
+
+def rehomed(data: bytes, store: Optional[ObjectStore]) -> bytes:
+    """The payload with this process as the one whom other hosts ask, if its files are here."""
+    if store is None or not data[_FLAGS_AT] & _HAS_HOME:
+        return data
+    decoded = take_apart(data)
+    if decoded.home == store.home or any(store.here(name) is None for name, _ in decoded.files):
+        return data
+    end = len(data) - _HOME.size - len(decoded.home)
+    return data[:end] + store.home + _HOME.pack(len(store.home))
+
+
+class _Whole:
+    """A large pickle, which is one of the buffers of another."""
+
+    def __init__(self, blob: bytes, buffers: list[pickle.PickleBuffer]) -> None:
+        self._parts = pickle.PickleBuffer(blob), buffers
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return _load_whole, self._parts
+
+
+def _load_whole(blob: Any, buffers: list[Any]) -> Any:
+    return pickle.loads(blob, buffers=buffers)
 
 
 class Resolved:
@@ -261,6 +313,18 @@ def decode_error(decoded: Decoded, actor: str, node: str) -> ActorTaskError:
 
 
 # ---- pickling ----
+
+
+def _pickled(
+    value: Any, noted: bool, in_files: bool
+) -> tuple[bytes, list[pickle.PickleBuffer], Optional[_travel.Found]]:
+    """The pickle, its buffers and what was noted. ``in_files``: large buffers will lie in files."""
+    buffers: list[pickle.PickleBuffer] = []
+    blob, found = _dumps(value, buffers.append, noted)
+    if in_files and len(blob) >= _LARGE_PICKLE_BYTES:
+        whole, buffers = _Whole(blob, buffers), []
+        blob = pickle.dumps(whole, protocol=5, buffer_callback=buffers.append)
+    return blob, buffers, found
 
 
 def _dumps(

@@ -18,21 +18,20 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from troupe import _forks, _metric_report, _native
-from troupe.actors import _calls, _codec, _context, _environment_setup, _session
+from troupe.actors import _calls, _codec, _context, _environment_setup, _pulls, _session
 from troupe.actors._held_streams import HeldStreams
 from troupe.actors._imported import imported
 from troupe.actors._interrupts import Interrupts, TaskInterrupt
 from troupe.actors._remote import MethodKind, has_async, methods_of
-from troupe.actors._results import call_whole, fail_cancelled, first
+from troupe.actors._results import call_whole, encoded_result, fail_cancelled, first
 from troupe.actors._task_runner import TaskRunner
 from troupe.actors._tasks import SoloTask
 from troupe.actors._turns import Turns
-from troupe.errors import RuntimeEnvSetupError, SerializationError, TaskCancelledError
+from troupe.errors import RuntimeEnvSetupError, TaskCancelledError
 
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _RELEASED_CHECK_S = 0.2
-_RESULT_BYTES_MAX = 250 << 20  # What a message can carry, with room for the rest of it.
 
 
 class UnknownMethodError(AttributeError):
@@ -298,7 +297,7 @@ class ActorHost:
             held = self._refers_to(request)
             again = 0
             while True:
-                name, args, kwargs, owner, returns = self._read(request)
+                name, args, kwargs, owner, returns = await self._read_in_loop(request)
                 method = self._find(name)
                 try:
                     value = method(*args, **kwargs)
@@ -356,6 +355,13 @@ class ActorHost:
             return request.method, (*function, args, kwargs), {}, owner, returns
         args, kwargs, owner, *returns = values
         return request.method, args, kwargs, owner, returns[0] if returns else 1
+
+    async def _read_in_loop(self, request: Any) -> tuple[str, Any, Any, Optional[str], int]:
+        try:
+            with _pulls.at_once():
+                return self._read(request)
+        except _pulls.WaitsError:
+            return await asyncio.get_running_loop().run_in_executor(None, self._read, request)
 
     def _find(self, name: str) -> Callable[..., Any]:
         known = self._found.get(name)
@@ -489,21 +495,7 @@ class ActorHost:
         return packed
 
     def _encode(self, request: Any, value: Any, owner: Optional[str]) -> bytes:
-        store = self._session.store if owner is not None else None
-        try:
-            encoded = _codec.encode(
-                value, store=store, owner=owner, refs=self._session.refs, to=request.caller)
-        except Exception as error:
-            if isinstance(error, (MemoryError, SerializationError)):
-                raise
-            raise _codec.explain(error, "the result", {"the result": value}) from error
-        self._session.refs.over(encoded.token)  # Its caller takes it in time, or never.
-        if len(encoded.payload) > _RESULT_BYTES_MAX:
-            raise ValueError(
-                f"the result has {len(encoded.payload)} bytes, over the limit of "
-                f"{_RESULT_BYTES_MAX} for a message; return it in parts, or as arrays or bytes, "
-                "which travel beside it on one host")
-        return encoded.payload
+        return encoded_result(self._session, request, value, owner)
 
     def _fail(self, request: Any, error: BaseException) -> None:
         if _codec.is_payload(request.arguments):

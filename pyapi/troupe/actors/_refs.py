@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
@@ -13,7 +14,7 @@ from concurrent.futures import Future as ConcurrentFuture
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from troupe import _native
-from troupe.actors import _codec, _context, _failures, _session, _travel
+from troupe.actors import _codec, _context, _failures, _pulls, _session, _travel
 from troupe.errors import (
     GetTimeoutError,
     TroupeError,
@@ -151,7 +152,11 @@ class ObjectRef(_travel.RefHolder):
 
     async def _wait_in_loop(self) -> Any:
         await self.ready_in_loop()
-        return self.value()
+        try:
+            with _pulls.at_once():
+                return self.value()
+        except _pulls.WaitsError:
+            return await asyncio.get_running_loop().run_in_executor(None, self.value)
 
     async def ready_in_loop(self) -> None:
         """Waits on the running event loop until it is ready."""
@@ -449,7 +454,8 @@ def resolve(
         value.own_files(decoded)
         if decoded.table is not None:
             beside.extend(value._session.refs.open(decoded.table, False))
-        return _codec.Resolved(_codec.unpinned(data))
+        data = _codec.rehomed(_codec.unpinned(data), value._session.store)
+        return _codec.Resolved(data)
 
     return tuple(map(one, args)), {k: one(v) for k, v in kwargs.items()}, refs, beside
 
@@ -479,13 +485,21 @@ def _deadline(timeout: Optional[float]) -> Optional[float]:
     return time.monotonic() + max(0.0, timeout)
 
 
+def get_until(ref: ObjectRef, deadline: Optional[float]) -> Any:
+    """The value of a ref; ``deadline`` by ``time.monotonic()``."""
+    return _get_one(ref, deadline)
+
+
 def _get_one(ref: Waitable, deadline: Optional[float]) -> Any:
     left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
     if not ref.wait_ready(left):
         why = ref.why_not() if isinstance(ref, ObjectRef) else ""
         raise GetTimeoutError(
             f"{ref._what}: not ready in time{': ' if why else ''}{why}; the call goes on")
-    return ref.value() if isinstance(ref, ObjectRef) else ref
+    if not isinstance(ref, ObjectRef):
+        return ref
+    with _pulls.until(deadline) if deadline is not None else contextlib.nullcontext():
+        return ref.value()
 
 
 def _check_waitable(ref: Any, what: str) -> Waitable:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Optional
+
+from troupe.actors import _codec, _refs, _session
+from troupe.errors import TroupeError
+
+_RESULT_BYTES_MAX = 250 << 20  # What a message can carry, with room for the rest of it.
+_FAR_BYTES_MAX = 16 << 20  # Of a result that travels inside its message to another host.
 
 
 def call_whole(method: Any, args: Any, kwargs: dict[str, Any], returns: int) -> Any:
@@ -33,3 +39,34 @@ def fail_cancelled(request: Any) -> None:
         request.fail("deadline_exceeded", "its deadline has passed while it ran")
     else:
         request.fail("cancelled", "it was cancelled while it ran")
+
+
+def encoded_result(
+    session: _session.Session, request: Any, value: Any, owner: Optional[str]
+) -> bytes:
+    """The payload of a result; its large buffers become those of ``owner``, if it is on this host.
+
+    A large result for another host stays here, until its caller pulls it or drops its ref.
+    """
+    store = session.store
+    own = store.here(owner) if store is not None and owner is not None else None
+    try:
+        try:
+            encoded = _codec.encode(
+                value, store=store if own is not None else None, owner=own, refs=session.refs,
+                to=request.caller,
+                most_bytes=_FAR_BYTES_MAX if own is None and store is not None else None)
+        except _codec.TooLargeError:
+            encoded = _codec.encode(
+                _refs.put(value), kind=_codec.ELSEWHERE, refs=session.refs, to=request.caller)
+    except Exception as error:
+        if isinstance(error, (MemoryError, TroupeError)):
+            raise
+        raise _codec.explain(error, "the result", {"the result": value}) from error
+    session.refs.over(encoded.token)  # Its caller takes it in time, or never.
+    if len(encoded.payload) > _RESULT_BYTES_MAX:
+        raise ValueError(
+            f"the result has {len(encoded.payload)} bytes, over the limit of {_RESULT_BYTES_MAX} "
+            "for a message, and there is no shared memory beside which it could travel; see the "
+            "warning of when its process started")
+    return encoded.payload

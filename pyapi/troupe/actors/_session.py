@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -49,12 +50,9 @@ class Session:
         self.environment: Any = None  # Of a worker: what its own process was asked to set up.
         self.refs = References(actors.refs())
         self.packages: dict[Any, Any] = {}  # Of _environment, by their paths.
-        self.store: Optional[ObjectStore] = None
-        endpoint = actors.endpoint
-        if endpoint.startswith("ipc://"):  # Then all of the cluster is on this host.
-            folder = os.path.join(os.path.dirname(endpoint[len("ipc://"):]), "objects")
-            self.store = ObjectStore(folder, object_store_memory)
-            _native.core().set_object_folder(folder)
+        self.store = _make_store(actors.cluster, object_store_memory)
+        if self.store is not None:
+            self.store.home = self.refs.address
         self._log_to_driver = log_to_driver
         self._kept: list[Any] = []
         self._callbacks: dict[int, Callable[[], None]] = {}
@@ -71,15 +69,12 @@ class Session:
         call.notify(self._completions, token)
 
     def release_files(self, names: Sequence[str]) -> None:
-        """Unlinks files of ours that nobody refers to any more.
-
-        On the thread of callbacks: to give the memory of a large one back takes long.
-        """
+        """Lets go of files of ours that nobody refers to any more."""
         store = self.store
         if store is None or self.pid != os.getpid():  # What a forked child has are copies.
             return
-        store.leave(names)
-        self.on_done(_native.core().completed_call(b""), lambda: store.discard(names))
+        if store.discard(names):  # On the thread of callbacks: it takes long.
+            self.on_done(_native.core().completed_call(b""), store.tidy)
 
     def keep(self, ref: Any) -> None:
         """Keeps what other processes may need, until the end."""
@@ -103,13 +98,19 @@ class Session:
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_S)
         if self.store is not None:
+            _native.core().serve_shared_files("", "", "")
             self.store.discard_own()
         if self.cluster is not None:
             _cluster.release(self.cluster)
 
     def _run_callbacks(self) -> None:
+        tidied = time.monotonic()
         while not self._completions.closed:
-            for item in self._completions.take(_TURN_S):
+            items = self._completions.take(_TURN_S)
+            if self.store is not None and time.monotonic() - tidied > _TURN_S:
+                tidied = time.monotonic()
+                self.store.tidy()
+            for item in items:
                 if isinstance(item, int):
                     self._run_callback(item)
                 elif isinstance(item, list):
@@ -128,6 +129,19 @@ class Session:
             fn()
         except Exception:
             _log.exception("a callback of a call failed")
+
+
+def _make_store(cluster: str, limit_bytes: Optional[int]) -> Optional[ObjectStore]:
+    """Where this process shares buffers with others of its host; ``None``: nowhere."""
+    core = _native.core()
+    core.remove_ended_folders()  # Of clusters that were killed as a whole.
+    try:
+        store = ObjectStore(core.shared_folder_path(cluster), limit_bytes)
+    except (OSError, RuntimeError) as error:
+        _log.warning("large values travel inside messages: %s", error)
+        return None
+    core.serve_shared_files(store.folder, store.spill_folder, store.identity)
+    return store
 
 
 def _print_output(
@@ -305,6 +319,8 @@ def _forget_in_child() -> None:
     global _session, _lock
     _lock = threading.RLock()
     if _session is not None:
+        if _session.store is not None:
+            _session.store.forget()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_session))
         _orphans.append(_session)
     _session = None
