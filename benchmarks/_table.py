@@ -129,6 +129,14 @@ def actor_rows() -> list[Row]:
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
         Row("100 MB put and passed", {"bench": "actor_array_put"},
             {"bench": "memcpy_100mb"}, ">= 0.5 x", least_ratio=0.5),
+        Row("1 GB put and got by one process; reference: memcpy", {"bench": "put_get_1gb"},
+            {"bench": "memcpy_1gb"}),
+        Row("1 GB put and got by one process; reference: memcpy to fresh memory",
+            {"bench": "put_get_1gb"}, {"bench": "memcpy_1gb_fresh"}, ">= 1 x", least_ratio=1.0),
+        Row("512 MB to an actor of another host", {"bench": "object_pull"}),
+        Row("a call while its host pulls 512 MB; reference: pulls nothing",
+            {"bench": "call_beside_pull", "way": "pull"},
+            {"bench": "call_beside_pull", "way": "nothing"}),
         Row("64 MB of weights from one to 4 actors; reference: memcpy",
             {"bench": "weights", "way": "broadcast"}, {"bench": "weights", "way": "memcpy"}),
         Row("all-reduce of 16 MB by 2 actors; reference: by executor.run",
@@ -336,6 +344,7 @@ def plan(bin_dir: str, trials: int) -> list[list[str]]:
     commands.append(program("actor-calls"))
     commands.append(program("actor-life"))
     commands.append(script("actor_arrays"))
+    commands.append(script("object_pulls"))
     commands.append(script("actor_creation"))
     commands.append(script("group_collectives"))
     commands.append(program("placement"))
