@@ -80,6 +80,7 @@ CHUNK_BYTES = 256 << 10
 WINDOW_MAX = 16
 DELAY_S = 0.003  # What a chunk may wait behind others: so long small messages wait, too.
 ASK_AGAIN = 5
+_RECENT = 4  # So many parts in a row have waited when a window is too large.
 
 
 class Pull:
@@ -98,6 +99,7 @@ class Pull:
         self._failures: collections.Counter[int] = collections.Counter()
         self._left = size - have
         self._quickest: Optional[float] = None
+        self._recent: collections.deque[float] = collections.deque(maxlen=_RECENT)
 
     @property
     def done(self) -> bool:
@@ -130,9 +132,12 @@ class Pull:
         self._left -= length
         took = now - when
         self._quickest = took if self._quickest is None else min(self._quickest, took)
-        if took > self._quickest + DELAY_S:
+        self._recent.append(took)
+        # One that was late alone was held up otherwise: by a process that had no CPU, perhaps.
+        if len(self._recent) == _RECENT and min(self._recent) > self._quickest + DELAY_S:
             self.window = max(1.0, self.window / 2)
-        else:
+            self._recent.clear()
+        elif took <= self._quickest + DELAY_S:
             self.window = min(float(WINDOW_MAX), self.window + 1 / self.window)
         return True
 
