@@ -79,6 +79,21 @@ def test_so_does_a_large_pickle(tmp_path: Any) -> None:
     store.discard_own()
 
 
+@pytest.mark.integration
+def test_so_do_many_small_arrays(tmp_path: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    store = ObjectStore(str(tmp_path / "shared"), 1 << 30)
+    value = [numpy.full(10_007, i % 256, dtype=numpy.uint8) for i in range(300)]
+    value.insert(7, numpy.arange(LARGE))
+    encoded = _codec.encode(value, store=store)
+    assert len(encoded.files) == 2 and len(encoded.payload) < 20_000
+    got = _codec.take_apart(encoded.payload).load(store)
+    assert all(map(numpy.array_equal, got, value)) and len(got) == len(value)
+    assert not any(array.flags.writeable for array in got)
+    assert all(array.ctypes.data % 16 == 0 for array in got)
+    store.discard_own()
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     troupe.init(num_cpus=2)

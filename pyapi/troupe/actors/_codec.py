@@ -8,7 +8,8 @@ table; u64 length of the pickle; the pickle; the buffers, aligned to 16 bytes; i
 address whom other hosts ask for the files, u32 length of that. The native part reads the names of
 the files, the table and the home (pyapi/actor_calls.cpp).
 
-A pickle of over 1 MiB is a buffer of another that loads it, so that it lies in a file, too.
+A pickle and small buffers of over 1 MiB together are a buffer of another pickle that loads them, so
+that they lie in a file, too.
 """
 
 from __future__ import annotations
@@ -246,17 +247,39 @@ def rehomed(data: bytes, store: Optional[ObjectStore]) -> bytes:
     return data[:end] + store.home + _HOME.pack(len(store.home))
 
 
+def _inline_bytes(buffer: pickle.PickleBuffer) -> int:
+    size = buffer.raw().nbytes
+    return size if size < THRESHOLD_BYTES else 0
+
+
 class _Whole:
-    """A large pickle, which is one of the buffers of another."""
+    """A large pickle and all its small buffers, which are one buffer of another pickle."""
 
     def __init__(self, blob: bytes, buffers: list[pickle.PickleBuffer]) -> None:
-        self._parts = pickle.PickleBuffer(blob), buffers
+        parts: list[Any] = [blob]
+        self._places: list[tuple[int, int]] = [(0, len(blob))]  # Of large ones: -1, which.
+        self._large: list[pickle.PickleBuffer] = []
+        at = len(blob)
+        for buffer in buffers:
+            view = buffer.raw()
+            if view.nbytes >= THRESHOLD_BYTES:
+                self._places.append((-1, len(self._large)))
+                self._large.append(buffer)
+                continue
+            padding = -at % _ALIGN
+            parts += [b"\0" * padding, view]
+            self._places.append((at + padding, view.nbytes))
+            at += padding + view.nbytes
+        self._joined = b"".join(parts) if len(parts) > 1 else blob
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return _load_whole, self._parts
+        return _load_whole, (pickle.PickleBuffer(self._joined), self._places, self._large)
 
 
-def _load_whole(blob: Any, buffers: list[Any]) -> Any:
+def _load_whole(joined: Any, places: list[tuple[int, int]], large: list[Any]) -> Any:
+    view = memoryview(joined).toreadonly()
+    blob, *buffers = [
+        large[size] if at < 0 else view[at:at + size] for at, size in places]
     return pickle.loads(blob, buffers=buffers)
 
 
@@ -321,7 +344,7 @@ def _pickled(
     """The pickle, its buffers and what was noted. ``in_files``: large buffers will lie in files."""
     buffers: list[pickle.PickleBuffer] = []
     blob, found = _dumps(value, buffers.append, noted)
-    if in_files and len(blob) >= _LARGE_PICKLE_BYTES:
+    if in_files and len(blob) + sum(map(_inline_bytes, buffers)) >= _LARGE_PICKLE_BYTES:
         whole, buffers = _Whole(blob, buffers), []
         blob = pickle.dumps(whole, protocol=5, buffer_callback=buffers.append)
     return blob, buffers, found
