@@ -114,6 +114,7 @@ void HeadActors::OnWorkerExited(const WorkerExited& exited, bool lost) {
     last.waiting = 0;
     TakeCounts(*process, last);
   }
+  OrderHeld();
   if (TROUPE_MUTATED("room is given back at a death"))
     Schedule(sched::Release{MakeLeaseId(process->owner.actor, process->owner.incarnation)});
   if (!exited.reaped && AwaitsCause(*process)) return;

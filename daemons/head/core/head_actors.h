@@ -129,6 +129,10 @@ class HeadActors {
   void Assign(const std::string& process);
   void Keep(const std::string& actor, bool spec);
   void Gone(const std::string& process, const std::string& how);
+  void Order(const step::Launch& launch);
+  // Whether the process of an earlier life of this one's actor is told to end, and has not.
+  [[nodiscard]] bool EndsBefore(const HeadProcess& process) const;
+  void OrderHeld();
   // Whether the process hosts the life that its actor has now.
   [[nodiscard]] bool Lives(const std::string& name, const HeadProcess& process) const;
   void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
@@ -163,12 +167,17 @@ class HeadActors {
   const std::string log_;  // The head's id.
   actors::Directory directory_;
   ActorWatch watch_;
-  std::set<std::string> survivors_;                 // Nodes that knew the head before.
-  std::map<std::string, Time> ended_;               // Processes, for kDeadKept.
-  std::set<std::string> waiting_;                   // Leases.
-  std::set<std::string> told_room_;                 // Peers that are to hear when nobody waits.
-  std::string last_waiting_;                        // Up to which TakeWaiting has come.
-  std::map<std::string, Time> owners_;              // When they were heard last.
+  std::set<std::string> survivors_;    // Nodes that knew the head before.
+  std::map<std::string, Time> ended_;  // Processes, for kDeadKept.
+  std::set<std::string> waiting_;      // Leases.
+  struct Held {
+    step::Launch launch;
+    Time until{};
+  };
+  std::map<std::string, Held> held_;    // Processes, until those of earlier lives have ended.
+  std::set<std::string> told_room_;     // Peers that are to hear when nobody waits.
+  std::string last_waiting_;            // Up to which TakeWaiting has come.
+  std::map<std::string, Time> owners_;  // When they were heard last.
   std::map<std::string, std::string> owner_peers_;  // Where they are told what their actors print.
   struct OwnerOutput {
     size_t bytes = 0;  // Sent since the owner was heard.

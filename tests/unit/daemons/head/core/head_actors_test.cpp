@@ -282,6 +282,33 @@ TEST_F(HeadActorsTest, ADrainMovesWhoCanBeStartedAgainAndLeavesTheRest) {
   EXPECT_EQ(life->restarts, 0);
 }
 
+TEST_F(HeadActorsTest, TheNextLifeBeginsWhenTheProcessOfTheLastHasEnded) {
+  NodeSays();
+  const std::string first = Alive(Spec("a", -1));
+  kills_work_ = false;
+  Ask(actors::ActorVerb::kRestart, "a", 2);
+  Pass(seconds(2));
+  EXPECT_EQ(Incarnation("a"), 2u) << "it has its place";
+  ASSERT_THAT(started_, SizeIs(1)) << "and waits";
+  Exit(first);
+  ASSERT_THAT(started_, SizeIs(2));
+  Start(started_[1]);
+  EXPECT_EQ(State("a"), ActorState::kAlive);
+  Pass(seconds(60));
+  EXPECT_THAT(started_, SizeIs(2));
+}
+
+TEST_F(HeadActorsTest, AProcessThatNothingCanKillDoesNotKeepItsActorAwayForEver) {
+  NodeSays();
+  (void)Alive(Spec("a", -1));
+  kills_work_ = false;
+  Ask(actors::ActorVerb::kRestart, "a", 2);
+  Pass(seconds(30));
+  EXPECT_THAT(started_, SizeIs(1));
+  Pass(seconds(10));
+  EXPECT_THAT(started_, SizeIs(2));
+}
+
 TEST_F(HeadActorsTest, AProcessThatDoesNotEndIsKilledAgain) {
   NodeSays();
   const std::string process = Alive(Spec("a"));
