@@ -1,1 +1,2 @@
-// The headers that all tests share are precompiled as part of this source, which has nothing itself.
+// The headers that all tests share are precompiled as part of this source, which has none of its
+// own.

@@ -64,7 +64,7 @@ def sources_of(build: Path) -> dict[Path, str]:
 
 
 def readable_commands(build: Path) -> Path:
-    """A folder with the compile commands without the headers that GCC has precompiled for itself."""
+    """A folder with the compile commands, without what GCC has precompiled for itself."""
     folder = build / "tidy"
     folder.mkdir(exist_ok=True)
     text = (build / "compile_commands.json").read_text()

@@ -35,8 +35,8 @@ class HeadQueue {
   HeadQueue(const HeadQueue&) = delete;
   HeadQueue& operator=(const HeadQueue&) = delete;
 
-  // `Step`: HeadStep, or one of those that it can be. Defined in the source for each of them: what a
-  // variant of so many types is made of takes seconds to compile wherever it is.
+  // `Step`: HeadStep, or one of those that it can be. Defined in the source for each of them: what
+  // a variant of so many types is made of takes seconds to compile wherever it is.
   template <class Step>
   void Put(Step step);
   // To be taken when all records are kept that will have been put by then. Of those of one name
