@@ -3,6 +3,7 @@
 #include "tests/sim/cluster/sim_cluster.h"
 #include "tests/sim/cluster/sim_driver.h"
 #include "tests/sim/cluster/sim_node.h"
+#include "tests/sim/cluster/sim_training.h"
 #include "tests/sim/cluster/sim_worker.h"
 
 namespace troupe::daemons::sim {
@@ -14,20 +15,16 @@ constexpr Duration kCrowded =
 }  // namespace
 
 void World::CheckProcesses() {
-  std::map<groups::MemberId, const SimWorker*> members;
   std::set<std::string> lives;  // Of actors, the run's among them.
   for (const auto& [host, node] : nodes_) {
     double used = 0;
     std::string ids;
     for (const SimWorker* worker : node->workers()) {
-      if (!worker->id() && worker->actor().empty()) continue;
+      if (!worker->assigned()) continue;
       // A stopped one cannot say to another head whose it is.
       used += worker->port().frozen() ? 0 : 1;
       ids += " " + worker->lease();
       if (!lives.insert(worker->lease()).second) Fail("two processes host " + worker->lease());
-      if (!worker->id()) continue;
-      if (!members.try_emplace(*worker->id(), worker).second)
-        Fail("two processes are member " + worker->id()->ToString());
     }
     // Who was taken for dead is on its way out when its node comes back.
     Time& since = crowded_.try_emplace(host, Time::Never()).first->second;
@@ -43,19 +40,11 @@ std::string World::NotSettled() {
   if (nodes_.size() < static_cast<size_t>(options_.hosts)) return "a node is not there";
   for (const auto& [host, node] : nodes_)
     if (node->noticed()) return "node " + node->id() + " is on its way out";
-  size_t training = 0;
-  for (const SimWorker* worker : Workers()) {
-    if (!worker->id()) continue;
-    if (!worker->in_epoch()) return worker->id()->ToString() + " does not train";
-    if (worker->epoch() != newest_) return worker->id()->ToString() + " is in an older epoch";
-    ++training;
-  }
-  if (training != driver_->target())
-    return std::to_string(training) + " train, of " + std::to_string(driver_->target());
+  if (std::string why = training(kRun).NotSettled(driver_->target()); !why.empty()) return why;
   if (std::string why = actors_->NotSettled(); !why.empty()) return why;
-  if (driver_->epoch() != newest_)
+  if (driver_->epoch() != training(kRun).newest())
     return "the driver was told of epoch " + std::to_string(driver_->epoch()) + ", not of " +
-           std::to_string(newest_);
+           std::to_string(training(kRun).newest());
   return "";
 }
 
@@ -76,7 +65,8 @@ std::string World::ProcessLeft() {
 }
 
 std::string World::KeyLeft() {
-  for (const char* prefix : {"job/", "group/", "actor/", "actor_group/"}) {
+  for (const char* prefix :
+       {"job/", "group/", "actor/", "actor_group/", "collective/", "placement_group/"}) {
     const auto keys = store_.List(prefix);
     if (!keys.ok()) continue;
     for (const auto& [key, value] : *keys) {

@@ -1,6 +1,7 @@
 #include "tests/sim/cluster/cluster_sim.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include "tests/sim/cluster/sim_driver.h"
 #include "tests/sim/cluster/sim_head.h"
 #include "tests/sim/cluster/sim_node.h"
+#include "tests/sim/cluster/sim_training.h"
 #include "tests/sim/cluster/sim_worker.h"
 
 namespace troupe::daemons::sim {
@@ -28,9 +30,23 @@ constexpr Duration kUndisturbed = seconds(12);  // From the last cut or stop: le
 
 std::string HostName(size_t host) { return "host-n" + std::to_string(host); }
 
+// For people.
+std::string NameOf(const SimWorker& worker) {
+  if (worker.member() != nullptr) return " " + worker.member()->id().ToString();
+  return worker.actor().empty() ? " a spare" : " " + worker.actor();
+}
+
 }  // namespace
 
 World::World(const ClusterOptions& options) : options_(options), network_(options.seed) {
+  const auto group = [this](const char* name, uint32_t fixed) {
+    trainings_[name] =
+        std::make_unique<SimTraining>(this, actors::CollectiveGroupName(name), fixed);
+  };
+  trainings_[kRun] = std::make_unique<SimTraining>(this, kRun);
+  group(kGroupName, 0);
+  group(kRingName, options.ring == Ring::kFixed ? options.actors : 0);
+  group(kPairName, options.pair == Ring::kFixed ? options.actors : 0);
   random_.seed(options.seed * 7919);
   network_.SetFaults({0, 0, microseconds(30), milliseconds(1), true});
   own_ = network_.MakeTransport("world");
@@ -78,7 +94,19 @@ bool World::IsCut(const std::string& host, const std::string& to) const {
 }
 
 void World::HoldOrLose(SimPort* port, const std::string& to, std::string frame) {
-  if (cut_holds_) late_.emplace_back(port->self(), to, std::move(frame));
+  if (cut_holds_) late_.push_back({port->self(), port->life(), to, std::move(frame)});
+}
+
+// What a head that has ended since has sent comes over a connection of its own: before or after
+// what the next one sends.
+void World::SendLate(Late late) {
+  const auto port = ports_.find(late.from);
+  if (port == ports_.end()) return;
+  if (port->second->life() == late.life) return port->second->SendLate(late.to, late.frame);
+  loop().CallAfter(Between(Duration::zero(), milliseconds(20)), [this, late = std::move(late)] {
+    const auto now = ports_.find(late.from);
+    if (now != ports_.end()) now->second->SendLate(late.to, late.frame);
+  });
 }
 
 void World::Cut() {
@@ -101,16 +129,20 @@ void World::Mend(const std::string& host) {
   if (std::erase_if(cut_, [&](const auto& pair) { return pair.first == host; }) == 0) return;
   Tell("mended: ", host);
   disturbed_ = Now();
-  for (auto& [from, to, frame] : std::exchange(late_, {})) {
-    const auto port = ports_.find(from);
+  for (Late& late : std::exchange(late_, {})) {
+    const auto port = ports_.find(late.from);
     if (port == ports_.end()) continue;
-    if (IsCut(port->second->host(), to)) {
-      late_.emplace_back(from, to, std::move(frame));
+    if (IsCut(port->second->host(), late.to)) {
+      late_.push_back(std::move(late));
     } else {
-      port->second->SendLate(to, std::move(frame));
+      SendLate(std::move(late));
     }
   }
   RetrySteps();
+}
+
+void World::RetrySteps() {
+  for (const auto& [name, training] : trainings_) training->RetrySteps();
 }
 
 // ---- processes ----
@@ -142,7 +174,8 @@ void World::StartNode(size_t host, bool same_run_dir) {
   known = incarnation;
   const auto extra = static_cast<double>(options_.seed % 3);
   const double cpus =
-      std::ceil(static_cast<double>(options_.max_workers + options_.actors + options_.group) /
+      std::ceil(static_cast<double>(options_.max_workers + options_.actors + options_.group +
+                                    (options_.bundles > 0 ? 1 : 0)) /
                 options_.hosts) +
       extra;
   nodes_[host] = std::make_unique<SimNode>(this, "n" + std::to_string(host), incarnation, cpus);
@@ -173,102 +206,25 @@ std::vector<SimWorker*> World::Workers() const {
   return all;
 }
 
-SimWorker* World::FindMember(const groups::MemberId& id) const {
-  for (SimWorker* worker : Workers())
-    if (worker->id() == id) return worker;
-  return nullptr;
-}
-
 // ---- training ----
 
-void World::EnterStep(SimWorker& worker, const groups::View& view, uint64_t step) {
-  entered_[view.epoch][*worker.id()] = step;
-  views_[view.epoch] = view;
-  RetrySteps();
+std::vector<SimTraining*> World::TrainingsOf(const std::string& actor) const {
+  if (!actor.starts_with(kActorPrefix)) return {trainings_.at(kGroupName).get()};
+  std::vector<SimTraining*> all;
+  if (options_.ring != Ring::kNone) all.push_back(trainings_.at(kRingName).get());
+  if (options_.pair != Ring::kNone) all.push_back(trainings_.at(kPairName).get());
+  return all;
 }
 
-void World::LeaveSteps(const groups::MemberId& id, groups::Epoch epoch) {
-  entered_[epoch].erase(id);
-}
+bool World::Disturbed() const { return Now() < disturbed_ + kUndisturbed || !cut_.empty(); }
 
-// Completes the steps that all members have entered, if bytes get from each to each.
-void World::RetrySteps() {
-  if (entered_.empty()) return;
-  while (entered_.size() > 3) entered_.erase(entered_.begin());
-  for (auto& [epoch, entered] : entered_) {
-    const groups::View& view = views_[epoch];
-    uint64_t step = 0;
-    bool all = !view.members.empty();
-    std::vector<SimWorker*> members;
-    for (const groups::ViewMember& m : view.members) {
-      const auto it = entered.find(m.id);
-      SimWorker* member = it == entered.end() ? nullptr : FindMember(m.id);
-      all = all && member != nullptr && (members.empty() || it->second == step);
-      if (!all) break;
-      step = it->second;
-      for (const SimWorker* other : members) all = all && !AreCut(other->host(), member->host());
-      members.push_back(member);
-    }
-    if (!all) continue;
-    entered.clear();
-    for (SimWorker* member : members) {
-      member->Later(Between(microseconds(20), milliseconds(2)),
-                    [member, e = epoch, step, g = member->generation()] {
-                      if (member->generation() == g) member->CompleteStep(e, step);
-                    });
-    }
-  }
-}
-
-void World::Sync(SimWorker& worker, const groups::View& view) {
-  const auto source = static_cast<size_t>(groups::SourceRank(view));
-  const std::vector<int> lacking = groups::RanksWithoutState(view);
-  const bool lacks =
-      std::ranges::find(lacking, groups::RankOf(view, *worker.id())) != lacking.end();
-  const groups::MemberId from_id = view.members[source].id;
-  worker.Later(Between(microseconds(50), milliseconds(5)),
-               [this, &worker, from_id, lacks, view, g = worker.generation()] {
-                 if (!worker.in_epoch() || worker.generation() != g) return;
-                 if (lacks) {
-                   const SimWorker* from = FindMember(from_id);
-                   const bool gone = from == nullptr || AreCut(worker.host(), from->host()) ||
-                                     from->epoch() > view.epoch ||
-                                     (from->epoch() == view.epoch && !from->in_epoch());
-                   if (!gone && (from->epoch() < view.epoch || !from->synced()))
-                     return Sync(worker, view);
-                   if (gone) {
-                     worker.Feed(groups::CommunicatorBroke{view.epoch, "state transfer broke"});
-                     return;
-                   }
-                   if (!Mutated(Mutation::kNoStateSent))
-                     worker.TakeState(synced_[{view.epoch, from_id}]);
-                 }
-                 if (*worker.id() == from_id) synced_[{view.epoch, from_id}] = worker.state();
-                 worker.Synced();
-               });
-}
-
-void World::OnCommitted(const SimWorker& worker) {
-  const SimState& state = worker.state();
-  result_.steps = std::max(result_.steps, state.version);
-  const auto [it, fresh] = committed_.try_emplace({worker.epoch(), state.version}, state.hash);
-  if (!fresh && it->second != state.hash) Fail("members of one epoch diverge");
-  while (committed_.size() > 10'000) committed_.erase(committed_.begin());
-}
-
-void World::OnActivated(const groups::View& view) {
-  if (view.epoch <= newest_) return;
-  newest_ = view.epoch;
-  result_.epochs = std::max(result_.epochs, view.epoch);
-  const bool any = std::ranges::any_of(view.members, [](const auto& m) { return m.has_state; });
-  if (any || result_.steps == 0) return;
-  ++result_.lost;
-  if (Now() < disturbed_ + kUndisturbed || !cut_.empty()) return;
-  for (const SimWorker* other : Workers()) {
-    if (other->state().has_state && !other->over())
-      Fail("epoch " + std::to_string(view.epoch) + " begins from nothing, while " +
-           other->id()->ToString() + " holds the state");
-  }
+void World::CountSteps(ClusterResult& result) const {
+  const SimTraining& run = *trainings_.at(kRun);
+  result.epochs = run.newest();
+  result.steps = run.steps();
+  result.lost = run.lost();
+  result.group_steps = trainings_.at(kGroupName)->steps();
+  result.ring_steps = trainings_.at(kRingName)->steps() + trainings_.at(kPairName)->steps();
 }
 
 void World::OnDone(const std::string& state, const std::string& reason) {
@@ -293,7 +249,7 @@ void World::Disturb(double dice) {
     SimWorker* worker = all[random_() % all.size()];
     ++result_.stops;
     disturbed_ = Now();
-    Tell("stopped: ", worker->process(), worker->id() ? " " + worker->id()->ToString() : "");
+    Tell("stopped: ", worker->process(), NameOf(*worker));
     worker->Freeze(true);
     const std::string process = worker->process();
     loop().CallAfter(Between(milliseconds(10), Uniform() < 0.7 ? seconds(1) : seconds(4)),
@@ -320,11 +276,11 @@ void World::KillSomeWorker() {
   if (all.empty()) return;
   SimWorker* worker = all[random_() % all.size()];
   // A run whose workers all die before they have started fails, as it should.
-  const bool trains =
-      std::ranges::any_of(all, [](const SimWorker* one) { return one->in_epoch(); });
-  if (!trains && worker->epoch() == 0 && worker->actor().empty()) return;
+  const SimMember* member = worker->member();
+  const bool new_here = member == nullptr || member->epoch() == 0;
+  if (!training(kRun).trains() && new_here && worker->actor().empty()) return;
   ++result_.kills;
-  Tell("killed: ", worker->process(), worker->id() ? " " + worker->id()->ToString() : " a spare");
+  Tell("killed: ", worker->process(), NameOf(*worker));
   worker->Die(SIGKILL);
 }
 
@@ -404,7 +360,7 @@ void World::DisturbStore() {
 }
 
 void World::Ask() {
-  if (options_.group > 0 && Uniform() < 0.3) return actors_->group().Disturb();
+  if (Uniform() < 0.3) return actors_->Disturb();
   if (!driver_->submitted() || driver_->asking()) return;
   RunCommand command;
   if (Uniform() < 0.5 || driver_->members().empty()) {
@@ -429,10 +385,7 @@ void World::Heal() {
   Tell("all heals");
   disturbed_ = Now();
   cut_.clear();
-  for (auto& [from, to, frame] : std::exchange(late_, {})) {
-    const auto port = ports_.find(from);
-    if (port != ports_.end()) port->second->SendLate(to, std::move(frame));
-  }
+  for (Late& late : std::exchange(late_, {})) SendLate(std::move(late));
   store_.SetAvailable(true);
   if (head_) head_->store().DieAfter(0);
   if (head_) head_->port().Freeze(false);
@@ -467,8 +420,8 @@ ClusterResult World::Run() {
   for (int host = 0; host < options_.hosts; ++host) StartNode(static_cast<size_t>(host), true);
   driver_ = std::make_unique<SimDriver>(this);
   driver_->Submit();
-  actors_ = std::make_unique<SimActors>(this, options_.group);
-  actors_->Create(options_.actors);
+  actors_ = std::make_unique<SimActors>(this);
+  actors_->Create();
   loop().CallAfter(Between(milliseconds(1), seconds(2)), [this] { Chaos(); });
   const Time end = Now() + options_.chaos;
   const auto over = [&] { return std::string(Now() < end ? "chaos" : ""); };
@@ -482,7 +435,7 @@ ClusterResult World::Run() {
   command.verb = RunVerb::kResize;
   command.workers = options_.workers;
   driver_->Command(command);
-  actors_->group().Resize(options_.group);
+  actors_->Settle();
   if (!Await(
           options_.settle, [this] { return NotSettled(); }, "settling", kStays))
     return result_;
@@ -509,16 +462,11 @@ ClusterResult World::Run() {
 void World::Stop() {
   const auto told = [this] { return std::string(driver_->done() ? "" : "it goes on"); };
   const Ending ending = options_.ending;
-  const std::vector<SimWorker*> all = Workers();
   if (ending == Ending::kReturns) {
-    finish_at_ = 0;
-    for (const SimWorker* worker : all)
-      finish_at_ = std::max(finish_at_, worker->state().version + 20);
+    training(kRun).FinishSoon();
     if (Await(kEndLimit, told, "ending")) CheckResults();
   } else if (ending == Ending::kRaises) {
-    for (SimWorker* worker : all) {
-      if (worker->in_epoch()) worker->Raise();
-    }
+    training(kRun).Raise();
     if (Await(kEndLimit, told, "raising") && driver_->done() != "failed")
       Fail("its function has raised, and it has " + *driver_->done());
   } else if (ending == Ending::kCancelled) {
@@ -535,6 +483,11 @@ void World::Stop() {
   }
 }
 
-ClusterResult RunClusterSimulation(const ClusterOptions& options) { return World(options).Run(); }
+ClusterResult RunClusterSimulation(const ClusterOptions& options) {
+  World world(options);
+  ClusterResult result = world.Run();
+  world.CountSteps(result);
+  return result;
+}
 
 }  // namespace troupe::daemons::sim

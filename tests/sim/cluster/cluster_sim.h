@@ -2,9 +2,9 @@
 // driver are virtual; HeadService with all that it is made of, and the members of the groups, are
 // the production objects. One seed, one run.
 //
-// A run trains beside some actors while workers, nodes, the head and the store are killed, stopped,
-// cut off and emptied; then all heals, it must have its size again and end. Checkers watch all the
-// time.
+// A run trains beside a group of actors that trains, and actors in a collective group and in
+// bundles, while workers, nodes, the head and the store are killed, stopped, cut off and emptied;
+// then all heals, each must have its size again and end. Checkers watch all the time.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,9 @@ enum class Ending {
   kDriverLeaves,  // The driver says so.
   kDriverSilent,  // It is gone and has said nothing.
 };
+
+// A collective group of the actors.
+enum class Ring { kNone, kElastic, kFixed };
 
 // Breaks one thing on purpose; the tests require that a checker notices.
 enum class Mutation {
@@ -43,9 +46,13 @@ struct ClusterOptions {
   uint32_t min_workers = 1;
   uint32_t max_workers = 5;
   uint32_t spares = 1;
-  uint32_t actors = 0;  // Of the driver, beside the run,
-  uint32_t group = 0;   // and of its group of actors.
+  uint32_t actors = 0;      // Of the driver, beside the run,
+  uint32_t group = 0;       // and of its group of actors.
+  Ring ring = Ring::kNone;  // Of all the actors,
+  Ring pair = Ring::kNone;  // and another one of them.
+  uint32_t bundles = 0;     // At most one for each actor, and one more now and then.
   bool detached = false;
+  bool large_results = false;  // They come in parts.
   Ending ending = Ending::kReturns;
   Mutation mutation = Mutation::kNone;
   Duration chaos = seconds(20);
@@ -59,9 +66,11 @@ struct ClusterResult {
   uint64_t event_hash = 0;
   uint64_t epochs = 0;
   uint64_t steps = 0;
-  int kills = 0;         // Of workers,
-  int nodes_killed = 0;  // nodes
-  int heads_killed = 0;  // and heads, some of them between two writes.
+  uint64_t group_steps = 0;  // Of the group of actors,
+  uint64_t ring_steps = 0;   // and of the collective groups of the others.
+  int kills = 0;             // Of workers,
+  int nodes_killed = 0;      // nodes
+  int heads_killed = 0;      // and heads, some of them between two writes.
   int between_writes = 0;
   int cuts = 0;
   int stops = 0;

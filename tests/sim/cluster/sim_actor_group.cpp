@@ -5,13 +5,13 @@
 
 #include "actors/core/error_chain.h"
 #include "runtime/wire.h"
+#include "tests/sim/cluster/sim_training.h"
 #include "tests/sim/cluster/sim_worker.h"
 
 namespace troupe::daemons::sim {
 namespace {
 
 constexpr Duration kLook = milliseconds(300);
-constexpr Duration kRepeat = milliseconds(100);
 constexpr const char* kGroup = "group-1";
 constexpr double kDrainLimit_s = 2;
 
@@ -21,8 +21,9 @@ SimActorGroup::SimActorGroup(World* world, uint32_t max_size)
     : world_(world), max_size_(max_size), size_(max_size), port_(world, "group-owner", kHeadHost) {
   port_.SetHandler([this](const std::string&, const std::string& frame) {
     const uint8_t type = *wire::PeekType(frame);
-    if (type == actors::kFrameActorAnswer)
-      OnAnswer(*wire::Decode<actors::ActorAnswer>(type, frame));
+    if (type != actors::kFrameActorAnswer) return;
+    const auto answer = *wire::Decode<actors::ActorAnswer>(type, frame);
+    if (requests_.Take(answer)) OnStatus(answer.actors);
   });
 }
 
@@ -31,7 +32,7 @@ void SimActorGroup::Create() {
   actors::ActorGroupRequest create;
   create.verb = actors::ActorGroupVerb::kCreate;
   create.spec.group = kGroup;
-  create.spec.name = "simulated";
+  create.spec.name = kGroupName;
   create.spec.owner = kOwner;
   create.spec.min_size = 1;
   create.spec.size = size_;
@@ -55,6 +56,7 @@ void SimActorGroup::Resize(uint32_t size) {
 }
 
 void SimActorGroup::Disturb() {
+  if (max_size_ == 0) return;
   if (world_->Uniform() < 0.4) return DrainOne();
   Resize(1 + static_cast<uint32_t>(world_->Uniform() * max_size_));
 }
@@ -80,51 +82,39 @@ void SimActorGroup::End() {
   Ask(std::move(end));
 }
 
-// Its status, from time to time; an answer that is lost is not missed.
+// Its status, from time to time.
 void SimActorGroup::Look() {
   actors::ActorGroupRequest look;
   look.verb = actors::ActorGroupVerb::kStatus;
   look.spec.group = kGroup;
   look.since = sequence_;
-  looked_ = look.request = next_request_++;
-  (void)port_.Send(kHeadName, wire::Encode(actors::kFrameActorGroupRequest, look));
+  requests_.Look(actors::kFrameActorGroupRequest, look);
   port_.loop().CallAfter(kLook, [this] { Look(); });
 }
 
 void SimActorGroup::Ask(actors::ActorGroupRequest request) {
-  request.request = next_request_++;
-  asked_[request.request] = wire::Encode(actors::kFrameActorGroupRequest, request);
-  Repeat(request.request);
+  requests_.Ask(actors::kFrameActorGroupRequest, std::move(request),
+                [this](const actors::ActorAnswer& answer) {
+                  if (answer.error.empty()) return;
+                  // A member that was to be drained may be none any more.
+                  const Error problem = actors::FromChain(answer.error);
+                  if (problem.code != ErrorCode::kNotFound)
+                    world_->Fail("asking for a group: " + problem.message);
+                });
 }
 
-void SimActorGroup::Repeat(uint64_t request) {
-  const auto it = asked_.find(request);
-  if (it == asked_.end()) return;
-  (void)port_.Send(kHeadName, it->second);
-  port_.loop().CallAfter(kRepeat, [this, request] { Repeat(request); });
-}
-
-void SimActorGroup::OnAnswer(const actors::ActorAnswer& answer) {
-  const bool asked = asked_.erase(answer.request) > 0;
-  const auto problem = answer.error.empty() ? Error{} : actors::FromChain(answer.error);
-  if (!answer.error.empty()) {
-    // A member that was to be drained may be none any more.
-    if (asked && problem.code != ErrorCode::kNotFound)
-      world_->Fail("asking for a group: " + problem.message);
-    return;
-  }
-  if (answer.request != looked_) return;
-  if (answer.actors.sequence < sequence_) {
+void SimActorGroup::OnStatus(const ActorGroupStatus& status) {
+  if (status.sequence < sequence_) {
     world_->Fail("the events of the group were " + std::to_string(sequence_) + " and are " +
-                 std::to_string(answer.actors.sequence));
+                 std::to_string(status.sequence));
   }
-  for (const GroupEvent& event : answer.actors.events) {
+  for (const GroupEvent& event : status.events) {
     if (event.sequence <= sequence_) continue;
     world_->Tell("the group: member ", event.member, " ", GroupEventKindName(event.kind), " ",
                  event.detail);
   }
-  sequence_ = answer.actors.sequence;
-  status_ = answer.actors;
+  sequence_ = status.sequence;
+  status_ = status;
 }
 
 std::string SimActorGroup::NotSettled() const {
@@ -145,7 +135,8 @@ std::string SimActorGroup::NotSettled() const {
       return who + " lives a life that its owner was not told of";
     ++members;
   }
-  return members == size_ ? "" : "the group has " + std::to_string(members) + " members";
+  if (members != size_) return "the group has " + std::to_string(members) + " members";
+  return world_->training(kGroupName).NotSettled(members);
 }
 
 }  // namespace troupe::daemons::sim

@@ -1,5 +1,5 @@
 // The group of actors of the simulated driver: made, resized, drained and ended by it, with one CPU
-// for each member.
+// for each member. Its members train.
 #pragma once
 
 #include <map>
@@ -8,17 +8,15 @@
 
 #include "actors/core/actor_group_protocol.h"
 #include "tests/sim/cluster/sim_cluster.h"
+#include "tests/sim/cluster/sim_requests.h"
 
 namespace troupe::daemons::sim {
-
-inline constexpr const char* kOwner = "driver/driver-1";  // Of actors and groups.
 
 class SimActorGroup {
  public:
   // Up to `max_size` members; none: there is no group.
   SimActorGroup(World* world, uint32_t max_size);
 
-  // Asked for until it is answered.
   void Create();
   void Resize(uint32_t size);
   // Asks for another size, or for one member to go.
@@ -26,7 +24,7 @@ class SimActorGroup {
   void End();
   // It is not asked for any more.
   void Leave() { port_.Stop(); }
-  [[nodiscard]] bool asking() const { return !asked_.empty(); }
+  [[nodiscard]] bool asking() const { return requests_.waiting(); }
   // What keeps it from having all its members, each alive in one process; empty: nothing.
   [[nodiscard]] std::string NotSettled() const;
 
@@ -34,16 +32,13 @@ class SimActorGroup {
   void DrainOne();
   void Look();
   void Ask(actors::ActorGroupRequest request);
-  void Repeat(uint64_t request);
-  void OnAnswer(const actors::ActorAnswer& answer);
+  void OnStatus(const ActorGroupStatus& status);
 
   World* const world_;
   const uint32_t max_size_;
   uint32_t size_;
   SimPort port_;
-  uint64_t next_request_ = 1;
-  std::map<uint64_t, std::string> asked_;  // Frames.
-  uint64_t looked_ = 0;                    // The last request for its status.
+  SimRequests requests_{&port_};
   std::optional<ActorGroupStatus> status_;
   uint64_t sequence_ = 0;  // Of the last event that was told.
 };

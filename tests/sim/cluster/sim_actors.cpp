@@ -11,57 +11,74 @@ namespace troupe::daemons::sim {
 namespace {
 
 constexpr Duration kBeat = milliseconds(300);
-constexpr Duration kRepeat = milliseconds(100);
 
 }  // namespace
 
-SimActors::SimActors(World* world, uint32_t group)
-    : world_(world), port_(world, "owner-1", kHeadHost), group_(world, group) {
+SimActors::SimActors(World* world)
+    : world_(world),
+      port_(world, "owner-1", kHeadHost),
+      group_(world, world->options_.group),
+      ring_(world, &world->training(kRingName),
+            world->options_.ring == Ring::kNone ? 0 : world->options_.actors),
+      pair_(world, &world->training(kPairName),
+            world->options_.pair == Ring::kNone ? 0 : world->options_.actors),
+      placement_(world, world->options_.bundles) {
   port_.SetHandler([this](const std::string&, const std::string& frame) { OnFrame(frame); });
   Beat();
 }
 
-void SimActors::Create(uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
+void SimActors::Create() {
+  placement_.Create([this] { CreateActors(); });
+  group_.Create();
+}
+
+void SimActors::CreateActors() {
+  for (uint32_t i = 0; i < count(); ++i) {
     actors::CreateActor create;
-    create.request = next_request_++;
-    create.spec.actor = "actor-" + std::to_string(i);
+    create.spec.actor = kActorPrefix + std::to_string(i);
     create.spec.type = "Simulated";
     create.spec.owner = kOwner;
     create.spec.wish.resources = {{"CPU", 1}};
+    if (InBundle(i)) create.spec.wish.group = kPlacementGroup;
     create.spec.max_restarts = -1;
     create.spec.backoff_max_ms = 500;
     actors_[create.spec.actor] = {};
-    Ask(create.request, wire::Encode(actors::kFrameCreateActor, create));
+    requests_.Ask(actors::kFrameCreateActor, std::move(create),
+                  [this](const actors::ActorAnswer& answer) {
+                    if (!answer.error.empty())
+                      world_->Fail("making an actor: " + actors::FromChain(answer.error).message);
+                    if (requests_.waiting()) return;
+                    ring_.Create();
+                    pair_.Create();
+                  });
   }
-  group_.Create();
 }
+
+void SimActors::Disturb() { world_->Uniform() < 0.7 ? group_.Disturb() : placement_.Disturb(); }
+
+void SimActors::Settle() { group_.Resize(world_->options_.group); }
 
 void SimActors::Leave() {
   port_.Stop();
   group_.Leave();
+  ring_.Leave();
+  pair_.Leave();
+  placement_.Leave();
 }
 
 void SimActors::Kill() {
+  if (world_->Uniform() < 0.5) ring_.Destroy();
+  if (world_->Uniform() < 0.5) pair_.Destroy();
   for (const auto& [id, actor] : actors_) {
-    const uint64_t request = next_request_++;
-    Ask(request, wire::Encode(actors::kFrameActorRequest,
-                              actors::ActorRequest{request, actors::ActorVerb::kKill, id, 0,
-                                                   "not needed any more"}));
+    requests_.Ask(actors::kFrameActorRequest,
+                  actors::ActorRequest{0, actors::ActorVerb::kKill, id, 0, "not needed any more"},
+                  [this](const actors::ActorAnswer& answer) {
+                    if (!answer.error.empty())
+                      world_->Fail("ending an actor: " + actors::FromChain(answer.error).message);
+                  });
   }
   group_.End();
-}
-
-void SimActors::Ask(uint64_t request, std::string frame) {
-  asked_[request] = std::move(frame);
-  Repeat(request);
-}
-
-void SimActors::Repeat(uint64_t request) {
-  const auto it = asked_.find(request);
-  if (it == asked_.end()) return;
-  (void)port_.Send(kHeadName, it->second);
-  port_.loop().CallAfter(kRepeat, [this, request] { Repeat(request); });
+  placement_.Remove();
 }
 
 // Sends the whole list each time and names no head, so that the answer has all states.
@@ -75,9 +92,7 @@ void SimActors::Beat() {
 void SimActors::OnFrame(const std::string& frame) {
   const uint8_t type = *wire::PeekType(frame);
   if (type == actors::kFrameActorAnswer) {
-    const auto answer = *wire::Decode<actors::ActorAnswer>(type, frame);
-    if (asked_.erase(answer.request) > 0 && !answer.error.empty())
-      world_->Fail("asking for an actor: " + actors::FromChain(answer.error).message);
+    (void)requests_.Take(*wire::Decode<actors::ActorAnswer>(type, frame));
   } else if (type == actors::kFrameActorStates) {
     const auto states = *wire::Decode<actors::ActorStates>(type, frame);
     for (const actors::ActorLocation& actor : states.actors) actors_[actor.actor] = actor;
@@ -88,13 +103,21 @@ std::string SimActors::NotSettled() const {
   std::map<std::string, std::vector<const SimWorker*>> hosts;
   for (const SimWorker* worker : world_->Workers())
     if (!worker->actor().empty()) hosts[worker->actor()].push_back(worker);
+  std::multiset<std::string> bundles = placement_.nodes();
   for (const auto& [id, actor] : actors_) {
     const std::vector<const SimWorker*>& at = hosts[id];
     if (actor.state != actors::ActorState::kAlive) return id + " is not alive for its owner";
     if (at.size() != 1) return id + " has " + std::to_string(at.size()) + " processes";
     if (actor.incarnation != at[0]->actor_incarnation())
       return id + " lives a life that its owner was not told of";
+    if (!InBundle(static_cast<uint32_t>(std::stoul(id.substr(kActorPrefix.size()))))) continue;
+    const auto bundle = bundles.find(at[0]->node());
+    if (bundle == bundles.end()) return id + " runs outside of its bundles";
+    bundles.erase(bundle);
   }
+  if (std::string why = placement_.NotSettled(); !why.empty()) return why;
+  if (std::string why = ring_.NotSettled(); !why.empty()) return why;
+  if (std::string why = pair_.NotSettled(); !why.empty()) return why;
   return group_.NotSettled();
 }
 

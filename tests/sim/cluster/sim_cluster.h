@@ -1,8 +1,6 @@
 // What the parts of the cluster simulation share: network, hosts, store, and the checkers.
 #pragma once
 
-#include <cmath>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,7 +9,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "collective_groups/membership/view.h"
@@ -23,14 +20,12 @@
 
 namespace troupe::daemons::sim {
 
-inline constexpr const char* kRun = "run-1";
-inline constexpr const char* kHeadHost = "head-host";
-
 class SimHead;
 class SimNode;
 class SimWorker;
 class SimDriver;
 class SimActors;
+class SimTraining;
 
 class World {
  public:
@@ -38,6 +33,7 @@ class World {
   ~World();
 
   ClusterResult Run();
+  void CountSteps(ClusterResult& result) const;
 
   // ---- used by the parts ----
   [[nodiscard]] Time Now() const { return network_.Now(); }
@@ -51,6 +47,7 @@ class World {
   }
   [[nodiscard]] std::string NewId();
   [[nodiscard]] int64_t NewPid() { return ++last_pid_; }
+  [[nodiscard]] uint64_t NewLife() { return ++last_life_; }
   void Fail(const std::string& what);
   template <class... Parts>
   void Tell(const Parts&... parts) {
@@ -68,20 +65,18 @@ class World {
   void HoldOrLose(SimPort* port, const std::string& to, std::string frame);
 
   // ---- processes ----
-  [[nodiscard]] SimWorker* FindMember(const groups::MemberId& id) const;
   void HeadDies(bool between_writes);
   void NodeDies(SimNode& node);
   void Bury(std::unique_ptr<SimWorker> worker);
   [[nodiscard]] std::vector<SimWorker*> Workers() const;
 
   // ---- training ----
-  void EnterStep(SimWorker& worker, const groups::View& view, uint64_t step);
-  void LeaveSteps(const groups::MemberId& id, groups::Epoch epoch);
-  void Sync(SimWorker& worker, const groups::View& view);
-  void RetrySteps();
-  [[nodiscard]] uint64_t finish_at() const { return finish_at_; }
-  void OnCommitted(const SimWorker& worker);
-  void OnActivated(const groups::View& view);
+  // Of the run, or of a collective group.
+  [[nodiscard]] SimTraining& training(const std::string& name) { return *trainings_.at(name); }
+  // Those that this actor takes part in.
+  [[nodiscard]] std::vector<SimTraining*> TrainingsOf(const std::string& actor) const;
+  // Whether somebody is or was cut off or stopped, and leases may not be over.
+  [[nodiscard]] bool Disturbed() const;
   void OnDone(const std::string& state, const std::string& reason);  // The driver is told so.
 
   const ClusterOptions options_;
@@ -101,6 +96,7 @@ class World {
   void Disturb(double dice);
   void Cut();
   void Mend(const std::string& host);
+  void RetrySteps();
   void KillSomeWorker();
   void DisturbNode();
   void DisturbHead();
@@ -125,7 +121,16 @@ class World {
   std::map<std::string, SimPort*> ports_;
   std::set<std::pair<std::string, std::string>> cut_;  // Hosts.
   bool cut_holds_ = false;  // What is sent meanwhile arrives when it is mended.
-  std::vector<std::tuple<std::string, std::string, std::string>> late_;  // From, to, frame.
+  struct Late {
+    std::string from;
+    uint64_t life = 0;
+    std::string to;
+    std::string frame;
+  };
+  void SendLate(Late late);
+  std::vector<Late> late_;
+  // Before the processes, whose members leave them.
+  std::map<std::string, std::unique_ptr<SimTraining>> trainings_;
   std::unique_ptr<SimHead> head_;
   std::vector<std::unique_ptr<SimHead>> dead_heads_;
   std::map<size_t, std::unique_ptr<SimNode>> nodes_;  // By host.
@@ -135,15 +140,10 @@ class World {
   std::unique_ptr<SimActors> actors_;
   std::map<size_t, Time> crowded_;           // Since when a host runs more than it has room for.
   std::map<size_t, uint64_t> incarnations_;  // What a node's run directory holds.
-  std::map<groups::Epoch, std::map<groups::MemberId, uint64_t>> entered_;
-  std::map<groups::Epoch, groups::View> views_;
-  std::map<std::pair<groups::Epoch, groups::MemberId>, SimState> synced_;
-  std::map<std::pair<groups::Epoch, uint64_t>, uint64_t> committed_;  // Hash, by version.
-  groups::Epoch newest_ = 0;
-  Time disturbed_{};  // When somebody was cut off or stopped last.
+  Time disturbed_{};                         // When somebody was cut off or stopped last.
   bool chaos_ = true;
-  uint64_t finish_at_ = UINT64_MAX;
   int64_t last_pid_ = 1000;
+  uint64_t last_life_ = 0;
   Time store_harmed_{};  // Until then the head is not to be killed: it alone knows all.
 };
 

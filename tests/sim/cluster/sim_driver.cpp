@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/wire.h"
+#include "tests/sim/cluster/sim_training.h"
 
 namespace troupe::daemons::sim {
 namespace {
@@ -132,7 +133,7 @@ void SimDriver::Take(const RunEvent& event) {
       members_.push_back(member.at("id"));
       // Who has died before this head heard of it is not to be found any more.
       const auto id = groups::MemberId::Parse(members_.back());
-      if (member.at("pid") == 0 && id && world_->FindMember(*id) != nullptr)
+      if (member.at("pid") == 0 && id && world_->training(kRun).Find(*id) != nullptr)
         world_->Fail("epoch " + std::to_string(epoch) + " does not say where its members run");
     }
   } else if (event.kind == "result") {

@@ -7,7 +7,10 @@
 namespace troupe::daemons::sim {
 
 SimPort::SimPort(World* world, const std::string& name, std::string host)
-    : world_(world), host_(std::move(host)), inner_(world->network().MakeTransport(name)) {
+    : world_(world),
+      host_(std::move(host)),
+      life_(world->NewLife()),
+      inner_(world->network().MakeTransport(name)) {
   inner_->SetHandler([this](const std::string& from, std::string frame) {
     RunOrHold([this, from, frame = std::move(frame)] {
       if (*alive_ && handler_) handler_(from, frame);

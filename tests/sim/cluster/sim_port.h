@@ -21,6 +21,8 @@ class SimPort final : public Transport, private EventLoop {
   void Freeze(bool frozen);
   [[nodiscard]] bool frozen() const { return frozen_; }
   [[nodiscard]] const std::string& host() const { return host_; }
+  // Another process of this name has another one.
+  [[nodiscard]] uint64_t life() const { return life_; }
 
   [[nodiscard]] const std::string& self() const override { return inner_->self(); }
   EventLoop& loop() override { return *this; }
@@ -49,6 +51,7 @@ class SimPort final : public Transport, private EventLoop {
 
   World* const world_;
   const std::string host_;
+  const uint64_t life_;
   std::unique_ptr<Transport> inner_;
   Handler handler_;
   bool frozen_ = false;

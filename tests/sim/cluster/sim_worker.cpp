@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "actors/core/actor_group_protocol.h"
+#include "actors/core/error_chain.h"
 #include "runtime/wire.h"
 #include "tests/sim/cluster/sim_node.h"
+#include "tests/sim/cluster/sim_training.h"
 
 namespace troupe::daemons::sim {
 
@@ -13,17 +16,16 @@ namespace {
 
 constexpr Duration kBeat = milliseconds(300);
 constexpr Duration kRepeatResult = milliseconds(200);
-constexpr Duration kConnectLimit = milliseconds(200);
-
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  return (hash ^ value) * 1099511628211ULL + 0x9e3779b97f4a7c15ULL;
-}
+constexpr size_t kResultPart = 5;  // Bytes.
+constexpr Duration kRepeatJoin = milliseconds(100);
+constexpr Duration kJoinAgain = milliseconds(300);  // After a refusal that will not last.
 
 }  // namespace
 
 SimWorker::SimWorker(World* world, SimNode* node, const StartWorker& start)
     : world_(world),
       node_(node),
+      node_id_(node->id()),
       start_(start),
       process_(start.process),
       pid_(world->NewPid()),
@@ -42,10 +44,10 @@ void SimWorker::Later(Duration delay, std::function<void()> fn) {
 }
 
 void SimWorker::Die(int signal) {
-  if (!alive_) return;
-  alive_ = false;
-  if (id_ && in_epoch_) world_->LeaveSteps(*id_, epoch_);
-  in_epoch_ = false;
+  if (!std::exchange(alive_, false)) return;
+  if (member_) member_->Stop();
+  for (const Membership& membership : memberships_)
+    if (membership.member) membership.member->Stop();
   node_->OnWorkerEnded(*this, signal);
 }
 
@@ -67,9 +69,17 @@ void SimWorker::OnFrame(const std::string& frame) {
   const uint8_t type = *wire::PeekType(frame);
   if (type == kFrameGroupCommand) {
     const GroupFrame outer = *wire::Decode<GroupFrame>(type, frame);
-    if (core_) Feed(groups::CommandReceived{*wire::Decode<groups::Command>(type, outer.body)});
+    const groups::CommandReceived command{*wire::Decode<groups::Command>(type, outer.body)};
+    if (outer.group == kRun && member_) member_->Feed(command);
+    for (const Membership& membership : memberships_)
+      if (membership.training->group() == outer.group && membership.member)
+        membership.member->Feed(command);
   } else if (type == kFrameAssignment) {
     OnAssignment(*wire::Decode<Assignment>(type, frame));
+  } else if (type == kFramePartTaken) {
+    kept_ = wire::Decode<PartTaken>(type, frame)->have;
+  } else if (type == actors::kFrameActorAnswer) {
+    OnJoined(*wire::Decode<actors::ActorAnswer>(type, frame));
   } else if (type == actors::kFrameLeaveActor) {
     const auto leave = *wire::Decode<actors::LeaveActor>(type, frame);
     if (leave.actor != actor_ || std::exchange(released_, true)) return;
@@ -81,175 +91,116 @@ void SimWorker::OnFrame(const std::string& frame) {
 }
 
 void SimWorker::OnAssignment(const Assignment& assignment) {
-  if (core_ || !actor_.empty()) return;  // A repeat.
+  if (assigned()) return;  // A repeat.
   assignment_ = assignment;
   if (assignment.kind == AssignmentKind::kActor) {
     const auto given =
         *wire::Decode<actors::ActorAssignment>(actors::kActorAssignment, assignment.payload);
     actor_ = given.actor;
     actor_incarnation_ = given.incarnation;
-    return Hello(false);
+    Hello(false);
+    for (SimTraining* training : world_->TrainingsOf(actor_))
+      memberships_.push_back({training, 0, nullptr});
+    for (Membership& membership : memberships_)
+      Later(world_->Between(milliseconds(1), seconds(1)),
+            [this, &membership] { Join(membership); });
+    return;
   }
-  id_ = groups::MemberId::Parse(assignment.member);
-  state_.hash = static_cast<uint64_t>(pid_);  // Until it is told, everybody has another model.
-  core_.emplace(groups::MemberOptions{*id_, host(), host()}, world_->Now());
+  SimState state;
+  state.hash = static_cast<uint64_t>(pid_);  // Until it is told, everybody has another model.
+  member_ = std::make_unique<SimMember>(world_, &world_->training(kRun), this,
+                                        *groups::MemberId::Parse(assignment.member), 0, state,
+                                        [this](SimMember::Over how) { OnRunOver(how); });
   Hello(false);
-  Feed(groups::MemberTick{});
-  Later(world_->Between(milliseconds(1), milliseconds(200)), [this] {
-    Feed(groups::UserReady{state_.version, state_.has_state, world_->Uniform() < 0.5});
-  });
+  member_->Begin();
 }
 
-void SimWorker::Feed(const groups::MemberEvent& event) {
-  if (!alive_ || core_->expelled()) return;
-  for (const groups::MemberAction& action : core_->Step(world_->Now(), event)) Handle(action);
-  ArmTimer();
+// ---- the run ----
+
+void SimWorker::OnRunOver(SimMember::Over how) {
+  if (how == SimMember::Over::kReturned) return SayResult(std::to_string(member_->state().hash));
+  if (how == SimMember::Over::kRaised) return SayResult("raised", false);
+  SayResult("");
 }
 
-void SimWorker::ArmTimer() {
-  port_.loop().Cancel(timer_);
-  timer_ = port_.loop().CallAt(core_->NextDeadline(), [this] {
-    if (alive_) Feed(groups::MemberTick{});
-  });
-}
-
-void SimWorker::Handle(const groups::MemberAction& action) {
-  if (const auto* a = std::get_if<groups::SendReport>(&action)) {
-    groups::Report report = a->report;
-    if (report.blocked) report.moved = 1 + report.progress.sequence;
-    (void)port_.Send(
-        kHeadName,
-        wire::Encode(kFrameGroupReport, GroupFrame{kRun, wire::Encode(kFrameGroupReport, report)}));
-  } else if (std::holds_alternative<groups::AbortEpoch>(action) ||
-             std::holds_alternative<groups::FailOperations>(action)) {
-    UnwindSoon();
-  } else if (const auto* a = std::get_if<groups::MakeOffers>(&action)) {
-    groups::OffersMade made{a->epoch, {}, ""};
-    for (const groups::LinkPeer& peer : a->peers) made.offers.push_back({peer.slot, 0, host()});
-    Later(world_->Between(microseconds(50), milliseconds(2)), [this, made] { Feed(made); });
-  } else if (const auto* a = std::get_if<groups::LinkEpoch>(&action)) {
-    groups::EpochLinked linked{a->view.epoch, ""};
-    for (const groups::LinkOffer& offer : a->offers) {
-      if (!world_->AreCut(host(), offer.address)) continue;
-      linked.problem = "no route";
-      linked.unreachable.push_back(offer.slot);
-    }
-    const bool ok = linked.problem.empty();
-    Later(ok ? world_->Between(microseconds(100), milliseconds(3)) : kConnectLimit,
-          [this, linked] { Feed(linked); });
-  } else if (const auto* a = std::get_if<groups::MakePrelink>(&action)) {
-    Later(microseconds(200), [this, a = *a] {
-      Feed(groups::PrelinkOffered{a.peer.slot, a.attempt, host()});
-    });
-  } else if (const auto* a = std::get_if<groups::LinkAhead>(&action)) {
-    const bool ok = !world_->AreCut(host(), a->address);
-    Later(ok ? microseconds(300) : kConnectLimit, [this, a = *a, ok] {
-      Feed(groups::PrelinkDone{a.slot, a.attempt, ok});
-    });
-  } else if (const auto* a = std::get_if<groups::Activated>(&action)) {
-    world_->OnActivated(a->view);
-    StartEpoch(a->view);
-  } else if (std::holds_alternative<groups::TooLateToFound>(action)) {
-    Later(world_->Between(milliseconds(1), milliseconds(100)), [this] {
-      Feed(groups::UserReady{state_.version, state_.has_state, false});
-    });
-  } else if (const auto* a = std::get_if<groups::BoundaryAnswer>(&action)) {
-    Later(microseconds(10), [this, stop = a->stop, g = generation_] {
-      if (!in_epoch_ || g != generation_) return;
-      stop ? Unwind() : NextStep();
-    });
-  } else if (std::holds_alternative<groups::Expelled>(action)) {
-    if (over_) return;  // It has returned, and says so.
-    if (in_epoch_) world_->LeaveSteps(*id_, epoch_);
-    in_epoch_ = false;
-    over_ = true;
-    Later(world_->Between(microseconds(100), milliseconds(100)), [this] { SayResult(""); });
-  }
-}
-
-// ---- training ----
-
-void SimWorker::StartEpoch(const groups::View& view) {
-  in_epoch_ = true;
-  synced_ = false;
-  in_step_ = false;
-  ++generation_;
-  epoch_ = view.epoch;
-  view_ = view;
-  rank_ = groups::RankOf(view, *id_);
-  step_ = 0;
-  world_->Sync(*this, view);
-}
-
-void SimWorker::Synced() {
-  synced_ = true;
-  state_.has_state = true;
-  Feed(groups::UserVersion{state_.version});
-  NextStep();
-}
-
-void SimWorker::NextStep() {
-  if (!in_epoch_) return;
-  Later(world_->Between(milliseconds(2), milliseconds(20)), [this, g = generation_] {
-    if (!in_epoch_ || g != generation_) return;
-    if (raises_ || state_.version >= world_->finish_at()) return Return();
-    in_step_ = true;
-    ++step_;
-    Feed(groups::OperationBegan{epoch_, {step_, 1, "step"}});
-    world_->EnterStep(*this, view_, step_);
-  });
-}
-
-void SimWorker::CompleteStep(groups::Epoch epoch, uint64_t step) {
-  if (!in_epoch_ || !in_step_) return;
-  if (epoch != epoch_ || step != step_) return world_->Fail("a collective completed across epochs");
-  in_step_ = false;
-  Feed(groups::OperationEnded{epoch, step});
-  state_.hash = Mix(Mix(state_.hash, epoch), state_.version);
-  ++state_.version;
-  state_.has_state = true;
-  world_->OnCommitted(*this);
-  Feed(groups::UserVersion{state_.version});
-  Feed(groups::UserBoundary{});
-}
-
-void SimWorker::Return() {
-  over_ = true;
-  in_epoch_ = false;
-  Feed(groups::UserFinished{});
-  raises_ ? SayResult("raised", false) : SayResult(std::to_string(state_.hash));
+bool SimWorker::SendPart(const std::string& payload) {
+  if (kept_ >= payload.size()) return false;
+  const WorkerPart part{process_, 1, kept_, payload.size(), payload.substr(kept_, kResultPart)};
+  (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerPart, part));
+  return true;
 }
 
 // Nothing: it was sent away.
 void SimWorker::SayResult(const std::string& payload, bool ok) {
   if (released_) return;
+  const bool parts = world_->options_.large_results && ok && !payload.empty();
+  if (parts && SendPart(payload))
+    return Later(milliseconds(5), [this, payload] { SayResult(payload); });
   WorkerResult result;
   result.process = process_;
   result.assignment = assignment_.id;
   result.member = assignment_.member;
   result.ok = ok;
-  result.rank = rank_;
-  result.payload = payload;
+  result.rank = member_->rank();
+  result.upload = parts ? 1 : 0;
+  result.payload = parts ? "" : payload;
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerResult, result));
   Later(kRepeatResult, [this, payload, ok] { SayResult(payload, ok); });
 }
 
-void SimWorker::UnwindSoon() {
-  if (!in_epoch_) return;
-  Later(world_->Between(microseconds(20), milliseconds(1)), [this, g = generation_] {
-    if (in_epoch_ && g == generation_) Unwind();
-  });
+// ---- collective groups of actors ----
+
+void SimWorker::Join(Membership& membership) {
+  if (membership.joining != 0) return;
+  membership.joining = next_request_++;
+  RepeatJoin(membership, membership.joining);
 }
 
-void SimWorker::Unwind() {
-  if (in_step_) Feed(groups::OperationEnded{epoch_, step_});
-  in_step_ = false;
-  in_epoch_ = false;
-  world_->LeaveSteps(*id_, epoch_);
-  ++generation_;
-  Later(world_->Between(microseconds(10), microseconds(300)), [this] {
-    if (!over_) Feed(groups::UserReady{state_.version, state_.has_state});
-  });
+void SimWorker::RepeatJoin(Membership& membership, uint64_t request) {
+  if (request != membership.joining) return;
+  const SimTraining& training = *membership.training;
+  actors::CollectiveRequest join;
+  join.request = request;
+  join.verb = actors::CollectiveVerb::kJoin;
+  join.spec.name = training.group().substr(std::string_view(actors::kCollectivePrefix).size());
+  join.spec.trains = join.spec.elastic = training.elastic();
+  join.actor = actor_;
+  join.incarnation = actor_incarnation_;
+  (void)port_.Send(kHeadName, wire::Encode(actors::kFrameCollectiveRequest, join));
+  Later(kRepeatJoin, [this, &membership, request] { RepeatJoin(membership, request); });
+}
+
+void SimWorker::OnJoined(const actors::ActorAnswer& answer) {
+  const auto membership = std::ranges::find(memberships_, answer.request, &Membership::joining);
+  if (membership == memberships_.end()) return;
+  membership->joining = 0;
+  if (answer.error.empty()) return Enter(*membership, answer.collective);
+  const Error refused = actors::FromChain(answer.error);
+  if (refused.code == ErrorCode::kFenced) return;  // It is taken for dead, and will be ended.
+  // The group is not made yet, or not open to it for now.
+  if (refused.code != ErrorCode::kNotFound && refused.code != ErrorCode::kDrained)
+    world_->Fail(actor_ + " joins " + membership->training->group() + ": " + refused.message);
+  Later(kJoinAgain, [this, &again = *membership] { Join(again); });
+}
+
+void SimWorker::Enter(Membership& membership, const actors::CollectiveStatus& joined) {
+  SimState state;
+  state.hash = static_cast<uint64_t>(pid_);
+  if (membership.member) {
+    state = membership.member->state();
+    membership.member->Stop();
+    past_.push_back(std::move(membership.member));
+  }
+  membership.member = std::make_unique<SimMember>(
+      world_, membership.training, this, groups::MemberId{actor_, joined.number}, joined.life,
+      state, [this, &membership](SimMember::Over how) { OnOver(membership, how); });
+  membership.member->Begin();
+}
+
+void SimWorker::OnOver(Membership& membership, SimMember::Over how) {
+  const bool fenced = how == SimMember::Over::kFenced;
+  world_->Tell(actor_, " is out of ", membership.training->group(), fenced ? "" : " for good");
+  Later(fenced ? milliseconds(1) : kJoinAgain, [this, &membership] { Join(membership); });
 }
 
 }  // namespace troupe::daemons::sim
