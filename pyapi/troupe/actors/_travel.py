@@ -27,7 +27,9 @@ class RefHolder:
 
     __slots__ = ("__weakref__",)
 
-    _held: Any = None  # Of a ref that has come from somewhere: what counts it.
+    def _troupe_held(self) -> Any:
+        """What counts it; None: nothing does, here."""
+        return None
 
 
 class Found:
@@ -166,4 +168,4 @@ def lost(
 
 
 def _held_by(items: list[Any]) -> list[Any]:
-    return [item._held for item in items if item._held is not None]
+    return [held for item in items if (held := item._troupe_held()) is not None]
