@@ -18,6 +18,9 @@ namespace {
 
 constexpr Duration kEndGrace = seconds(3);   // From the word to leave to the order to kill.
 constexpr Duration kNextHello = seconds(1);  // Nodes say one twice a second.
+// From when it should have ended and is killed again and again. One that nothing can kill does not
+// keep its actor away for ever.
+constexpr Duration kEndingLimit = seconds(30);
 
 }  // namespace
 
@@ -46,6 +49,59 @@ void HeadActors::TakeCounts(HeadProcess& process, const WorkerCounts& counts) {
     queue_->Put(step::Count{metrics::Id::kMailboxDepth, more});
   }
   process.counts = counts;
+}
+
+void HeadActors::Launch(step::Launch launch) {
+  const std::string name = launch.process;
+  const HeadProcess* process = processes_.Find(name);
+  if (process == nullptr) return;
+  if (process->gone_by != Time::Never()) return Gone(name, "was not started any more");
+  const actors::PlacedActor* actor = ActorOf(*process);
+  const Time from = actor == nullptr ? Time{} : head_->HeldUntil(actor->spec.actor);
+  if (Now() < from) return queue_->PutAt(from, std::move(launch));
+  // An actor has one process, also where the one before takes its time to end.
+  if (EndsBefore(*process) && !TROUPE_MUTATED("the next life does not wait for the end")) {
+    held_[name] = {std::move(launch), Now() + kEndingLimit};
+    return;
+  }
+  Order(launch);
+}
+
+void HeadActors::Order(const step::Launch& launch) {
+  const HeadProcess* process = processes_.Find(launch.process);
+  if (process == nullptr) return;
+  processes_.Ordered(launch.process);
+  queue_->Put(step::SendToNode{process->node, wire::Encode(kFrameStartWorker, launch.start)});
+}
+
+bool HeadActors::EndsBefore(const HeadProcess& process) const {
+  if (process.owner.incarnation <= 1) return false;
+  return std::ranges::any_of(processes_.all(), [&](const auto& entry) {
+    const HeadProcess& other = entry.second;
+    return other.owner.actor == process.owner.actor &&
+           other.owner.incarnation < process.owner.incarnation && !other.ended &&
+           other.gone_by != Time::Never();
+  });
+}
+
+void HeadActors::OrderHeld() {
+  for (auto it = held_.begin(); it != held_.end();) {
+    const HeadProcess* process = processes_.Find(it->first);
+    const bool wait = process != nullptr && !process->ended && process->gone_by == Time::Never() &&
+                      Now() < it->second.until && EndsBefore(*process);
+    if (wait) {
+      ++it;
+      continue;
+    }
+    const Held held = std::move(it->second);
+    it = held_.erase(it);
+    if (process == nullptr || process->ended) continue;
+    if (process->gone_by != Time::Never()) {
+      Gone(held.launch.process, "was not started any more");
+    } else {
+      Order(held.launch);
+    }
+  }
 }
 
 void HeadActors::End(const std::string& name, const std::string& reason) {
