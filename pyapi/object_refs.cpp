@@ -67,7 +67,8 @@ void ObjectRefs::CountHandles() {
     const auto alive = weak.lock();
     if (!alive) return true;
     std::lock_guard lock(alive->mu_);
-    return alive->stopped_ || alive->table_.MayLeave(heard);
+    // What others refer to would be lost with it: it is asked again.
+    return alive->stopped_ || (alive->table_.MayLeave(heard) && !alive->table_.needed());
   });
   if (system_->directory_client() == nullptr) return;
   system_->directory_client()->SetHandles(

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "actors/core/error_chain.h"
-#include "runtime/mutation.h"
 
 namespace troupe::daemons {
 
@@ -68,7 +67,7 @@ void ActorGroups::Restore(Time now, ActorGroupRecord record, ActorGroupActions& 
   Group& group = groups_[record.spec.group];
   group.spec = std::move(record.spec);
   group.size = record.size;
-  group.next_member = TROUPE_MUTATED("AG-1 numbers begin again") ? 0 : record.next_member;
+  group.next_member = record.next_member;
   group.restarts = record.restarts + 1;
   group.sequence = group.restarts << 32;
   group.below_since = now;
@@ -93,7 +92,6 @@ void ActorGroups::End(Time now, const std::string& id, const std::string& reason
   actions.emplace_back(ForgetGroup{id});
   for (const auto& [number, member] : std::exchange(group.members, {})) {
     members_.erase(member.record.actor);
-    if (TROUPE_MUTATED("AG-3 members outlive their group")) continue;
     actions.emplace_back(EndMember{member.record.actor, "its group has ended: " + reason});
   }
   Note(group, GroupEventKind::kEnded, -1, reason, actions);
@@ -173,7 +171,7 @@ Status ActorGroups::Resize(Time now, const std::string& id, uint32_t size,
          std::to_string(before) + " -> " + std::to_string(size), actions);
   }
   const uint32_t there = Staying(group);
-  if (!TROUPE_MUTATED("AG-2 a size is not kept")) actions.emplace_back(KeepGroup{id});
+  actions.emplace_back(KeepGroup{id});
   if (there < size) Add(group, size - there, 0, actions);
   // Who does nothing yet goes first, then the youngest.
   std::vector<uint32_t> order;

@@ -6,7 +6,6 @@
 #include "actors/core/error_chain.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/read_record.h"
-#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -213,11 +212,10 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
   const std::string id = from + "#" + std::to_string(request.request);
   if (seat.number != 0 && seat.request == id) return seat.number;  // A repeat.
   if (seat.number != 0) End(record, seat, "it joins again");
-  if (!TROUPE_MUTATED("CG-1 a number is given again")) ++record.joins;
-  seat = {request.actor, request.incarnation, record.joins, from, id, "", ""};
+  seat = {request.actor, request.incarnation, ++record.joins, from, id, "", ""};
   of_actor_[request.actor].insert(name);
   TellOrder(record);
-  if (!TROUPE_MUTATED("CG-3 a join is not kept")) Keep(name);
+  Keep(name);
   return seat.number;
 }
 

@@ -60,7 +60,7 @@ void HeadActors::Launch(step::Launch launch) {
   const Time from = actor == nullptr ? Time{} : head_->HeldUntil(actor->spec.actor);
   if (Now() < from) return queue_->PutAt(from, std::move(launch));
   // An actor has one process, also where the one before takes its time to end.
-  if (EndsBefore(*process) && !TROUPE_MUTATED("the next life does not wait for the end")) {
+  if (EndsBefore(*process)) {
     held_[name] = {std::move(launch), Now() + kEndingLimit};
     return;
   }

@@ -6,7 +6,6 @@
 
 #include "actors/core/error_chain.h"
 #include "daemons/head/core/read_record.h"
-#include "runtime/mutation.h"
 #include "runtime/wire.h"
 #include "scheduler/devices.h"
 
@@ -53,9 +52,7 @@ sched::ClaimGroup PlacementGroups::ClaimOf(const GroupRecord& record) const {
   claim.next_bundle = record.next_bundle;
   for (const GroupRecord::Bundle& bundle : record.bundles) {
     Result<BundleSpec> spec = Spec(bundle.wish);
-    if (!spec.ok()) continue;
-    const std::string node = TROUPE_MUTATED("PG-3 bundles move at a restart") ? "" : bundle.node;
-    claim.bundles.push_back({bundle.number, *spec, node, bundle.devices});
+    if (spec.ok()) claim.bundles.push_back({bundle.number, *spec, bundle.node, bundle.devices});
   }
   return claim;
 }
@@ -137,7 +134,7 @@ void PlacementGroups::OnTried() {
   const Trial trial = std::move(trials_.front());
   trials_.pop_front();
   if (!trial.refused) {
-    if (!TROUPE_MUTATED("PG-2 an answer is not kept")) Keep(trial.group);
+    Keep(trial.group);
     return AnswerWhenKept(trial.from, trial.request, trial.group);
   }
   if (trial.before) {
@@ -212,8 +209,7 @@ Result<bool> PlacementGroups::Resize(const std::string& from, const GroupRequest
   const auto it = groups_.find(id);
   if (it == groups_.end()) return NoGroup(id);
   GroupRecord& record = it->second;
-  const bool known = std::ranges::count(record.requests, key) > 0;
-  if (known && !TROUPE_MUTATED("PG-1 a repeat resizes again")) return false;
+  if (std::ranges::count(record.requests, key) > 0) return false;  // Its answer was lost.
   Result<std::vector<BundleSpec>> specs = Specs(request.add);
   if (!specs.ok()) return specs.error();
   std::set<uint32_t> there;

@@ -5,7 +5,6 @@
 
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/death_watch.h"
-#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -52,7 +51,7 @@ bool NodeCore::OnFrame(const std::string& frame, Time now) {
 void NodeCore::OnStart(const StartWorker& start, Time now) {
   // What a head that has ended has sent may be read after the word of the next one, which has given
   // its actors up or to others.
-  if (start.head != heard_.head && !TROUPE_MUTATED("NC-1 any head is obeyed")) {
+  if (start.head != heard_.head) {
     effects_.emplace_back(Warn{"an order to start " + start.lease +
                                " is passed over: it is of a head that has ended"});
     return;
@@ -121,7 +120,7 @@ bool NodeCore::OnExited(const std::string& process, ProcessEnd end, Time now) {
       it->second.incarnation == incarnation_ && !leaving_)
     again = std::move(it->second.order);
   workers_.erase(it);
-  if (again && !TROUPE_MUTATED("NC-4 the order is lost with a dead spare")) {
+  if (again) {
     effects_.emplace_back(
         Warn{"a process that was started ahead had ended when it was given work (" + end.how +
              "); " + process + " is started again"});
@@ -196,7 +195,6 @@ void NodeCore::Tick(Time now) {
 bool NodeCore::Joins(const NodeSight& sight, Time now) const {
   const bool alone = std::ranges::all_of(
       workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
-  if (TROUPE_MUTATED("NC-2 joins beside its life before")) return true;
   return (alone && !sight.spares_end) || now > join_by_;
 }
 
