@@ -77,12 +77,13 @@ class ActorDirectoryClient {
   virtual void Follow(const std::string& actor) = 0;
   virtual void Unfollow(const std::string& actor) = 0;
   // Which handles of counted actors this process has. Once at most.
-  virtual void Hold(const RefNotes&, Duration, CallDone done) {
+  virtual void Hold(const RefNotes&, Duration, const CallDone& done) {
     done(Error{ErrorCode::kUnavailable, "no handles are counted here"});
   }
   // Who counts them: `anew` is called when a head has begun that knows nothing of them; `told` says
   // whether it has heard of all that there were then. Null: nobody. On the loop.
-  virtual void SetHandles(std::function<void()> /*anew*/, std::function<bool()> /*told*/) {}
+  virtual void SetHandles(const std::function<void()>& /*anew*/,
+                          const std::function<bool()>& /*told*/) {}
   virtual void Kill(const std::string& actor, bool restart, const std::string& reason,
                     CallDone done) = 0;
   // Two actors that end together from now on; or, if not `on`, no more.

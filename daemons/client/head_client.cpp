@@ -159,16 +159,16 @@ void HeadClient::Kill(const std::string& actor, bool restart, const std::string&
       WithoutValue(std::move(done)));
 }
 
-void HeadClient::Hold(const actors::RefNotes& notes, Duration limit, actors::CallDone done) {
+void HeadClient::Hold(const actors::RefNotes& notes, Duration limit, const actors::CallDone& done) {
   const uint64_t request = NextRequest();
   const actors::HoldActors hold{request, owner_, notes.holds};
-  Ask(request, wire::Encode(actors::kFrameHoldActors, hold), limit, WithoutValue(std::move(done)));
+  Ask(request, wire::Encode(actors::kFrameHoldActors, hold), limit, WithoutValue(done));
 }
 
-void HeadClient::SetHandles(std::function<void()> anew, std::function<bool()> told) {
+void HeadClient::SetHandles(const std::function<void()>& anew, const std::function<bool()>& told) {
   std::lock_guard lock(mu_);
-  anew_ = std::move(anew);
-  handles_told_ = std::move(told);
+  anew_ = anew;
+  handles_told_ = told;
 }
 
 void HeadClient::Link(const std::string& one, const std::string& other, bool on, Duration limit,

@@ -53,8 +53,8 @@ class HeadClient final : public actors::ActorDirectoryClient {
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override;
   void Unfollow(const std::string& actor) override;
-  void Hold(const actors::RefNotes& notes, Duration limit, actors::CallDone done) override;
-  void SetHandles(std::function<void()> anew, std::function<bool()> told) override;
+  void Hold(const actors::RefNotes& notes, Duration limit, const actors::CallDone& done) override;
+  void SetHandles(const std::function<void()>& anew, const std::function<bool()>& told) override;
   void Kill(const std::string& actor, bool restart, const std::string& reason,
             actors::CallDone done) override;
   void Link(const std::string& one, const std::string& other, bool on, Duration limit,
