@@ -21,9 +21,6 @@ struct EndProcess {
   std::string process;
   std::string reason;
 };
-struct AskToLeave {  // Its process, when nothing is left to do there.
-  std::string actor;
-};
 struct KeepActor {  // Its life has changed; `spec`: it is new.
   std::string actor;
   bool spec = false;
@@ -35,7 +32,7 @@ struct TellActor {  // To those who follow it.
   std::string actor;
 };
 using DirectoryAction =
-    std::variant<WantPlace, DropPlace, EndProcess, AskToLeave, KeepActor, ForgetActor, TellActor>;
+    std::variant<WantPlace, DropPlace, EndProcess, KeepActor, ForgetActor, TellActor>;
 using DirectoryActions = std::vector<DirectoryAction>;
 
 }  // namespace troupe::actors

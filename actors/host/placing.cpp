@@ -20,8 +20,7 @@ Status CheckProgram(const ActorOptions& options) {
 ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
                  const ActorBlueprint& blueprint) {
   ActorSpec spec;
-  spec.counted = !options.counted_as.empty() && !options.detached;
-  spec.actor = spec.counted ? options.counted_as : RandomId();
+  spec.actor = RandomId();
   spec.name = options.name;
   spec.type = blueprint.type;
   spec.owner = system.directory_client()->owner();

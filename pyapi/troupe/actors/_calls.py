@@ -114,15 +114,16 @@ class Packed:
         """Lets buffers and refs go when the call is complete."""
         if not self.holds:
             return
-        self._session.on_done(call, self.let_go)
+        files, refs, store = self._files, self._refs, self._session.store
+        counts, token = self._session.refs, self._token
 
-    def let_go(self) -> None:
-        """Nobody needs it any more."""
-        self.payload = b""
-        self._refs.clear()
-        self._session.refs.over(self._token)
-        if self._session.store is not None:
-            self._session.store.discard(self._files)
+        def let_go() -> None:
+            refs.clear()
+            counts.over(token)
+            if store is not None:
+                store.discard(files)
+
+        self._session.on_done(call, let_go)
 
 
 def call_python(
@@ -228,9 +229,7 @@ def pack_plain(values: list[Any], what: str) -> bytes:
 
     def plain(value: Any) -> Any:
         if isinstance(value, ActorHandle):
-            ref = value.native_ref()
-            value._session.keep(value, ref.id)  # C++ does not count what it has.
-            return ref
+            return value.native_ref()
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         if isinstance(value, dict):

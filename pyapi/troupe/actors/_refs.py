@@ -73,9 +73,6 @@ class ObjectRef(_travel.RefHolder):
             self._session.keep(self)
         return _ref_from_home, (home, self._what, self._language, self.binary())
 
-    def _troupe_held(self) -> Any:
-        return self._held
-
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, ObjectRef) and self.binary() == other.binary())

@@ -27,9 +27,7 @@ class RefHolder:
 
     __slots__ = ("__weakref__",)
 
-    def _troupe_held(self) -> Any:
-        """What counts it; None: nothing does, here."""
-        return None
+    _held: Any = None  # Of a ref that has come from somewhere: what counts it.
 
 
 class Found:
@@ -168,4 +166,4 @@ def lost(
 
 
 def _held_by(items: list[Any]) -> list[Any]:
-    return [held for item in items if (held := item._troupe_held()) is not None]
+    return [item._held for item in items if item._held is not None]
