@@ -85,15 +85,18 @@ Result<std::string> ReadSharedFile(const std::string& request) {
                                            " is gone: its ref was dropped, or its owner has ended"};
   }
   std::string bytes(length, '\0');
+  std::string why;
   size_t done = 0;
   while (done < length) {
     const ssize_t got =
         ::pread(fd, bytes.data() + done, length - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
+    if (got <= 0) {
+      why = got == 0 ? "it is shorter than was asked for" : std::strerror(errno);
+      break;
+    }
     done += static_cast<size_t>(got);
   }
-  const std::string why = std::strerror(errno);
   ::close(fd);
   if (done < length)
     return Error{ErrorCode::kCorrupt, "the shared buffer " + file + " cannot be read: " + why};
