@@ -27,10 +27,13 @@ function(troupe_add_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE troupe_settings troupe_warnings ${ARG_LIBS} GTest::gmock_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  # What every test includes is read once for all of them.
-  target_precompile_headers(${name} REUSE_FROM troupe_test_headers)
-  # GCC 12 takes its own std::string for ours where it is precompiled, and warns of what is right in it.
-  target_compile_options(${name} PRIVATE
-    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
+  # What every test includes is read once for all of them, but for those of LibTorch: its targets bring
+  # definitions of their own (_GLIBCXX_USE_CXX11_ABI), which the precompiled headers were not read with.
+  if(NOT troupe_torch IN_LIST ARG_LIBS)
+    target_precompile_headers(${name} REUSE_FROM troupe_test_headers)
+    # GCC 12 takes its own std::string for ours where it is precompiled, and warns of what is right in it.
+    target_compile_options(${name} PRIVATE
+      $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
+  endif()
   gtest_discover_tests(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
 endfunction()
