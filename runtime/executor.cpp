@@ -1,11 +1,12 @@
 // Adapter of Boost.Fiber: the only file that includes it.
 //
-// Each thread's main context takes work, sleeps and wakes what has waited too long; whenever a
-// fiber is ready it makes way. A sleeping thread may run a loop instead (Options::idle), so that
-// what arrives there is handled where it is worked on.
-// Waking a waiter touches the scheduler of its thread, which ends with that thread. So whoever
-// wakes holds the mutex meanwhile: the waiter needs it to return from its wait, and Boost's unlock
-// keeps it out until it has let go of the scheduler itself.
+// Each thread's main context takes work, sleeps, and wakes fibers whose event is set or has waited
+// too long; whenever a fiber is ready it makes way. A sleeping thread may run a loop instead
+// (Options::idle), so that what arrives there is handled where it is worked on.
+// Only a fiber's own thread makes it ready: another one that sets its event leaves it in a list
+// there. Boost's own mutexes and condition variables are not used for that, since their spin locks
+// never sleep: the thread that is woken often runs before the one that wakes it has let go of the
+// lock, and spins until that one gets its turn again.
 #include "runtime/executor.h"
 
 #include <atomic>
@@ -13,8 +14,10 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/thread.h"
@@ -56,11 +59,15 @@ struct StackSource {
   void deallocate(boost::context::stack_context& stack) { spare->Give(stack); }
 };
 
-// A fiber that waits for an event until a time. Of its thread.
-struct Waiting {
-  boost::fibers::mutex* mu = nullptr;
-  boost::fibers::condition_variable* wake = nullptr;
-  bool late = false;
+struct Worker;
+
+// A fiber that waits for an event until a time.
+struct Waiter {
+  Worker* const worker;
+  boost::fibers::context* const fiber;
+  // Its thread's.
+  std::multimap<Time, std::shared_ptr<Waiter>>::iterator until;
+  bool woken = false;
 };
 
 struct Worker {
@@ -71,32 +78,43 @@ struct Worker {
   std::mutex mu;
   std::condition_variable changed;
   std::deque<std::function<void()>> incoming;
+  std::vector<std::shared_ptr<Waiter>> set;  // Their events are.
   bool stopping = false;
   bool poked = false;
   std::atomic<bool> in_loop{false};  // It runs the loop of Options::idle.
+  std::atomic<int> wakers{0};        // Other threads that are about to wake it, or do.
 
   // Its thread's.
   size_t ready = 0;  // Fibers.
-  std::multimap<Time, Waiting*> waiting;
+  std::multimap<Time, std::shared_ptr<Waiter>> waiting;
   SpareStacks stacks;
   std::thread thread;
 
   // With mu held: there is something to do, or was since Launch.
-  [[nodiscard]] bool Called() const { return poked || stopping || !incoming.empty(); }
+  [[nodiscard]] bool Called() const {
+    return poked || stopping || !incoming.empty() || !set.empty();
+  }
 
   void Poke() {
     {
       std::lock_guard lock(mu);
-      poked = true;
-      changed.notify_one();
+      if (std::exchange(poked, true)) return;  // Whoever did it has woken it, or does.
     }
+    changed.notify_one();
     if (in_loop.load()) options->wake();
+  }
+
+  // On its thread.
+  void MakeReady(Waiter& waiter) {
+    if (std::exchange(waiter.woken, true)) return;
+    waiting.erase(waiter.until);
+    boost::fibers::context::active()->schedule(waiter.fiber);
   }
 };
 
 thread_local Worker* t_worker = nullptr;
 
-// Boost's round robin, counting, and telling the thread when another one has made a fiber ready.
+// Boost's round robin, counting.
 class CountingRoundRobin final : public boost::fibers::algo::round_robin {
  public:
   explicit CountingRoundRobin(Worker* worker) : worker_(worker) {}
@@ -108,10 +126,6 @@ class CountingRoundRobin final : public boost::fibers::algo::round_robin {
     boost::fibers::context* context = round_robin::pick_next();
     if (context != nullptr && Counts(context)) --worker_->ready;
     return context;
-  }
-  void notify() noexcept override {
-    round_robin::notify();
-    worker_->Poke();
   }
 
  private:
@@ -157,12 +171,15 @@ struct Executor::Impl {
   // False when the thread is to end.
   bool Launch(Worker& worker) {
     std::deque<std::function<void()>> batch;
+    std::vector<std::shared_ptr<Waiter>> set;
     {
       std::lock_guard lock(worker.mu);
       worker.poked = false;
       batch.swap(worker.incoming);
+      set.swap(worker.set);
       if (batch.empty() && worker.stopping) return false;
     }
+    for (const auto& waiter : set) worker.MakeReady(*waiter);
     for (auto& fn : batch) {
       boost::fibers::fiber(boost::fibers::launch::dispatch, std::allocator_arg,
                            StackSource{&worker.stacks},
@@ -175,11 +192,8 @@ struct Executor::Impl {
   static void WakeLate(Worker& worker) {
     const Time now = worker.waiting.empty() ? Time{} : SteadyClock().Now();
     while (!worker.waiting.empty() && worker.waiting.begin()->first <= now) {
-      Waiting* const one = worker.waiting.begin()->second;
-      worker.waiting.erase(worker.waiting.begin());
-      one->late = true;
-      std::unique_lock lock(*one->mu);
-      one->wake->notify_all();
+      const std::shared_ptr<Waiter> late = worker.waiting.begin()->second;
+      worker.MakeReady(*late);
     }
   }
 
@@ -211,8 +225,6 @@ struct Executor::Impl {
     PreferLowLatency();
     int turns = 0;
     while (Launch(worker)) {
-      // Boost takes what other threads have made ready in the course of a yield. So it comes
-      // between Launch, which forgets the pokes, and the look whether there is anything ready.
       boost::this_fiber::yield();
       WakeLate(worker);
       if (worker.ready == 0) {
@@ -248,6 +260,8 @@ Executor::~Executor() {
     }
     worker->Poke();
     if (worker->thread.joinable()) worker->thread.join();
+    // Who has woken its last fiber may not have let go of it.
+    while (worker->wakers.load() > 0) std::this_thread::yield();
   }
 }
 
@@ -284,9 +298,10 @@ void* FiberLocal() { return LocalSlot().get(); }
 void SetFiberLocal(void* value) { LocalSlot().reset(static_cast<Anything*>(value)); }
 
 struct FiberEvent::Impl {
-  std::atomic<bool> set{false};  // Written with mu held.
-  boost::fibers::mutex mu;
-  boost::fibers::condition_variable wake;
+  std::mutex mu;
+  std::atomic<bool> set{false};                  // Written with mu held.
+  std::condition_variable changed;               // For plain threads.
+  std::vector<std::shared_ptr<Waiter>> waiters;  // Fibers.
 };
 
 FiberEvent::FiberEvent() : impl_(std::make_shared<Impl>()) {}
@@ -294,28 +309,59 @@ FiberEvent::~FiberEvent() = default;
 
 void FiberEvent::Set() {
   const auto impl = impl_;  // The waiter may destroy this object as soon as it sees the flag.
-  std::unique_lock lock(impl->mu);
-  impl->set.store(true);
-  impl->wake.notify_all();
+  std::vector<std::shared_ptr<Waiter>> waiters;
+  {
+    std::lock_guard lock(impl->mu);
+    impl->set.store(true);
+    waiters.swap(impl->waiters);
+    // One that is late needs this lock to return, and its thread lives until it has.
+    for (const auto& waiter : waiters) waiter->worker->wakers.fetch_add(1);
+  }
+  impl->changed.notify_all();
+  for (const auto& waiter : waiters) {
+    Worker& worker = *waiter->worker;
+    if (&worker == t_worker) {
+      worker.MakeReady(*waiter);
+    } else {
+      {
+        std::lock_guard lock(worker.mu);
+        worker.set.push_back(waiter);
+      }
+      worker.Poke();
+    }
+    worker.wakers.fetch_sub(1);
+  }
 }
 
 bool FiberEvent::IsSet() const { return impl_->set.load(); }
 
 bool FiberEvent::WaitFor(Duration limit) {
   const auto impl = impl_;
-  if (limit <= Duration::zero()) return impl->set.load();
-  std::unique_lock lock(impl->mu);
-  if (impl->set.load()) return true;
+  if (impl->set.load() || limit <= Duration::zero()) return impl->set.load();
+  const bool for_ever = limit > std::chrono::hours(24 * 365 * 10);
   Worker* const worker = t_worker;
-  if (worker == nullptr) return impl->wake.wait_for(lock, limit, [&] { return impl->set.load(); });
-  // The thread's main context ends the wait: it has to know when to be awake.
-  Waiting waiting{&impl->mu, &impl->wake, false};
-  const Time until =
-      limit > std::chrono::hours(24 * 365 * 10) ? Time::Never() : SteadyClock().Now() + limit;
-  const auto entry = worker->waiting.emplace(until, &waiting);
-  impl->wake.wait(lock, [&] { return impl->set.load() || waiting.late; });
-  if (!waiting.late) worker->waiting.erase(entry);
-  return impl->set.load();
+  const bool on_fiber = worker != nullptr && !boost::fibers::context::active()->is_context(
+                                                 boost::fibers::type::pinned_context);
+  std::unique_lock lock(impl->mu);
+  const auto is_set = [&] { return impl->set.load(); };
+  if (!on_fiber) {
+    if (!for_ever) return impl->changed.wait_for(lock, limit, is_set);
+    impl->changed.wait(lock, is_set);
+    return true;
+  }
+  if (is_set()) return true;
+  const auto waiter =
+      std::make_shared<Waiter>(Waiter{worker, boost::fibers::context::active(), {}, false});
+  waiter->until =
+      worker->waiting.emplace(for_ever ? Time::Never() : SteadyClock().Now() + limit, waiter);
+  impl->waiters.push_back(waiter);
+  lock.unlock();
+  // Whoever sets it from now on leaves that to this thread, which looks when this is suspended.
+  boost::fibers::context::active()->suspend();
+  if (is_set()) return true;
+  lock.lock();
+  std::erase(impl->waiters, waiter);
+  return is_set();
 }
 
 }  // namespace troupe

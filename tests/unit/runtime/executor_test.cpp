@@ -168,6 +168,36 @@ TEST(ExecutorTest, ThreadsMayEndWhileTheyAreWoken) {
   }
 }
 
+// Its time is over just as it is set, by a thread that may find the fiber's thread ended.
+TEST(FiberEventTest, MayBeSetWhileItsWaiterGivesUp) {
+  std::atomic<int> set{0};
+  std::atomic<int> late{0};
+  for (int i = 0; i < 300; ++i) {
+    std::vector<FiberEvent> events(10);
+    std::thread setter([&] {
+      for (FiberEvent& event : events) {
+        std::this_thread::sleep_for(std::chrono::microseconds(i));
+        event.Set();
+      }
+    });
+    {
+      Executor executor({"test", 2, nullptr});
+      for (size_t k = 0; k < events.size(); ++k) {
+        ASSERT_TRUE(
+            executor
+                .Spawn(k,
+                       [&, k] {
+                         (events[k].WaitFor(std::chrono::microseconds(150 * (k + 1))) ? set : late)
+                             .fetch_add(1);
+                       })
+                .ok());
+      }
+    }
+    setter.join();
+  }
+  EXPECT_EQ(set + late, 3000);
+}
+
 TEST(FiberEventTest, WakesEveryWaiterOnThreadsAndFibers) {
   Executor executor({"test", 1, nullptr});
   FiberEvent event;
