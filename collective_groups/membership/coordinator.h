@@ -49,8 +49,9 @@ namespace troupe::groups {
 
 struct CoordinatorOptions {
   std::string group;
-  std::string owner;  // Unique per coordinator incarnation.
-  uint64_t term = 1;  // Grows with every coordinator start (a counter in the store).
+  std::string keys = {};  // What its keys in the store are named by; empty: its own name.
+  std::string owner;      // Unique per coordinator incarnation.
+  uint64_t term = 1;      // Grows with every coordinator start (a counter in the store).
   // Actors in the order of their ranks; empty: the oldest member comes first.
   std::vector<std::string> order = {};
   uint32_t min_members = 1;

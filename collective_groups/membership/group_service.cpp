@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "collective_groups/membership/group_keys.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/trace.h"
@@ -14,8 +15,12 @@ namespace {
 constexpr uint8_t kRecordType = 60;
 constexpr uint8_t kAddressesType = 61;
 
-std::string Key(const std::string& group, const std::string& leaf) {
-  return "group/" + group + "/" + leaf;
+std::string Key(const std::string& keys, const std::string& leaf) {
+  return KeysOfGroup(keys) + leaf;
+}
+
+const std::string& KeysOf(const CoordinatorOptions& options) {
+  return options.keys.empty() ? options.group : options.keys;
 }
 
 struct EpochAddresses {
@@ -75,13 +80,14 @@ struct GroupService::Loaded {
 // The term and the record are read until the store answers: without them an epoch could be used
 // twice.
 void GroupService::Load(const std::string& group, Time deadline) {
-  (void)store_lane_->Post([this, group, deadline, back = scope_.back()] {
+  const std::string keys = KeysOf(groups_.at(group)->options);
+  (void)store_lane_->Post([this, group, keys, deadline, back = scope_.back()] {
     Loaded loaded;
-    Result<std::optional<std::string>> bytes = store_->Get(Key(group, "record"));
+    Result<std::optional<std::string>> bytes = store_->Get(Key(keys, "record"));
     if (bytes.ok()) {
       loaded.raw = std::move(*bytes);
-      loaded.record = DecodeOrKeepAside(group, loaded.raw);
-      const Result<int64_t> counter = store_->Increment(Key(group, "term"));
+      loaded.record = DecodeOrKeepAside(keys, loaded.raw);
+      const Result<int64_t> counter = store_->Increment(Key(keys, "term"));
       loaded.counter = counter.ok() ? *counter : 0;
     }
     back.Post(
@@ -135,15 +141,15 @@ void GroupService::Reopen(const std::string& group) {
 
 // A record of a newer release, or one with a flipped byte, is kept for people and then treated as
 // absent: the members' reports bring the group back. On the store's lane.
-std::optional<EpochRecord> GroupService::DecodeOrKeepAside(const std::string& group,
+std::optional<EpochRecord> GroupService::DecodeOrKeepAside(const std::string& keys,
                                                            const std::optional<std::string>& raw) {
   if (!raw) return std::nullopt;
   Result<EpochRecord> decoded = wire::DecodeRecord<EpochRecord>(kRecordType, *raw);
   if (decoded.ok()) return std::move(*decoded);
-  LogError("group ", group, ": its record in the store cannot be read and is replaced from what ",
-           "its members report; the bytes are kept in ", Key(group, "unreadable"), ": ",
+  LogError("group ", keys, ": its record in the store cannot be read and is replaced from what ",
+           "its members report; the bytes are kept in ", Key(keys, "unreadable"), ": ",
            decoded.error().message);
-  (void)store_->Put(Key(group, "unreadable"), *raw, key_ttl_);
+  (void)store_->Put(Key(keys, "unreadable"), *raw, key_ttl_);
   return std::nullopt;
 }
 
@@ -154,7 +160,6 @@ void GroupService::Close(const std::string& group) {
   groups_.erase(it);
   metrics::Remove(metrics::Id::kGroupMembers, group);
   CountParked();
-  (void)store_lane_->Post([this, group] { (void)store_->DeletePrefix(Key(group, "")); });
 }
 
 // Puts back what the store has lost: the record, and the term, which must not start over while
@@ -163,7 +168,8 @@ void GroupService::Refresh() {
   for (const auto& [group, entry] : groups_) {
     if (!entry->coordinator || !entry->coordinator->record() || !entry->raw) continue;
     // Against the same value: what another coordinator has written since stays as it is.
-    (void)store_lane_->Post([this, key = Key(group, "record"), term_key = Key(group, "term"),
+    const std::string& keys = KeysOf(entry->options);
+    (void)store_lane_->Post([this, key = Key(keys, "record"), term_key = Key(keys, "term"),
                              bytes = *entry->raw, term = entry->options.term] {
       const Status same = store_->CompareAndSet(key, bytes, bytes, key_ttl_);
       if (!same.ok() && same.error().code == ErrorCode::kConflict)
@@ -243,10 +249,11 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
     tell_(entry.name, *a);
     // Off the recovery path: members and addresses of the epoch, for whoever looks into the store.
     EpochAddresses addresses{a->view, entry.coordinator->members()};
-    (void)store_lane_->Post([this, key = Key(entry.name, "epoch/" + std::to_string(a->view.epoch)),
-                             bytes = wire::Encode(kAddressesType, addresses)] {
-      (void)store_->Put(key, bytes, kEpochKeyTtl);
-    });
+    (void)store_lane_->Post(
+        [this, key = Key(KeysOf(entry.options), "epoch/" + std::to_string(a->view.epoch)),
+         bytes = wire::Encode(kAddressesType, addresses)] {
+          (void)store_->Put(key, bytes, kEpochKeyTtl);
+        });
   } else if (const auto* a = std::get_if<GroupStalled>(&action)) {
     metrics::Add(metrics::Id::kGroupStalls, 1, a->removed ? "yes" : "no");
     if (trace::On()) trace::Instant("stall", {{"operation", a->operation}});
@@ -267,9 +274,10 @@ void GroupService::Act(Entry& entry, const CoordinatorAction& action) {
 
 void GroupService::Persist(Entry& entry, const PersistRecord& request) {
   const std::string group = entry.name;
-  (void)store_lane_->Post([this, group, raw = entry.raw, request, back = scope_.back()] {
+  const std::string keys = KeysOf(entry.options);
+  (void)store_lane_->Post([this, group, keys, raw = entry.raw, request, back = scope_.back()] {
     const trace::Span span("persist epoch");
-    const std::string key = Key(group, "record");
+    const std::string key = Key(keys, "record");
     std::optional<std::string> held = wire::Encode(kRecordType, request.record);
     const Status status = store_->CompareAndSet(key, raw, *held, key_ttl_);
     StoreAnswered answer{request.request, status.ok() ? ErrorCode::kOk : status.error().code, {}};
@@ -279,7 +287,7 @@ void GroupService::Persist(Entry& entry, const PersistRecord& request) {
         answer.code = actual.error().code;
       } else {
         held = std::move(*actual);
-        answer.actual = DecodeOrKeepAside(group, held);
+        answer.actual = DecodeOrKeepAside(keys, held);
       }
     }
     back.Post([this, group, answer = std::move(answer), held = std::move(held)] {

@@ -20,8 +20,6 @@
 
 namespace troupe::groups {
 
-// Keys of a group: "group/<name>/record", "group/<name>/term", "group/<name>/epoch/<n>" (members
-// and link addresses), "group/<name>/unreadable" (a record that could not be decoded, for people).
 inline constexpr Duration kGroupKeyTtl = seconds(24 * 3600);  // Unless refreshed.
 inline constexpr Duration kEpochKeyTtl = seconds(600);
 inline constexpr Duration kStoreLoadRetry = milliseconds(50);
@@ -44,7 +42,8 @@ class GroupService final : public Coordinators {
   // that record: the store may only have gone back to what it held before. If another head does
   // own the group, no member speaks to this one, and its group parks.
   void Open(CoordinatorOptions options);
-  // Forgets the group and deletes its keys.
+  // Forgets the group. Its keys are for whoever has opened it to delete, when nothing that is
+  // durable names the group any more: were they gone before, its epochs could begin anew.
   void Close(const std::string& group);
   // Keeps the keys of all groups for another lifetime.
   void Refresh();
@@ -60,7 +59,7 @@ class GroupService final : public Coordinators {
   void OnLoaded(const std::string& group, Time deadline, Loaded loaded);
   void Reopen(const std::string& group);
   void Act(Entry& entry, const CoordinatorAction& action);
-  std::optional<EpochRecord> DecodeOrKeepAside(const std::string& group,
+  std::optional<EpochRecord> DecodeOrKeepAside(const std::string& keys,
                                                const std::optional<std::string>& raw);
   void Persist(Entry& entry, const PersistRecord& request);
   void CheckSettled(Entry& entry);

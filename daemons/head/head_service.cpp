@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/core/error_chain.h"
+#include "collective_groups/membership/group_keys.h"
 #include "daemons/head/core/saved_state.h"
 #include "runtime/log.h"
 #include "runtime/wire.h"
@@ -55,6 +56,12 @@ Status HeadService::Start() {
     return s;
   if (Status s = load(kActorGroupRecords, "groups of actors", records.actor_groups); !s.ok())
     return s;
+  const Result<std::map<std::string, std::string>> epochs = store_->List(groups::kGroupKeys);
+  if (!epochs.ok()) return epochs.error().WithContext("cannot read the epochs of groups");
+  for (const auto& [key, value] : *epochs) {
+    if (std::string group = groups::GroupOfKey(key); !group.empty())
+      records.epochs.insert(std::move(group));
+  }
   scope_.Post([this, records = std::move(records)] {
     core_.Restore(transport_->loop().Now(), records);
     transport_->SetHandler([this](const std::string& from, const std::string& frame) {

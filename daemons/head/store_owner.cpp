@@ -64,8 +64,8 @@ void StoreOwner::Refresh() {
 }
 
 Status StoreOwner::Forget() {
-  for (const char* kind :
-       {"job/", "actor/", "actor_state/", "group/", "placement_group/", "head/"}) {
+  for (const char* kind : {"job/", "actor/", "actor_group/", "actor_state/", "collective/",
+                           "group/", "placement_group/", "head/"}) {
     const Result<size_t> gone = store_->DeletePrefix(kind);
     if (!gone.ok()) return gone.error().WithContext("the cluster's records cannot be removed");
   }

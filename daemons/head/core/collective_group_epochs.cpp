@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "collective_groups/membership/group_keys.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/collective_groups.h"
 #include "daemons/protocol/messages.h"
@@ -29,6 +30,7 @@ void CollectiveGroups::Open(const Record& record) {
   const std::string name = record.spec.name;
   groups::CoordinatorOptions options;
   options.group = actors::CollectiveGroupName(name);
+  options.keys = EpochsOf(record);
   options.min_members = record.spec.elastic ? record.spec.min_size : record.spec.size;
   options.start_members = options.min_members;
   options.form_timeout = options.park_timeout = kNoLimit;
@@ -136,10 +138,33 @@ void CollectiveGroups::BeginTraining(const Record& record) {
 
 // Whoever joins next is in a new group, and may use it in another way.
 void CollectiveGroups::BeginAgain(Record& record) {
+  const std::string before = EpochsOf(record);
   queue_->Put(step::CloseEpochs{actors::CollectiveGroupName(record.spec.name)});
-  record.life = record.joins = FirstNumber();
+  BeginLife(record);
   record.spec.trains = false;
   Open(record);
+  Keep(record.spec.name);
+  queue_->Put(step::DropRecords{groups::KeysOfGroup(before)});
+}
+
+void CollectiveGroups::BeginLife(Record& record) const {
+  record.life = record.joins = FirstNumber();
+  record.own_keys = true;
+}
+
+std::string CollectiveGroups::EpochsOf(const Record& record) {
+  const std::string group = actors::CollectiveGroupName(record.spec.name);
+  return record.own_keys ? group + "#" + std::to_string(record.life) : group;
+}
+
+bool CollectiveGroups::HasEpochs(const std::string& keys) const {
+  const std::string whole = keys.substr(std::string_view(actors::kCollectivePrefix).size());
+  for (const std::string& name : {whole, whole.substr(0, whole.rfind('#'))}) {
+    const auto it = groups_.find(name);
+    if (unreadable_.contains(name) || (it != groups_.end() && EpochsOf(it->second) == keys))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace troupe::daemons

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/core/error_chain.h"
+#include "collective_groups/membership/group_keys.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/read_record.h"
 #include "runtime/wire.h"
@@ -28,7 +29,10 @@ Error Invalid(const std::string& what) { return Error{ErrorCode::kInvalidArgumen
 void CollectiveGroups::Restore(const std::map<std::string, std::string>& records) {
   for (const auto& [key, value] : records) {
     auto record = ReadRecord<CollectiveRecord>(*queue_, actors::kCollectiveRecord, key, value);
-    if (!record) continue;
+    if (!record) {
+      unreadable_.insert(key.substr(std::string_view(kCollectiveRecords).size()));
+      continue;
+    }
     Record& group = groups_[record->spec.name] = std::move(*record);
     for (const Record::Seat& seat : group.seats) {
       if (!seat.actor.empty()) of_actor_[seat.actor].insert(group.spec.name);
@@ -130,7 +134,7 @@ Status CollectiveGroups::Create(const CollectiveSpec& spec) {
   ended_.erase(spec.name);
   Record& record = groups_[spec.name];
   record.spec = spec;
-  record.life = record.joins = FirstNumber();
+  BeginLife(record);
   if (!spec.elastic) record.seats.resize(spec.size);
   for (size_t i = 0; i < spec.actors.size(); ++i) {
     if (spec.elastic) record.seats.emplace_back();
@@ -260,7 +264,7 @@ void CollectiveGroups::Leave(const CollectiveRequest& request) {
       record.seats, [](const Record::Seat& other) { return other.number != 0; });
   if (empty && !record.stays)
     return Remove(std::string(record.spec.name), "all of its members have left");
-  if (empty) BeginAgain(record);
+  if (empty) return BeginAgain(record);
   Keep(record.spec.name);
 }
 
@@ -327,7 +331,7 @@ void CollectiveGroups::SetMembers(const step::SetGroupMembers& members) {
     record.spec.name = name;
     record.spec.elastic = record.stays = true;
     record.spec.min_size = members.min_size;
-    record.life = record.joins = FirstNumber();
+    BeginLife(record);
   }
   record.spec.size = members.max_size;
   record.spec.actors = members.actors;
@@ -390,6 +394,7 @@ void CollectiveGroups::Remove(const std::string& name, const std::string& reason
   }
   queue_->Put(step::CloseEpochs{actors::CollectiveGroupName(name)});
   Keep(name);
+  queue_->Put(step::DropRecords{groups::KeysOfGroup(EpochsOf(record))});  // Not before.
 }
 
 void CollectiveGroups::OnTick() {

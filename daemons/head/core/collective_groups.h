@@ -13,6 +13,7 @@
 //   CG-3 what was answered is in the store, unless that was away.
 //   CG-4 a fixed group has each rank at most once, and ends when the actor of one is dead for good.
 //   CG-5 of one group all members train, in a loop that takes them from epoch to epoch, or none.
+//   CG-6 epochs of one life of a group only grow: what is kept of them goes behind its record.
 // Limits: kCollectiveGroupsMax groups of kCollectiveMembersMax members.
 #pragma once
 
@@ -56,9 +57,11 @@ struct CollectiveRecord {
   uint64_t joins = 0;  // The number of the last membership.
   uint64_t life = 0;   // Tells the group from all others of its name.
   bool stays = false;  // It is there as long as the group of actors that has its name.
+  // Its epochs are kept under keys of this life. Older releases had one place for all lives.
+  bool own_keys = false;
   template <class A>
   void Fields(A& a) {
-    a(spec, seats, joins, life, stays);
+    a(spec, seats, joins, life, stays, own_keys);
   }
 };
 
@@ -73,6 +76,8 @@ class CollectiveGroups {
         new_id_(std::move(new_id)) {}
   // From the store, after the actors.
   void Restore(const std::map<std::string, std::string>& records);
+  // Whether there is a group whose epochs are named by these keys, or may be.
+  [[nodiscard]] bool HasEpochs(const std::string& keys) const;
 
   void OnRequest(const std::string& from, const actors::CollectiveRequest& request);
   // A report of a member of `group`, as GroupService names it; false: it is none of these.
@@ -111,6 +116,9 @@ class CollectiveGroups {
   void Remove(const std::string& name, const std::string& reason);
   void Open(const Record& record);
   void BeginAgain(Record& record);
+  void BeginLife(Record& record) const;
+  // What names its epochs in the store.
+  [[nodiscard]] static std::string EpochsOf(const Record& record);
   void TellOrder(const Record& record);
   [[nodiscard]] Status Agree(Record& record, const actors::CollectiveRequest& request);
   void BeginTraining(const Record& record);
@@ -132,6 +140,7 @@ class CollectiveGroups {
   const groups::Coordinators* const coordinators_;
   const std::function<std::string()> new_id_;
   std::map<std::string, Record> groups_;
+  std::set<std::string> unreadable_;                           // Names of those whose records are.
   std::map<std::string, std::set<std::string>> of_actor_;      // Names of groups.
   std::map<std::string, std::pair<std::string, Time>> ended_;  // Why, and when.
 };

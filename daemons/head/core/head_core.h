@@ -46,6 +46,7 @@ struct HeadRecords {
   std::map<std::string, std::string> placement_groups;
   std::map<std::string, std::string> collective_groups;
   std::map<std::string, std::string> actor_groups;
+  std::set<std::string> epochs;  // What those of groups are named by.
 };
 
 class HeadCore final : private HeadKnowledge {
@@ -227,6 +228,7 @@ class HeadCore final : private HeadKnowledge {
   void RestoreEnd(EndedRecord record);
   void EndStrays();
   void EndLeftMembers();
+  void DropLeftEpochs(const HeadRecords& records);
   void ForgetWhenSeen(Run& run);
   void Forget(const Run& run);
   void RefreshKeys();

@@ -1,6 +1,7 @@
 // How HeadCore is put together, and what it takes up from the store.
 #include <utility>
 
+#include "collective_groups/membership/group_keys.h"
 #include "daemons/head/core/head_core.h"
 #include "daemons/head/core/read_record.h"
 #include "runtime/metrics.h"
@@ -44,6 +45,7 @@ void HeadCore::Restore(Time now, const HeadRecords& records) {
     if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
   actor_groups_.Restore(records.actor_groups);
   EndLeftMembers();
+  DropLeftEpochs(records);
   for (const std::string& group : actor_groups_.groups().groups()) {
     const auto record = actor_groups_.groups().RecordOf(group);
     if (record && !record->spec.detached) actors_.Own(record->spec.owner);
@@ -70,6 +72,18 @@ void HeadCore::EndLeftMembers() {
     const bool of_group = id.starts_with(actors::kActorGroupId);
     if (of_group && !actor.dead() && !actor_groups_.groups().MemberOf(id))
       queue_.Put(step::EndActor{id, "its group has ended"});
+  }
+}
+
+// Epochs of groups and runs that have ended: the head before had no time to remove them.
+void HeadCore::DropLeftEpochs(const HeadRecords& records) {
+  for (const std::string& keys : records.epochs) {
+    const std::string run = "job/" + keys + "/";
+    const auto of_run = records.runs.lower_bound(run);
+    const bool is_run = of_run != records.runs.end() && of_run->first.starts_with(run);
+    const bool of_actors = keys.starts_with(actors::kCollectivePrefix);
+    if (is_run || (of_actors && collective_groups_.HasEpochs(keys))) continue;
+    queue_.Put(step::DropRecords{groups::KeysOfGroup(keys)});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "collective_groups/membership/group_keys.h"
 #include "runtime/store.h"
 #include "runtime/wire.h"
 #include "tests/unit/daemons/scripted_transport.h"
@@ -141,6 +142,30 @@ TEST_F(GroupServiceTest, ARecordOfALaterTermThatComesBackIsGoneOnFrom) {
   EXPECT_EQ(Stored()->term, 10U);
   EXPECT_GT(Stored()->view.epoch, 7U);
   EXPECT_EQ(failed_, "");
+}
+
+TEST_F(GroupServiceTest, KeysAreNamedAsItsOwnerSaysAndAreItsOwnersToRemove) {
+  CoordinatorOptions options;
+  options.group = "g";
+  options.keys = "g#7";
+  service_.Open(options);
+  Settle();
+  Ready();
+  service_.Close("g");
+  Settle();
+  const auto left = store_.List("group/");
+  ASSERT_TRUE(left.ok());
+  EXPECT_TRUE(left->contains("group/g#7/record"));
+  for (const auto& [key, value] : *left) EXPECT_EQ(GroupOfKey(key), "g#7") << key;
+}
+
+TEST(GroupKeys, ANameMayHoldWhatKeysAreMadeOf) {
+  for (const std::string name : {"g", "a/epoch/b", "a/record", "/", "x#1"}) {
+    for (const char* leaf : {"record", "term", "unreadable", "epoch/12"})
+      EXPECT_EQ(GroupOfKey(KeysOfGroup(name) + leaf), name);
+  }
+  for (const char* other : {"group/x", "group/x/other", "job/x/record", "group", ""})
+    EXPECT_EQ(GroupOfKey(other), "") << other;
 }
 
 TEST_F(GroupServiceTest, AStoreThatDoesNotAnswerIsAskedAgainWithoutHoldingTheLane) {

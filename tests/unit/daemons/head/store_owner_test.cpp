@@ -64,10 +64,13 @@ TEST_F(StoreOwnerTest, RecordsOfAnotherClusterAreLeftAlone) {
 TEST_F(StoreOwnerTest, ForgettingLeavesWhatOthersKeep) {
   StoreOwner owner(&store_, "one", "key");
   ASSERT_TRUE(owner.Take().ok());
-  for (const char* key : {"job/a/spec", "actor/b/life", "group/a/epoch", "b:job/c/spec", "jobs"})
+  for (const char* key :
+       {"job/a/spec", "actor/b/life", "group/a/epoch", "collective/c", "actor_group/d",
+        "placement_group/e", "actor_state/b", "b:job/c/spec", "jobs"})
     ASSERT_TRUE(store_.Put(key, "x", Store::kNoExpiry).ok());
   ASSERT_TRUE(owner.Forget().ok());
-  for (const char* key : {"job/a/spec", "actor/b/life", "group/a/epoch", "head/owner"})
+  for (const char* key : {"job/a/spec", "actor/b/life", "group/a/epoch", "collective/c",
+                          "actor_group/d", "placement_group/e", "actor_state/b", "head/owner"})
     EXPECT_FALSE(store_.Get(key)->has_value()) << key;
   for (const char* key : {"b:job/c/spec", "jobs"}) EXPECT_TRUE(store_.Get(key)->has_value()) << key;
 }

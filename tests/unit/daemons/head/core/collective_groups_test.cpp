@@ -2,6 +2,7 @@
 #include "daemons/head/core/collective_groups.h"
 
 #include "actors/core/error_chain.h"
+#include "collective_groups/membership/group_keys.h"
 #include "collective_groups/membership/messages.h"
 #include "tests/unit/daemons/head/core/head_actors_rig.h"
 
@@ -9,6 +10,7 @@ namespace troupe::daemons::testing {
 namespace {
 
 using actors::CollectiveVerb;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -210,6 +212,34 @@ TEST_F(CollectiveGroupsTest, WhatHasEndedWhileThereWasNoHeadEndsItAtTheNext) {
   NodeSays();
   EXPECT_THAT(ErrorOf(Do(CollectiveVerb::kStatus)), HasSubstr("is dead"));
   EXPECT_THAT(store_.List("collective/").value(), IsEmpty());
+}
+
+// Were the epochs removed first, a head that died then would have them begin anew.
+TEST_F(CollectiveGroupsTest, EpochsOfALifeGoBehindItsRecordAndNothingOfThemStays) {
+  const auto epochs = [this] {
+    std::set<std::string> groups;
+    const auto listed = store_.List("group/");
+    EXPECT_TRUE(listed.ok());
+    for (const auto& [key, value] : *listed) groups.insert(groups::GroupOfKey(key));
+    return groups;
+  };
+  const std::string a = Alive(Spec("a"));
+  const uint64_t life = Ask(a, Join("a", 0, 1)).collective.life;
+  Pass(milliseconds(300));
+  const std::string keys = "actors/g#" + std::to_string(life);
+  EXPECT_THAT(epochs(), ElementsAre(keys));
+  EXPECT_EQ(ErrorOf(Do(CollectiveVerb::kDestroy)), "");
+  EXPECT_THAT(epochs(), IsEmpty());
+  // Of a life, and of a run, that ended as the head before died.
+  const uint64_t next = Ask(a, Join("a", 0, 1)).collective.life;
+  EXPECT_NE(next, life);
+  Pass(milliseconds(300));
+  ASSERT_TRUE(store_.Put("group/" + keys + "/record", "old", seconds(600)).ok());
+  ASSERT_TRUE(store_.Put("group/run/epoch/7", "old", seconds(600)).ok());
+  Restart();
+  NodeSays();
+  Pass(milliseconds(300));
+  EXPECT_THAT(epochs(), ElementsAre("actors/g#" + std::to_string(next)));
 }
 
 TEST_F(CollectiveGroupsTest, ItEndsWithItsLastMember) {
