@@ -39,7 +39,7 @@ def main() -> None:
         print("month", month, "balance", balance)
     data = troupe.put(np.ones(1_000_000))  # Written once, read in place by both.
     print("totals:", troupe.get([total.remote(data), total.options(num_cpus=0.5).remote(data)]))
-    Account.options(name="savings").remote("Ada")
+    Account.options(name="savings", lifetime="detached").remote("Ada")  # Nobody need hold it.
     print("by name:", troupe.get(troupe.get_actor("savings").pay_in.remote(1)))
 
 

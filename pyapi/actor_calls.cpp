@@ -7,6 +7,7 @@
 
 #include "actors/api/actor_type.h"
 #include "actors/api/handle.h"
+#include "pyapi/object_refs.h"
 #include "pyapi/python_support.h"
 #include "pyapi/shared_files.h"
 #include "runtime/wire.h"
@@ -324,8 +325,9 @@ std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::by
   auto state = std::make_shared<CallState>();
   std::string bytes = arguments;
   const auto call = [&] {
-    return ref_->Call(method, std::move(bytes), CallOptions{Seconds(timeout_s), retry},
-                      [state](Result<std::string> result) { state->Complete(std::move(result)); });
+    return ref_->Call(
+        method, std::move(bytes), CallOptions{Seconds(timeout_s), retry},
+        [state, held = held_](Result<std::string> result) { state->Complete(std::move(result)); });
   };
   uint64_t number = 0;
   if (bytes.size() < kReleaseGilBytes) {
@@ -337,6 +339,10 @@ std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::by
   std::shared_ptr<actors::RefCall> pending;
   if (number != 0) pending = std::make_shared<actors::RefCall>(system_.get(), ref_.get(), number);
   return std::make_unique<PyCall>(std::move(state), std::move(pending));
+}
+
+void PyActorRef::TellGone(const std::shared_ptr<Completions>& completions, uint64_t token) const {
+  (void)ref_->Monitor([completions, token](const Error&) { completions->Push(token); });
 }
 
 bool PyActorRef::Gone() const {
@@ -431,6 +437,8 @@ void BindCalls(py::module_& m) {
       .def_property_readonly("placed", [](const PyActorRef& r) { return r.ref().address().placed; })
       .def("why_not", [](const PyActorRef& r) { return r.ref().WhyNot(); })
       .def_property_readonly("gone", &PyActorRef::Gone)
+      .def_property_readonly("held", &PyActorRef::held)
+      .def("tell_gone", &PyActorRef::TellGone, py::arg("completions"), py::arg("token"))
       .def_property_readonly("peer",
                              [](const PyActorRef& r) { return r.ref().address().process.peer; })
       .def("address", [](const PyActorRef& r) {

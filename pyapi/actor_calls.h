@@ -97,11 +97,19 @@ class PyCall {
   const OwnedHere<actors::PendingCall> call_;
 };
 
+class HeldRef;  // pyapi/object_refs.h
+
 class PyActorRef {
  public:
-  PyActorRef(std::shared_ptr<actors::ActorRef> ref, std::shared_ptr<actors::ActorSystem> system)
-      : ref_(std::move(ref)), system_(std::move(system)) {}
+  // `held` counts this as a handle of its actor, and so do its calls until they are over; null:
+  // nobody does.
+  PyActorRef(std::shared_ptr<actors::ActorRef> ref, std::shared_ptr<actors::ActorSystem> system,
+             std::shared_ptr<HeldRef> held = nullptr)
+      : ref_(std::move(ref)), system_(std::move(system)), held_(std::move(held)) {}
   [[nodiscard]] actors::ActorRef& ref() const { return *ref_.get(); }
+  [[nodiscard]] const std::shared_ptr<HeldRef>& held() const { return held_; }
+  // Tells `completions` of `token` when it has ended for good, as long as this lives.
+  void TellGone(const std::shared_ptr<Completions>& completions, uint64_t token) const;
   [[nodiscard]] std::unique_ptr<PyCall> Call(const std::string& method, const py::bytes& arguments,
                                              double timeout_s, bool retry) const;
   void Kill(bool restart, const std::string& reason, double limit_s) const;
@@ -111,6 +119,7 @@ class PyActorRef {
  private:
   const OwnedHere<actors::ActorRef> ref_;
   const OwnedHere<actors::ActorSystem> system_;
+  const std::shared_ptr<HeldRef> held_;
 };
 
 // Who is told of values that refer to something, in this process.

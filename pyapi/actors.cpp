@@ -97,15 +97,30 @@ class PyActors {
 
   std::unique_ptr<PyActorRef> Spawn(const std::string& type, const py::bytes& arguments,
                                     const py::dict& options) {
-    const ActorOptions o = OptionsOf(options);
+    ActorOptions o = OptionsOf(options);
+    if (Get(options, "counted", false)) o.counted_as = RandomId();
     const actors::ActorBlueprint blueprint = actors::MakeBlueprint(o.limits(), type, arguments);
-    const Future<std::shared_ptr<actors::ActorRef>> placed;
+    struct Placed {
+      std::shared_ptr<actors::ActorRef> ref;
+      std::shared_ptr<HeldRef> held;
+    };
+    const Future<Placed> placed;
     {
       const WithoutGil released;
-      actors::PlaceAsync(system_.get(), o, blueprint,
-                         [placed](auto ref) { placed.Complete(std::move(ref)); });
+      // Held where the answer comes: what this process has, it tells a new head from there.
+      actors::PlaceAsync(
+          system_.get(), o, blueprint,
+          [placed, id = o.counted_as, refs = refs_.get()](const auto& ref) {
+            if (!ref.ok()) {  // If it is made nevertheless, nobody holds it.
+              if (!id.empty()) (void)HeldRef::OfActor(refs, id);
+              return placed.Complete(ref.error());
+            }
+            const bool made = !id.empty() && (*ref)->address().actor == id;
+            placed.Complete(Placed{*ref, made ? HeldRef::OfActor(refs, id) : nullptr});
+          });
     }
-    return std::make_unique<PyActorRef>(Await(placed, ToSeconds(kAskLimit)), system_.get());
+    Placed one = Await(placed, ToSeconds(kAskLimit));
+    return std::make_unique<PyActorRef>(std::move(one.ref), system_.get(), std::move(one.held));
   }
   std::unique_ptr<PyActorRef> Lookup(const std::string& name, double limit_s) {
     const Future<ActorAddress> found;
@@ -157,13 +172,21 @@ class PyActors {
     }();
     return CollectiveDict(Unwrap(std::move(status)));
   }
-  std::unique_ptr<PyActorRef> Refer(const ActorAddress& address) {
+  std::unique_ptr<PyActorRef> Refer(const ActorAddress& address, bool counted = false) {
     const WithoutGil released;
-    return std::make_unique<PyActorRef>(system_->Refer(address), system_.get());
+    return std::make_unique<PyActorRef>(
+        system_->Refer(address), system_.get(),
+        counted ? HeldRef::OfActor(refs_.get(), address.actor) : nullptr);
   }
-  std::unique_ptr<PyActorRef> ReferTo(const py::bytes& address) {
+  // `counted`: unless it is the actor of this process, which does not keep itself alive.
+  std::unique_ptr<PyActorRef> ReferTo(const py::bytes& address, bool counted) {
     auto box = wire::Decode<actors::Pack<ActorAddress>>(actors::kArgumentsType, address);
-    return Refer(std::get<0>(Unwrap(std::move(box)).values));
+    const ActorAddress there = std::get<0>(Unwrap(std::move(box)).values);
+    return Refer(there, counted && there.actor != assignment_.actor);
+  }
+  // Counts for as long as it lives, whichever actor it is of.
+  std::unique_ptr<PyActorRef> Count(const PyActorRef& ref) {
+    return Refer(ref.ref().address(), true);
   }
   std::unique_ptr<PyCall> Submit(const std::string& task, const py::bytes& arguments,
                                  const py::dict& options) {
@@ -189,6 +212,7 @@ class PyActors {
 
   void SetWorker(daemons::WorkerClient* worker, actors::ActorAssignment assignment) {
     worker_ = worker;
+    refs_->SetOwn(assignment.actor);
     assignment_ = std::move(assignment);
   }
   void SetGroups(std::shared_ptr<daemons::ProcessGroups> groups) {
@@ -458,7 +482,8 @@ void BindActors(py::module_& m) {
       .def("enter_training", &PyActors::EnterTraining, py::arg("name"), py::arg("timeout_s"))
       .def("in_collective", &PyActors::InCollective, py::arg("name"))
       .def("leave_collective", &PyActors::LeaveCollective, py::arg("name"), py::arg("timeout_s"))
-      .def("refer", &PyActors::ReferTo, py::arg("address"))
+      .def("refer", &PyActors::ReferTo, py::arg("address"), py::arg("counted") = false)
+      .def("count", &PyActors::Count, py::arg("ref"))
       .def("submit", &PyActors::Submit, py::arg("task"), py::arg("arguments"), py::arg("options"))
       .def("refs", &PyActors::Refs)
       .def("leave_when_unneeded", &PyActors::LeaveWhenUnneeded, py::arg("reason"))

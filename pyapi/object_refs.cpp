@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/core/actor_holders.h"
 #include "pyapi/python_support.h"
 #include "pyapi/shared_files.h"
 #include "runtime/wire.h"
@@ -58,10 +59,39 @@ void ObjectRefs::Start() {
   Result<ActorAddress> address =
       system_->HostInstance(std::make_unique<ObjectsActor>(weak_from_this()), blueprint, "", 0, "");
   if (address.ok()) address_ = *address;
+  CountHandles();
+}
+
+void ObjectRefs::CountHandles() {
+  system_->SetMayLeave([weak = weak_from_this()](uint64_t heard) {
+    const auto alive = weak.lock();
+    if (!alive) return true;
+    std::lock_guard lock(alive->mu_);
+    // What others refer to would be lost with it: it is asked again.
+    return alive->stopped_ || (alive->table_.MayLeave(heard) && !alive->table_.needed());
+  });
+  if (system_->directory_client() == nullptr) return;
+  system_->directory_client()->SetHandles(
+      [weak = weak_from_this()] {
+        const auto alive = weak.lock();
+        if (alive) alive->Change([&] { alive->table_.OwnerAnew(actors::kHandles); });
+      },
+      [weak = weak_from_this()] {
+        const auto alive = weak.lock();
+        if (!alive) return true;
+        std::lock_guard lock(alive->mu_);
+        return alive->table_.Told(actors::kHandles);
+      });
+}
+
+void ObjectRefs::SetOwn(const std::string& actor) {
+  const std::optional<uint64_t> number = actors::HandleOf(actor);
+  std::lock_guard lock(mu_);
+  if (number) table_.SetOwn({actors::kHandles, *number});
 }
 
 void ObjectRefs::Stop() {
-  std::map<std::string, std::shared_ptr<actors::ActorRef>> watched;
+  std::map<std::string, Watched> watched;
   std::map<uint64_t, Object> objects;
   std::lock_guard lock(mu_);
   stopped_ = true;
@@ -86,7 +116,10 @@ void ObjectRefs::Change(F&& change) {
 }
 
 void ObjectRefs::Know(const ActorAddress& process) {
-  if (addresses_.try_emplace(process.process.peer, process).second) look_ = true;
+  ActorAddress& known = addresses_[process.process.peer];
+  if (known.actor == process.actor) return;
+  known = process;
+  look_ = true;
 }
 
 uint64_t ObjectRefs::Publish(const PyCall& call, uint64_t known) {
@@ -114,8 +147,14 @@ uint64_t ObjectRefs::Pin(const std::vector<RefKey>& keys, const std::string& to)
   return token;
 }
 
-void ObjectRefs::Over(uint64_t token) {
-  Change([&] { table_.Over(SteadyClock().Now(), token); });
+void ObjectRefs::Over(uint64_t token, PeerAddress receiver) {
+  if (receiver.peer == address_.process.peer) receiver = {};
+  Change([&] {
+    // Only its end matters, which is looked for later: mostly it takes what it has got before.
+    if (!receiver.peer.empty())
+      addresses_.try_emplace(receiver.peer, actors::ActorSystem::HostOf(receiver));
+    table_.Over(SteadyClock().Now(), token, receiver.peer);
+  });
 }
 
 void ObjectRefs::AddLocal(const ActorAddress& owner, const RefKey& key) {
@@ -123,6 +162,10 @@ void ObjectRefs::AddLocal(const ActorAddress& owner, const RefKey& key) {
     Know(owner);
     table_.AddLocal(key);
   });
+}
+
+void ObjectRefs::AddHandle(const RefKey& key) {
+  Change([&] { table_.AddLocal(key); });
 }
 
 void ObjectRefs::DropLocal(const RefKey& key) {
@@ -170,6 +213,7 @@ void ObjectRefs::Turn() {
   std::vector<uint64_t> ended;
   std::vector<Object> objects;  // Let go of without the lock.
   std::vector<std::pair<std::shared_ptr<actors::ActorRef>, std::pair<std::string, RefNotes>>> notes;
+  RefNotes handles;
   {
     std::lock_guard lock(mu_);
     due_ = false;
@@ -186,12 +230,14 @@ void ObjectRefs::Turn() {
       if (auto node = objects_.extract(number)) objects.push_back(std::move(node.mapped()));
     }
     for (auto& [peer, one] : table_.TakeNotes(SteadyClock().Now())) {
+      if (peer == actors::kHandles) handles = std::move(one);
       if (const auto it = watched_.find(peer); it != watched_.end())
-        notes.push_back({it->second, {peer, std::move(one)}});
+        notes.push_back({it->second.ref, {peer, std::move(one)}});
     }
   }
   if (!ended.empty()) completions_->Push(RefsEnded{std::move(ended)});
   for (auto& [to, one] : notes) Send(to, one.first, one.second);
+  if (!handles.holds.empty()) TellHead(handles);
   TellUnneeded();
   {
     std::lock_guard lock(mu_);
@@ -217,11 +263,14 @@ void ObjectRefs::WatchPeers() {
     const std::set<std::string> peers = table_.peers();
     for (const std::string& peer : peers) {
       const auto it = addresses_.find(peer);
-      if (it != addresses_.end() && !watched_.contains(peer)) fresh.push_back(it->second);
+      if (it == addresses_.end()) continue;
+      const auto watched = watched_.find(peer);
+      if (watched == watched_.end() || watched->second.actor != it->second.actor)
+        fresh.push_back(it->second);
     }
     std::erase_if(watched_, [&](auto& entry) {
       if (peers.contains(entry.first)) return false;
-      over.push_back(std::move(entry.second));
+      over.push_back(std::move(entry.second.ref));
       return true;
     });
     std::erase_if(addresses_, [&](const auto& entry) { return !peers.contains(entry.first); });
@@ -231,7 +280,9 @@ void ObjectRefs::WatchPeers() {
     const auto ref = system_->Refer(address);
     {
       std::lock_guard lock(mu_);
-      watched_.emplace(peer, ref);
+      Watched& watched = watched_[peer];
+      over.push_back(std::exchange(watched.ref, ref));
+      watched.actor = address.actor;
     }
     (void)ref->Monitor([weak = weak_from_this(), peer](const Error&) {
       const auto alive = weak.lock();
@@ -253,6 +304,21 @@ void ObjectRefs::Send(const std::shared_ptr<actors::ActorRef>& to, const std::st
                    if (!answers.ok()) return;
                    alive->Change([&] { alive->table_.OnAnswers(peer, *answers); });
                  });
+}
+
+// What it has answered it has heard; what it does not answer in time is told again.
+void ObjectRefs::TellHead(const RefNotes& notes) {
+  RefAnswers answers;
+  for (const actors::RefNote& note : notes.holds)
+    answers.holds.push_back({note.number, note.version, true});
+  if (system_->directory_client() == nullptr) return;
+  system_->directory_client()->Hold(
+      notes, actors::kRefRepeat,
+      [weak = weak_from_this(), answers = std::move(answers)](const Result<std::string>& reply) {
+        const auto alive = weak.lock();
+        if (!alive || !reply.ok()) return;
+        alive->Change([&] { alive->table_.OnAnswers(actors::kHandles, answers); });
+      });
 }
 
 void ObjectRefs::TellUnneeded() {
@@ -328,6 +394,18 @@ HeldRef::HeldRef(const std::shared_ptr<ObjectRefs>& refs, const ActorAddress& ow
   refs_->AddLocal(owner, key_);
 }
 
+HeldRef::HeldRef(const std::shared_ptr<ObjectRefs>& refs, RefKey handle)
+    : refs_(refs), key_(std::move(handle)) {
+  refs_->AddHandle(key_);
+}
+
+std::shared_ptr<HeldRef> HeldRef::OfActor(const std::shared_ptr<ObjectRefs>& refs,
+                                          const std::string& actor) {
+  const std::optional<uint64_t> number = actors::HandleOf(actor);
+  if (!number) return nullptr;
+  return std::shared_ptr<HeldRef>(new HeldRef(refs, {actors::kHandles, *number}));
+}
+
 HeldRef::~HeldRef() {
   if (refs_.here()) refs_->DropLocal(key_);
 }
@@ -356,7 +434,8 @@ uint64_t PinAll(PyObjectRefs& refs, const std::vector<HeldRef*>& held,
 }  // namespace
 
 void BindObjectRefs(py::module_& m) {
-  const py::class_<HeldRef> held(m, "HeldRef");  // It has no methods: its life is what counts.
+  const py::class_<HeldRef, std::shared_ptr<HeldRef>> held(
+      m, "HeldRef");  // It has no methods: its life is what counts.
   py::class_<PyObjectRefs>(m, "ObjectRefs")
       .def_property_readonly("address",
                              [](const PyObjectRefs& refs) {
@@ -370,10 +449,16 @@ void BindObjectRefs(py::module_& m) {
                          const std::vector<uint64_t>& numbers) { refs->Pickled(numbers); })
       .def("hold",
            [](const PyObjectRefs& refs, const py::bytes& owner, uint64_t number) {
-             return std::make_unique<HeldRef>(refs.get(), AddressIn(owner), number);
+             return std::make_shared<HeldRef>(refs.get(), AddressIn(owner), number);
            })
       .def("pin", &PinAll)
       .def("over", [](const PyObjectRefs& refs, uint64_t token) { refs->Over(token); })
+      .def("over", [](const PyObjectRefs& refs, uint64_t token,
+                      const PyActorRef& to) { refs->Over(token, to.ref().address().process); })
+      .def("over",
+           [](const PyObjectRefs& refs, uint64_t token, const PyCall& call) {
+             refs->Over(token, call.pending() ? call.pending()->Receiver() : PeerAddress{});
+           })
       .def("arrived",
            [](const PyObjectRefs& refs, const py::bytes& from, uint64_t token,
               const std::vector<HeldRef*>& held) {

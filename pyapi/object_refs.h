@@ -1,8 +1,9 @@
-// ObjectRefs: the refs of this process that others hold, and those of others that it holds: the
-// shell around RefTable, which decides.
+// ObjectRefs: the refs of this process that others hold, and those of others that it holds, and the
+// handles of counted actors that it has: the shell around RefTable, which decides.
 //
 // What processes tell each other of refs are calls of the actor that each has for it, which also
-// reads values and gives them up for others. Changes are gathered until the loop's next turn.
+// reads values and gives them up for others. Which handles there are is told the head. Changes are
+// gathered until the loop's next turn.
 // Thread: any.
 // Limits: kPublishedMax objects that others refer to at once.
 #pragma once
@@ -28,6 +29,8 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   ObjectRefs(std::shared_ptr<actors::ActorSystem> system, std::shared_ptr<Completions> completions);
   // Takes what others ask from now on.
   void Start();
+  // Which actor this process is for.
+  void SetOwn(const std::string& actor);
   // No call leaves any more.
   void Stop();
 
@@ -37,8 +40,9 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   void Pickled(const std::vector<uint64_t>& numbers);
   // See RefTable. An empty peer is not known.
   uint64_t Pin(const std::vector<actors::RefKey>& keys, const std::string& to);
-  void Over(uint64_t token);
+  void Over(uint64_t token, PeerAddress receiver = {});
   void AddLocal(const actors::ActorAddress& owner, const actors::RefKey& key);
+  void AddHandle(const actors::RefKey& key);
   void DropLocal(const actors::RefKey& key);
   void Arrived(const actors::ActorAddress& from, uint64_t token,
                const std::vector<actors::RefKey>& keys);
@@ -67,6 +71,8 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   void Turn();
   void Send(const std::shared_ptr<actors::ActorRef>& to, const std::string& peer,
             const actors::RefNotes& notes);
+  void TellHead(const actors::RefNotes& notes);
+  void CountHandles();
   void Know(const actors::ActorAddress& process);  // With mu_ held.
   void WatchPeers();
   void TellUnneeded();
@@ -79,9 +85,13 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   std::mutex mu_;
   actors::RefTable table_;
   std::map<uint64_t, Object> objects_;
-  std::map<std::string, actors::ActorAddress> addresses_;             // Of others, by process.
-  std::map<std::string, std::shared_ptr<actors::ActorRef>> watched_;  // Whose end is told.
-  bool due_ = false;                                                  // A turn is.
+  struct Watched {  // Whose end is told.
+    std::string actor;
+    std::shared_ptr<actors::ActorRef> ref;
+  };
+  std::map<std::string, actors::ActorAddress> addresses_;  // Of others, by process.
+  std::map<std::string, Watched> watched_;                 // By process.
+  bool due_ = false;                                       // A turn is.
   bool look_ = false;   // It looks at whose end matters, and at the clock.
   bool ticks_ = false;  // A later one is due, too.
   bool stopped_ = false;
@@ -89,17 +99,23 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   std::function<void()> when_unneeded_;
 };
 
-// A ref of another process, or a copy of one of this, that Python holds.
+// A ref of another process, a copy of one of this, or a handle of a counted actor, that Python
+// holds.
 class HeldRef {
  public:
   HeldRef(const std::shared_ptr<ObjectRefs>& refs, const actors::ActorAddress& owner,
           uint64_t number);
+  // A handle; null: its actor is of those that are not counted.
+  [[nodiscard]] static std::shared_ptr<HeldRef> OfActor(const std::shared_ptr<ObjectRefs>& refs,
+                                                        const std::string& actor);
   ~HeldRef();
   HeldRef(const HeldRef&) = delete;
   HeldRef& operator=(const HeldRef&) = delete;
   [[nodiscard]] const actors::RefKey& key() const { return key_; }
 
  private:
+  HeldRef(const std::shared_ptr<ObjectRefs>& refs, actors::RefKey handle);
+
   const OwnedHere<ObjectRefs> refs_;
   const actors::RefKey key_;
 };

@@ -49,6 +49,8 @@ class PendingCall {
   virtual void Await(FiberEvent& event, Time until) = 0;
   // What the call waits for, as an error says it: "Till 5f0c is pending: no node has ...".
   [[nodiscard]] virtual std::string WhyNot() const { return ""; }
+  // The process that has the call, or had it last; empty: none has, or that is not known.
+  [[nodiscard]] virtual PeerAddress Receiver() const { return {}; }
 };
 
 // Waits for `event`; inside a method no longer than its call may run. kCancelled or

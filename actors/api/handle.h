@@ -49,6 +49,7 @@ class RefCall final : public PendingCall {
   void Cancel(const Cancellation& how) override { ref_->Cancel(call_, how); }
   void Await(FiberEvent& event, Time until) override { system_->AwaitHelping(event, until); }
   [[nodiscard]] std::string WhyNot() const override { return WhyNoAnswer(*ref_); }
+  [[nodiscard]] PeerAddress Receiver() const override { return ref_->address().process; }
 
  private:
   const std::shared_ptr<ActorSystem> system_;

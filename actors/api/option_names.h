@@ -14,7 +14,7 @@ void VisitOptions(ActorOptions& options, Visit&& visit) {
   auto& [name, get_if_exists, detached, resources, strategy, labels, prefer, node, node_soft,
          placement_group, bundle, priority, max_restarts, backoff, backoff_most, timeout, env,
          plugin, program, max_concurrency, threads, mailbox_depth, mailbox_bytes, overflow,
-         runs_tasks] = options;
+         runs_tasks, counted_as] = options;
   visit("name", name);
   visit("get_if_exists", get_if_exists);
   visit("detached", detached);
@@ -39,7 +39,8 @@ void VisitOptions(ActorOptions& options, Visit&& visit) {
   visit("mailbox_depth", mailbox_depth);
   visit("mailbox_bytes", mailbox_bytes);
   visit("overflow", overflow);
-  (void)runs_tasks;  // The runtime's own.
+  (void)runs_tasks;  // The runtime's own, as the next one.
+  (void)counted_as;
 }
 
 }  // namespace troupe

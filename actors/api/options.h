@@ -55,6 +55,8 @@ struct ActorOptions {
   uint64_t mailbox_bytes = uint64_t{64} << 20;
   actors::Overflow overflow = actors::Overflow::kWait;
   bool runs_tasks = false;  // Its process is a task's: actors that it makes belong to its owner.
+  // Its id, if it is to end with the last of its handles; empty: these are not counted.
+  std::string counted_as = {};
 
   [[nodiscard]] CallLimits limits() const {
     return {max_concurrency, threads, mailbox_depth, mailbox_bytes, overflow};

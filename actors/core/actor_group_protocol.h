@@ -73,9 +73,11 @@ struct LeaveActor {
   std::string actor;
   uint64_t incarnation = 0;
   std::string reason;
+  bool unheld = false;  // Nobody refers to it, as far as can be known who has heard, of the notes
+  uint64_t heard = 0;   // of its process on it, that of this version.
   template <class A>
   void Fields(A& a) {
-    a(actor, incarnation, reason);
+    a(actor, incarnation, reason, unheld, heard);
   }
 };
 

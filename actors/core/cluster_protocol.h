@@ -15,6 +15,7 @@
 #include "actors/core/collective_protocol.h"
 #include "actors/core/directory_client.h"
 #include "actors/core/group_protocol.h"
+#include "actors/core/ref_protocol.h"
 
 namespace troupe::actors {
 
@@ -31,6 +32,7 @@ inline constexpr uint8_t kFrameActorOutput = 99;
 inline constexpr uint8_t kFrameOfferState = 107;
 inline constexpr uint8_t kFrameSendState = 108;
 inline constexpr uint8_t kFrameRoomWanted = 109;
+inline constexpr uint8_t kFrameHoldActors = 112;
 
 inline constexpr size_t kActorNameBytesMax = 256;
 inline constexpr size_t kActorLabelsMax = 64;
@@ -87,10 +89,11 @@ struct ActorSpec {
   uint64_t backoff_max_ms = 10'000;
   double start_timeout_s = 60;
   bool runs_tasks = false;  // What its tasks make belongs to its own owner.
+  bool counted = false;     // It ends when nobody has a handle of it any more; see ActorHolders.
   template <class A>
   void Fields(A& a) {
     a(actor, name, type, owner, detached, get_if_exists, blueprint, wish, program, max_restarts,
-      backoff_ms, backoff_max_ms, start_timeout_s, runs_tasks);
+      backoff_ms, backoff_max_ms, start_timeout_s, runs_tasks, counted);
   }
 };
 
@@ -149,9 +152,21 @@ struct FollowActors {
   bool whole = false;     // `add` begins the list anew.
   std::vector<std::string> add;
   std::vector<std::string> drop;
+  bool told = true;  // That head knows which handles it had when it heard of that head.
   template <class A>
   void Fields(A& a) {
-    a(owner, log, revision, version, whole, add, drop);
+    a(owner, log, revision, version, whole, add, drop, told);
+  }
+};
+
+// Which handles of counted actors a process has; see ActorHolders.
+struct HoldActors {
+  uint64_t request = 0;
+  std::string owner;  // As in FollowActors.
+  std::vector<RefNote> holds;
+  template <class A>
+  void Fields(A& a) {
+    a(request, owner, holds);
   }
 };
 

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/mutation.h"
+
 namespace troupe::actors {
 namespace {
+
+constexpr const char* kUnheld = "nobody refers to it any more";
 
 Error DeadBecause(const PlacedActor& actor, const std::string& reason) {
   return Error{ErrorCode::kPeerGone, actor.spec.type + " " + actor.spec.actor + ": " + reason};
@@ -177,6 +181,7 @@ void Directory::Ready(Time now, const std::string& id, uint64_t incarnation,
   if (actor == nullptr || actor->life.state != ActorState::kStarting) return;
   actor->life.address = address;
   Set(now, *actor, ActorState::kAlive, nullptr, actions);
+  if (actor->unheld) Ask(now, *actor, actions);
 }
 
 void Directory::Died(Time now, const std::string& id, uint64_t incarnation, const Error& how,
@@ -188,6 +193,8 @@ void Directory::Died(Time now, const std::string& id, uint64_t incarnation, cons
   actions.emplace_back(DropPlace{id, incarnation});
   if (life.state == ActorState::kAlive && now > actor->since + kProvenLife) life.failures = 0;
   const bool planned = std::exchange(actor->draining, false);
+  if (actor->unheld && !TROUPE_MUTATED("DR-8 one that nobody refers to is started again"))
+    return End(now, *actor, how, actions);
   if (!planned) {
     const bool left = actor->spec.max_restarts < 0 || life.restarts < actor->spec.max_restarts;
     // A constructor that has never succeeded is wrong, not unlucky.
@@ -244,6 +251,7 @@ void Directory::EndOne(Time now, PlacedActor& actor, const Error& reason,
                        DirectoryActions& actions) {
   if (actor.dead()) return;
   const std::string id = actor.spec.actor;
+  unheld_.erase(id);
   if (!actor.life.process.empty())
     actions.emplace_back(EndProcess{actor.life.process, reason.message});
   actions.emplace_back(DropPlace{id, actor.life.incarnation});
@@ -302,6 +310,38 @@ void Directory::OwnerGone(Time now, const std::string& owner, const std::string&
   Ending ending;
   AddOwned(owner, reason, ending);
   EndAll(now, std::move(ending), actions);
+}
+
+// ---- actors that nobody refers to ----
+
+void Directory::Unheld(Time now, const std::string& id, DirectoryActions& actions) {
+  const auto it = actors_.find(id);
+  if (it == actors_.end() || it->second.dead() || it->second.unheld) return;
+  PlacedActor& actor = it->second;
+  actor.unheld = true;
+  if (actor.life.process.empty())  // Whatever it was called for has been given up.
+    return End(now, actor, DeadBecause(actor, kUnheld), actions);
+  if (!actor.spec.name.empty()) {
+    names_.erase(actor.spec.name);
+    actor.freed_name = std::exchange(actor.spec.name, "");
+    actions.emplace_back(KeepActor{id, true});
+  }
+  Ask(now, actor, actions);
+}
+
+// One that is not made yet is asked when it is.
+void Directory::Ask(Time now, const PlacedActor& actor, DirectoryActions& actions) {
+  unheld_[actor.spec.actor] = now + kLeaveRepeat;
+  if (actor.life.state == ActorState::kAlive) actions.emplace_back(AskToLeave{actor.spec.actor});
+}
+
+void Directory::Held(const std::string& id, DirectoryActions& actions) {
+  if (unheld_.erase(id) == 0) return;
+  PlacedActor& actor = actors_.at(id);
+  actor.unheld = false;
+  if (actor.freed_name.empty() || !names_.try_emplace(actor.freed_name, id).second) return;
+  actor.spec.name = std::exchange(actor.freed_name, "");
+  actions.emplace_back(KeepActor{id, true});
 }
 
 // ---- links ----
@@ -382,6 +422,9 @@ void Directory::Drain(Time now, const std::string& node, const std::string& reas
 
 void Directory::Tick(Time now, DirectoryActions& actions) {
   if (std::exchange(restored_, false)) CheckLinks(now, actions);
+  for (auto& [id, again] : unheld_) {
+    if (now >= again) Ask(now, actors_.at(id), actions);
+  }
   while (!wakes_.empty() && wakes_.begin()->first <= now) {
     PlacedActor& actor = actors_.at(wakes_.begin()->second);
     Schedule(actor, Time::Never());

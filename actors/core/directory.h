@@ -10,11 +10,12 @@
 // with its number, so late and repeated news are harmless.
 // Thread: one. Reads no clock.
 // Invariants: DR-1 incarnations of an actor only grow, and at most one of them is placed. DR-2 no
-// two living actors have one name. DR-3 dead is for ever. DR-4 no more than max_restarts deaths are
-// followed by another life; a drain is no death. DR-5 an actor whose owner is gone is dead, unless
-// it is detached; so is what it owns. What a task makes belongs to the owner of the task's process,
-// which may end at any time. DR-6 asking twice for the same is asking once. DR-7 of two
-// linked actors both live or both are dead.
+// two living actors that somebody refers to have one name. DR-3 dead is for ever. DR-4 no more than
+// max_restarts deaths are followed by another life; a drain is no death. DR-5 an actor whose owner
+// is gone is dead, unless it is detached; so is what it owns. What a task makes belongs to the
+// owner of the task's process, which may end at any time. DR-6 asking twice for the same is asking
+// once. DR-7 of two linked actors both live or both are dead. DR-8 an actor that nobody refers to
+// is not started again, and its name is free.
 // Limits: kActorsMax; kLinksMax of one actor; the dead are forgotten after kDeadKept.
 #pragma once
 
@@ -36,6 +37,7 @@ inline constexpr size_t kActorsMax = 1'000'000;
 inline constexpr size_t kLinksMax = 1'000;
 inline constexpr const char* kActorOwner = "actor/";  // What owners that are actors begin with.
 inline constexpr Duration kDeadKept = seconds(300);
+inline constexpr Duration kLeaveRepeat = seconds(2);
 inline constexpr Duration kProvenLife = seconds(60);  // Lived so long: the back-off begins anew.
 
 // What is durable of an actor, beside its spec.
@@ -63,10 +65,13 @@ struct PlacedActor {
   Time since{};               // In this state.
   Time wake = Time::Never();  // Restarting: the end of the back-off. Starting: its limit.
   bool draining = false;      // Its next death is no failure.
+  bool unheld = false;        // Nobody refers to it: it is to end when its calls have run.
+  std::string freed_name;     // That it had until then.
   [[nodiscard]] bool dead() const { return life.state == ActorState::kDead; }
   // It is not started again when its process ends.
   [[nodiscard]] bool in_last_life() const {
-    return !dead() && !draining && spec.max_restarts >= 0 && life.restarts >= spec.max_restarts;
+    const bool none_left = spec.max_restarts >= 0 && life.restarts >= spec.max_restarts;
+    return !dead() && (unheld || (!draining && none_left));
   }
 };
 
@@ -92,6 +97,10 @@ class Directory {
   // `request` tells a restart that is asked for again from another one. Who is not known is dead.
   Status Kill(Time now, const std::string& actor, bool restart, const std::string& reason,
               const std::string& request, DirectoryActions& actions);
+  // Nobody refers to it any more: it ends when it has done what it was called for.
+  void Unheld(Time now, const std::string& actor, DirectoryActions& actions);
+  // Somebody does, after all.
+  void Held(const std::string& actor, DirectoryActions& actions);
   // Two that end together from now on, or no more. kPeerGone: one has ended already.
   Status Link(const std::string& one, const std::string& other, DirectoryActions& actions);
   Status Unlink(const std::string& one, const std::string& other, DirectoryActions& actions);
@@ -122,6 +131,7 @@ class Directory {
   void End(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions);
   using Ending = std::vector<std::pair<std::string, Error>>;
   void EndAll(Time now, Ending ending, DirectoryActions& actions);
+  void Ask(Time now, const PlacedActor& actor, DirectoryActions& actions);
   void EndOne(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions);
   void AddOwned(const std::string& owner, const std::string& reason, Ending& ending) const;
   void CheckLinks(Time now, DirectoryActions& actions);
@@ -131,6 +141,7 @@ class Directory {
   std::map<std::string, PlacedActor> actors_;
   std::map<std::string, std::string> names_;            // Of the living.
   std::map<std::string, std::set<std::string>> owned_;  // By owner: living and not detached.
+  std::map<std::string, Time> unheld_;                  // And when each is asked to leave again.
   std::set<std::pair<Time, std::string>> wakes_;
   bool restored_ = false;  // Since the last Tick.
   std::map<Program, std::weak_ptr<const Program>, bool (*)(const Program&, const Program&)>

@@ -21,6 +21,9 @@ struct EndProcess {
   std::string process;
   std::string reason;
 };
+struct AskToLeave {  // Its process, when nothing is left to do there.
+  std::string actor;
+};
 struct KeepActor {  // Its life has changed; `spec`: it is new.
   std::string actor;
   bool spec = false;
@@ -32,7 +35,7 @@ struct TellActor {  // To those who follow it.
   std::string actor;
 };
 using DirectoryAction =
-    std::variant<WantPlace, DropPlace, EndProcess, KeepActor, ForgetActor, TellActor>;
+    std::variant<WantPlace, DropPlace, EndProcess, AskToLeave, KeepActor, ForgetActor, TellActor>;
 using DirectoryActions = std::vector<DirectoryAction>;
 
 }  // namespace troupe::actors

@@ -50,6 +50,7 @@ struct GroupRequest;       // actors/core/group_protocol.h
 struct CollectiveRequest;  // actors/core/collective_protocol.h
 struct CollectiveStatus;
 struct ActorGroupRequest;  // actors/core/actor_group_protocol.h
+struct RefNotes;           // actors/core/ref_protocol.h
 
 class ActorDirectoryClient {
  public:
@@ -75,6 +76,14 @@ class ActorDirectoryClient {
   // From now on, and after every change, ActorSystem::SetWhereabouts is called.
   virtual void Follow(const std::string& actor) = 0;
   virtual void Unfollow(const std::string& actor) = 0;
+  // Which handles of counted actors this process has. Once at most.
+  virtual void Hold(const RefNotes&, Duration, const CallDone& done) {
+    done(Error{ErrorCode::kUnavailable, "no handles are counted here"});
+  }
+  // Who counts them: `anew` is called when a head has begun that knows nothing of them; `told` says
+  // whether it has heard of all that there were then. Null: nobody. On the loop.
+  virtual void SetHandles(const std::function<void()>& /*anew*/,
+                          const std::function<bool()>& /*told*/) {}
   virtual void Kill(const std::string& actor, bool restart, const std::string& reason,
                     CallDone done) = 0;
   // Two actors that end together from now on; or, if not `on`, no more.

@@ -2,15 +2,30 @@
 // Thread: plain values.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "actors/core/protocol.h"
+#include "runtime/clock.h"
 
 namespace troupe::actors {
 
 inline constexpr uint8_t kRefNotes = 110;
 inline constexpr uint8_t kRefAnswers = 111;
+
+// What a process that has died had passed on is on its way for no longer.
+inline constexpr Duration kRefSettle = seconds(5);
+
+// As whose objects RefTable knows actors whose handles are counted: the head counts them.
+inline constexpr const char* kHandles = "handles";
+
+struct RefKey {
+  std::string owner;    // The process.
+  uint64_t number = 0;  // Of the object there.
+  auto operator<=>(const RefKey&) const = default;
+};
 
 struct RefNote {
   uint64_t number = 0;   // Of the object.

@@ -50,12 +50,15 @@ uint64_t RefTable::Pin(const std::vector<RefKey>& keys, const std::string& to) {
   return token;
 }
 
-void RefTable::Over(Time now, uint64_t token) {
+void RefTable::Over(Time now, uint64_t token, const std::string& receiver) {
   const auto it = pins_.find(token);
   if (it == pins_.end()) return;
-  it->second.over = true;
-  it->second.until = now + kRefUnclaimed;
-  if (!it->second.taken_by.empty()) Unpin(token);
+  Pinned& pin = it->second;
+  pin.over = true;
+  if (!receiver.empty() && !TROUPE_MUTATED("RF-2 who has got a call is not noted"))
+    pin.to = receiver;
+  pin.until = now + (gone_.contains(pin.to) ? kRefSettle : kRefUnclaimed);
+  if (!pin.taken_by.empty()) Unpin(token);
 }
 
 void RefTable::Unpin(uint64_t token) {
@@ -80,6 +83,7 @@ void RefTable::Note(const RefKey& key, Import& import) {
   if (import.held == held) return;
   import.held = held;
   import.version = next_++;
+  if (key == own_) own_version_ = import.version;
   import.settled = false;
   peers_[key.owner].holds.insert(key.number);
 }
@@ -116,6 +120,11 @@ bool RefTable::Lost(const RefKey& key) const {
   if (key.owner == self_) return !exports_.contains(key.number);
   const auto it = imports_.find(key);
   return it == imports_.end() ? gone_.contains(key.owner) : it->second.lost;
+}
+
+// What is on its way has been noted, and what has arrived is known to the head since then.
+bool RefTable::MayLeave(uint64_t heard) const {
+  return own_version_ == heard || TROUPE_MUTATED("HC-1 old orders to leave count");
 }
 
 // ---- what has arrived ----
@@ -227,6 +236,7 @@ void RefTable::OnAnswers(const std::string& from, const RefAnswers& answers) {
     if (it == imports_.end() || it->second.version != answer.version || it->second.settled)
       continue;
     it->second.settled = true;
+    again_.erase(key);
     it->second.lost = it->second.held && !answer.known;
     known->second.holds.erase(answer.number);
     Pass(key, it->second);
@@ -263,6 +273,27 @@ void RefTable::PeerGone(Time now, const std::string& peer) {
     if (pin.taken_by == peer) pin.taken_by.clear();
     if (pin.to == peer) pin.until = std::min(pin.until, now + kRefSettle);
   }
+}
+
+void RefTable::OwnerAnew(const std::string& owner) {
+  if (TROUPE_MUTATED("HC-1 a new head is told nothing anew")) return;
+  if (own_.owner == owner && own_version_ > 0) (void)imports_[own_];  // See MayLeave.
+  for (auto it = imports_.lower_bound({owner, 0}); it != imports_.end(); ++it) {
+    if (it->first.owner != owner) break;
+    if (it->second.lost) continue;
+    it->second.version = next_++;  // Late answers to the one before say nothing.
+    if (it->first == own_) own_version_ = it->second.version;
+    it->second.settled = false;
+    again_.insert(it->first);
+    Peer& peer = peers_[owner];
+    peer.holds.insert(it->first.number);
+    peer.flying = false;
+  }
+}
+
+bool RefTable::Told(const std::string& owner) const {
+  const auto it = again_.lower_bound({owner, 0});
+  return it == again_.end() || it->owner != owner;
 }
 
 void RefTable::Tick(Time now) {

@@ -13,10 +13,10 @@
 // process that died has sent settles within kRefSettle. RF-2 an object that nobody can reach is
 // freed when the notes have settled. RF-3 a note that comes twice, or late, changes nothing. RF-4 a
 // borrow is lost when its owner is gone, and not before.
-// Limits: kRefNotesMax in a message; a pin that nobody takes lasts kRefUnclaimed behind its call.
+// Limits: kRefNotesMax in a message; a pin that nobody takes lasts kRefUnclaimed behind its
+// call, or kRefSettle behind the end of its receiver.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -32,29 +32,26 @@ namespace troupe::actors {
 
 inline constexpr size_t kRefNotesMax = 10'000;
 inline constexpr Duration kRefRepeat = seconds(2);
-inline constexpr Duration kRefSettle = seconds(5);
 inline constexpr Duration kRefUnclaimed = seconds(60);
-inline constexpr size_t kRefGoneMax =
-    10'000;  // Processes that have ended, as far as is known here.
-
-struct RefKey {
-  std::string owner;    // The process.
-  uint64_t number = 0;  // Of the object there.
-  auto operator<=>(const RefKey&) const = default;
-};
+inline constexpr size_t kRefGoneMax = 10'000;  // Processes whose end is known here.
 
 class RefTable {
  public:
   explicit RefTable(std::string self) : self_(std::move(self)) {}
 
+  // The actor of this process, which it holds only while a handle of it is on its way.
+  void SetOwn(const RefKey& own) { own_ = own; }
+  // Whether nobody has a handle of it whom the head that has `heard` this note on it does not know.
+  [[nodiscard]] bool MayLeave(uint64_t heard) const;
   // An object of this process that is being pickled: `known`, if that is not freed, else a new
   // number. It lasts until Pickled.
   uint64_t Publish(uint64_t known);
   void Pickled(uint64_t number);
   // These travel in one message from now on. `to`: the process, if that is known. Returns a token.
   uint64_t Pin(const std::vector<RefKey>& keys, const std::string& to = "");
-  // What the message was for is over: it does not arrive any more, unless it has.
-  void Over(Time now, uint64_t token);
+  // What the message was for is over: it does not arrive any more, unless it has. `receiver`: the
+  // process that has got it, if that is known only now.
+  void Over(Time now, uint64_t token, const std::string& receiver = "");
 
   // This process holds the ref once more, or once less.
   void AddLocal(const RefKey& key);
@@ -64,7 +61,6 @@ class RefTable {
   // The value of `outer` has been read, and it refers to these, which have locals.
   void Opened(const RefKey& outer, const std::vector<RefKey>& keys);
   [[nodiscard]] bool Lost(const RefKey& key) const;
-
   // Whether a process borrows an object of this one; nothing: it has never said.
   [[nodiscard]] std::optional<bool> Borrowed(uint64_t number, const std::string& by) const;
 
@@ -73,6 +69,9 @@ class RefTable {
   [[nodiscard]] RefAnswers OnNotes(const std::string& from, const RefNotes& notes);
   void OnAnswers(const std::string& from, const RefAnswers& answers);
   void PeerGone(Time now, const std::string& peer);
+  // It has forgotten what it was told, and is told anew; whether it has heard all of that.
+  void OwnerAnew(const std::string& owner);
+  [[nodiscard]] bool Told(const std::string& owner) const;
   void Tick(Time now);
 
   // Objects that nobody else refers to any more, and tokens of messages that hold nothing any more,
@@ -137,11 +136,14 @@ class RefTable {
   void Unpin(uint64_t token);
 
   const std::string self_;
+  RefKey own_;
+  uint64_t own_version_ = 0;  // Of the last note on it.
   std::map<uint64_t, Export> exports_;
   std::map<uint64_t, Pinned> pins_;
   std::map<RefKey, Import> imports_;
   std::map<uint64_t, Guard> guards_;
   std::map<std::string, Peer> peers_;
+  std::set<RefKey> again_;      // Told anew, and not answered yet.
   std::set<std::string> gone_;  // Names of processes are not given again.
   std::vector<uint64_t> freed_;
   uint64_t next_ = 1;

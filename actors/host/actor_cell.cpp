@@ -131,6 +131,7 @@ void ActorCell::OnCancel(const std::string& from, uint64_t number, const Cancell
     if (const auto it = running_.find({from, number}); it != running_.end()) running = it->second;
     if (!running) waiting = mailbox_.Withdraw(from, number);
     if (waiting) metrics::Add(metrics::Id::kMailboxDepth, -1);
+    if (waiting && from.empty()) --local_waiting_;
   }
   if (running) running->Cancel(how);
   if (waiting) Answer(*waiting, Error{ErrorCode::kCancelled, "cancelled before it ran"}, false);
@@ -147,10 +148,13 @@ uint64_t ActorCell::CallLocal(std::string method, std::string arguments, Time de
     number = next_local_++;
     if (ended_) {
       refusal = Ended();
+    } else if (leaving_ && stays_ && OnlyItself()) {
+      refusal = Error{ErrorCode::kPeerGone, Name() + " ends: " + leaving_->message};
     } else {
       Mailbox::Work work{"", number, std::move(method), std::move(arguments), deadline, done};
       const Status taken = mailbox_.OfferLocal(std::move(work));
       if (taken.ok()) metrics::Add(metrics::Id::kMailboxDepth);
+      if (taken.ok()) ++local_waiting_;
       if (!taken.ok()) refusal = taken.error();
     }
   }
@@ -199,6 +203,8 @@ void ActorCell::Drain() {
       rooms = mailbox_.TakeRooms();
       if (!work) --fibers_;
       if (work) running_[{work->caller, work->number}] = std::make_shared<RunningCall>();
+      if (work && work->caller.empty()) --local_waiting_;
+      for (const Mailbox::Work& lost : late) local_waiting_ -= lost.caller.empty() ? 1 : 0;
     }
     const auto taken = static_cast<double>(late.size() + (work ? 1 : 0));
     if (taken > 0) metrics::Add(metrics::Id::kMailboxDepth, -taken);
@@ -424,6 +430,7 @@ void ActorCell::End(const Error& reason, bool for_good) {
     ended_for_good_ = for_good;
     why = Ended();
     left = mailbox_.Clear();
+    local_waiting_ = 0;
     for (const auto& [key, call] : running_) running.push_back(call);
   }
   metrics::Add(metrics::Id::kMailboxDepth, -static_cast<double>(left.size()));
@@ -443,16 +450,25 @@ void ActorCell::End(const Error& reason, bool for_good) {
   }
 }
 
-std::optional<Error> ActorCell::LeavesNow() const {
-  const bool busy = !running_.empty() || mailbox_.waiting() > 0;
-  const bool unsafe = saving_ || !unsaved_.empty() || !unsaved_local_.empty();
-  return ended_ || busy || unsafe ? std::nullopt : leaving_;
+// With mu_ held: whether it is busy for nobody but itself.
+bool ActorCell::OnlyItself() const {
+  return mailbox_.waiting() == local_waiting_ &&
+         std::ranges::all_of(running_, [](const auto& call) { return call.first.first.empty(); });
 }
 
-void ActorCell::Leave(const Error& reason) {
+std::optional<Error> ActorCell::LeavesNow() {
+  const bool busy = !running_.empty() || mailbox_.waiting() > 0;
+  const bool unsafe = saving_ || !unsaved_.empty() || !unsaved_local_.empty();
+  if (ended_ || busy || unsafe || !leaving_) return std::nullopt;
+  if (stays_ && stays_()) leaving_.reset();
+  return leaving_;
+}
+
+void ActorCell::Leave(const Error& reason, std::function<bool()> stays) {
   std::optional<Error> leaves;
   {
     std::lock_guard lock(mu_);
+    if (stays) stays_ = std::move(stays);  // It is asked again because more is known.
     if (leaving_) return;
     leaving_ = reason;
     leaves = LeavesNow();

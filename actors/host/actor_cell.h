@@ -71,8 +71,9 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   // Settles what waits with `reason` and cancels what runs. Idempotent. Not `for_good`: other
   // processes are told nothing, since another incarnation may do what they wait for.
   void End(const Error& reason, bool for_good = true);
-  // It ends when nothing runs and nothing waits. Idempotent.
-  void Leave(const Error& reason);
+  // It ends when nothing runs and nothing waits; unless it stays then. If it may stay, calls that
+  // it makes to itself while nothing of others is left do not hold it up: they fail. Idempotent.
+  void Leave(const Error& reason, std::function<bool()> stays = nullptr);
   // Whether nothing runs any more.
   [[nodiscard]] bool Idle() const;
   void Forget(Time now);
@@ -101,7 +102,8 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   using Unsaved = std::pair<Mailbox::Work, Result<std::string>>;
   void LeaveAfter(const CallKey& last, const Error& reason);
   // With mu_ held: why it is to end now, if it is.
-  [[nodiscard]] std::optional<Error> LeavesNow() const;
+  [[nodiscard]] std::optional<Error> LeavesNow();
+  [[nodiscard]] bool OnlyItself() const;
   void Confirmed(const std::string& from, uint64_t base);
   void SaveIfDue();
   void OnSaved(const std::vector<CallKey>& calls, const std::vector<Unsaved>& local,
@@ -127,6 +129,8 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   bool ended_for_good_ = false;
   std::set<std::string> watchers_;
   std::optional<Error> leaving_;
+  std::function<bool()> stays_;  // Whether it does not, after all.
+  size_t local_waiting_ = 0;     // Of the calls that wait: those of this process.
   std::optional<CallKey> last_;  // When its reply has arrived, the actor leaves.
   std::optional<FiberEvent> last_arrived_;
   // Of an instance that saves.

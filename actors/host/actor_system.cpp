@@ -242,8 +242,20 @@ void ActorSystem::Exited(const ActorAddress& actor, const Error& reason) {
 
 void ActorSystem::Leave(const LeaveActor& leave) {
   const auto cell = Find(leave.actor);
-  if (cell && cell->self().incarnation == leave.incarnation)
-    cell->Leave(Error{ErrorCode::kPeerGone, "it was asked to leave: " + leave.reason});
+  if (!cell || cell->self().incarnation != leave.incarnation) return;
+  const Error reason{ErrorCode::kPeerGone, "it was asked to leave: " + leave.reason};
+  MayLeave may_leave;
+  if (leave.unheld) {
+    std::lock_guard lock(mu_);
+    may_leave = may_leave_;
+  }
+  cell->Leave(reason, may_leave ? [may_leave, heard = leave.heard] { return !may_leave(heard); }
+                                : std::function<bool()>());
+}
+
+void ActorSystem::SetMayLeave(MayLeave may_leave) {
+  std::lock_guard lock(mu_);
+  may_leave_ = std::move(may_leave);
 }
 
 // There is no use in its going on: what it does now is lost.

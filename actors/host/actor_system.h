@@ -76,6 +76,9 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   Status End(const std::string& actor, const Error& reason);
   // One that is placed in this process ends when it has done what it was called for.
   void Leave(const LeaveActor& leave);
+  // Whether nobody refers to the actor of this process, if LeaveActor says so. See RefTable.
+  using MayLeave = std::function<bool(uint64_t heard)>;
+  void SetMayLeave(MayLeave may_leave);
   // Whether the actor is in this process; why not.
   [[nodiscard]] Status Has(const std::string& actor) const;
   // What handles refer to; the same for the same actor as long as somebody holds it.
@@ -175,6 +178,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   std::deque<std::string> ended_order_;
   std::vector<std::shared_ptr<ActorCell>> ending_;  // Until nothing runs in them.
   std::unique_ptr<TaskPool> tasks_;
+  MayLeave may_leave_;                         // Null: it need not be asked.
   std::map<std::string, std::string> groups_;  // That have no place, and why; empty: not known.
   WaitingNotes notes_;                         // Of the loop.
   bool sweeping_ = false;

@@ -20,7 +20,8 @@ Status CheckProgram(const ActorOptions& options) {
 ActorSpec SpecOf(const ActorSystem& system, const ActorOptions& options,
                  const ActorBlueprint& blueprint) {
   ActorSpec spec;
-  spec.actor = RandomId();
+  spec.counted = !options.counted_as.empty() && !options.detached;
+  spec.actor = spec.counted ? options.counted_as : RandomId();
   spec.name = options.name;
   spec.type = blueprint.type;
   spec.owner = system.directory_client()->owner();

@@ -80,6 +80,10 @@ class TaskPool::Task final : public PendingCall {
     const auto system = system_.lock();
     return system ? why_waits_() : "";
   }
+  [[nodiscard]] PeerAddress Receiver() const override {
+    std::lock_guard lock(mu_);
+    return ref_ ? ref_->address().process : PeerAddress{};
+  }
 
  private:
   const std::weak_ptr<ActorSystem> system_;

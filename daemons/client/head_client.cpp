@@ -79,6 +79,8 @@ void HeadClient::Stop() {
     leave_ = nullptr;
     room_wanted_ = nullptr;
     output_ = nullptr;
+    anew_ = nullptr;
+    handles_told_ = nullptr;
   }
   if (!owner_.empty()) {
     const actors::ActorRequest gone{0, actors::ActorVerb::kOwnerGone, owner_, 0,
@@ -157,6 +159,18 @@ void HeadClient::Kill(const std::string& actor, bool restart, const std::string&
       WithoutValue(std::move(done)));
 }
 
+void HeadClient::Hold(const actors::RefNotes& notes, Duration limit, const actors::CallDone& done) {
+  const uint64_t request = NextRequest();
+  const actors::HoldActors hold{request, owner_, notes.holds};
+  Ask(request, wire::Encode(actors::kFrameHoldActors, hold), limit, WithoutValue(done));
+}
+
+void HeadClient::SetHandles(const std::function<void()>& anew, const std::function<bool()>& told) {
+  std::lock_guard lock(mu_);
+  anew_ = anew;
+  handles_told_ = told;
+}
+
 void HeadClient::Link(const std::string& one, const std::string& other, bool on, Duration limit,
                       actors::CallDone done) {
   const uint64_t request = NextRequest();
@@ -200,17 +214,18 @@ void HeadClient::OnAnswer(const actors::ActorAnswer& answer) {
 
 // ---- whereabouts ----
 
-void HeadClient::SendFollow(std::vector<std::string> add, std::vector<std::string> drop) {
+void HeadClient::SendFollow(std::vector<std::string> add, std::vector<std::string> drop,
+                            bool told) {
   if (!add.empty() || !drop.empty()) ++version_;
-  const actors::FollowActors follow{owner_, log_,           revision_,      version_,
-                                    false,  std::move(add), std::move(drop)};
+  const actors::FollowActors follow{owner_, log_,           revision_,       version_,
+                                    false,  std::move(add), std::move(drop), told};
   (void)send_(wire::Encode(actors::kFrameFollowActors, follow));
 }
 
 // The first part begins the list anew; the others add to it, each with a version of its own, so
 // that a part that is lost shows.
-void HeadClient::SendAll() {
-  actors::FollowActors part{owner_, log_, revision_, 0, true, {}, {}};
+void HeadClient::SendAll(bool told) {
+  actors::FollowActors part{owner_, log_, revision_, 0, true, {}, {}, told};
   const auto send = [&] {
     part.version = ++version_;
     (void)send_(wire::Encode(actors::kFrameFollowActors, part));
@@ -240,13 +255,19 @@ void HeadClient::Unfollow(const std::string& actor) {
 
 void HeadClient::OnStates(const actors::ActorStates& states) {
   std::function<void(const actors::ActorLocation&)> told;
+  std::function<void()> anew;
   {
     std::lock_guard lock(mu_);
     if (states.log != log_) {  // A new head; its first answer tells all that it has.
       log_ = states.log;
       revision_ = 0;
       asked_ = false;
+      anew = anew_;
     }
+  }
+  if (anew) anew();  // Before the next beat, which says what it has been told.
+  {
+    std::lock_guard lock(mu_);
     if (states.before > revision_) {
       // Something was lost, or is late: this says where we stand, and is answered with the rest.
       if (!std::exchange(asked_, true)) SendFollow({}, {});
@@ -317,6 +338,12 @@ void HeadClient::OnSaved(const actors::ActorSaved& saved) {
 
 void HeadClient::Beat() {
   std::vector<OnAnswered> late;
+  std::function<bool()> handles_told;
+  {
+    std::lock_guard lock(mu_);
+    handles_told = handles_told_;
+  }
+  const bool told = !handles_told || handles_told();
   {
     std::lock_guard lock(mu_);
     if (stopped_) return;
@@ -338,9 +365,9 @@ void HeadClient::Beat() {
     }
     // A list that is as it was at the last beat, and that the head has not: a part was lost.
     if (version_ == version_at_beat_ && head_version_ != version_) {
-      SendAll();
+      SendAll(told);
     } else {
-      SendFollow({}, {});
+      SendFollow({}, {}, told);
     }
     version_at_beat_ = version_;
     asked_ = false;

@@ -53,6 +53,8 @@ class HeadClient final : public actors::ActorDirectoryClient {
   [[nodiscard]] const std::string& owner() const override { return owner_; }
   void Follow(const std::string& actor) override;
   void Unfollow(const std::string& actor) override;
+  void Hold(const actors::RefNotes& notes, Duration limit, const actors::CallDone& done) override;
+  void SetHandles(const std::function<void()>& anew, const std::function<bool()>& told) override;
   void Kill(const std::string& actor, bool restart, const std::string& reason,
             actors::CallDone done) override;
   void Link(const std::string& one, const std::string& other, bool on, Duration limit,
@@ -90,8 +92,9 @@ class HeadClient final : public actors::ActorDirectoryClient {
   template <class T>
   bool Hand(std::function<void(const T&)> HeadClient::*taker, uint8_t type,
             const std::string& frame);
-  void SendFollow(std::vector<std::string> add, std::vector<std::string> drop);  // With mu_ held.
-  void SendAll();                                                                // With mu_ held.
+  // With mu_ held. `told`: as in FollowActors.
+  void SendFollow(std::vector<std::string> add, std::vector<std::string> drop, bool told = false);
+  void SendAll(bool told);  // With mu_ held.
   void Beat();
 
   EventLoop* const loop_;
@@ -103,6 +106,8 @@ class HeadClient final : public actors::ActorDirectoryClient {
   std::function<void(const actors::LeaveActor&)> leave_;
   std::function<void(const actors::RoomWanted&)> room_wanted_;
   OnOutput output_;
+  std::function<void()> anew_;
+  std::function<bool()> handles_told_;
   bool stopped_ = false;
   uint64_t next_request_ = 1;
   std::map<uint64_t, Request> requests_;

@@ -74,8 +74,7 @@ class Supervisor:
 def main(jobs):
     ray.init(num_cpus=WORKERS + 1)
     with tempfile.TemporaryDirectory() as folder:
-        Supervisor.options(name="supervisor").remote(os.path.join(folder, "journal.json"))
-        supervisor = ray.get_actor("supervisor")
+        supervisor = Supervisor.remote(os.path.join(folder, "journal.json"))
         own, workers = ray.get(supervisor.pids.remote())
         print("supervisor", own, "workers", *workers, flush=True)
         finished = 0

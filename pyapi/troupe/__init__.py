@@ -24,6 +24,7 @@ from troupe.actors._context import current, exit_actor
 from troupe.actors._context import current as get_runtime_context
 from troupe.actors._groups import ActorGroup, GroupEvent, GroupMember, get_group
 from troupe.actors._nodes import available_resources, cluster_resources, get_gpu_ids, nodes
+from troupe.actors._others import cpp_actor, get_actor
 from troupe.actors._placement import (
     PlacementGroup,
     get_placement_group,
@@ -31,7 +32,7 @@ from troupe.actors._placement import (
     remove_placement_group,
 )
 from troupe.actors._refs import ObjectRef, cancel, get, put, wait
-from troupe.actors._remote import ActorHandle, cpp_actor, get_actor, kill, method, remote
+from troupe.actors._remote import ActorHandle, kill, method, remote
 from troupe.actors._session import init, is_initialized, shutdown
 from troupe.actors._streams import RemoteGenerator
 from troupe.errors import (

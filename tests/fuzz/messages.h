@@ -117,6 +117,7 @@ void ForEachMessage(F&& f) {
   f(MessageOf<daemons::ActorGroupRecord>{"ActorGroupRecord", actors::kActorGroupRecord});
   f(MessageOf<UserValues>{"UserValues", kInnerType, wire::Numbers::kPacked});
   f(MessageOf<daemons::CollectiveRecord>{"CollectiveRecord", actors::kCollectiveRecord});
+  f(MessageOf<actors::HoldActors>{"HoldActors", actors::kFrameHoldActors});
 }
 
 // Whether `frame` is refused, or what it decodes to encodes to something that decodes to the same;

@@ -64,6 +64,11 @@ def put_large(value: float) -> Any:
     return [troupe.put(np.full(LARGE, value))], os.getpid()
 
 
+@troupe.remote(num_cpus=0.01, num_returns=2)
+def large_and_pid(value: float) -> Any:
+    return np.full(LARGE, value), os.getpid()
+
+
 @troupe.remote(num_cpus=0.01)
 def put_nested(value: Any, depth: int) -> Any:
     for _ in range(depth):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,3 +231,32 @@ def test_cpp_calls_an_actor_of_python() -> None:
     assert "user_error" in lines["error"] and "LookupError: on purpose" in lines["error"]
     assert lines["unknown"].startswith("not_found") and lines["other"].startswith("corrupt")
     assert soon(helper.scale.remote(2)) == 3
+
+
+def peers() -> list[str]:
+    """Processes of the program."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if line.read_bytes().startswith(str(PEER).encode() + b"\0"):
+                found.append(line.parent.name)
+        except OSError:  # It has ended.
+            continue
+    return found
+
+
+def all_gone(but: set[str]) -> None:
+    gc.collect()
+    end = time.monotonic() + SOON_S
+    while left := set(peers()) - but:
+        assert time.monotonic() < end, f"{len(left)} processes are left"
+        time.sleep(0.05)
+
+
+def test_a_thousand_actors_that_are_made_and_dropped_leave_no_process() -> None:
+    before = set(peers())  # What was passed to C++ is held for longer.
+    for begin in range(0, 1000, 10):
+        some = [spawn(i) for i in range(begin, begin + 10)]
+        assert soon([one.Add.remote(1) for one in some]) == list(range(begin + 1, begin + 11))
+        del some
+    all_gone(before)

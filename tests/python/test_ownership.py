@@ -18,6 +18,7 @@ from ownership_cases import (
     files_in,
     forked,
     give_each,
+    large_and_pid,
     length,
     make_shelf,
     put_large,
@@ -206,6 +207,17 @@ def test_the_death_of_an_owner_is_told() -> None:
     with pytest.raises(troupe.exceptions.OwnerDiedError, match="has ended, and its value with it"):
         soon(unread)
     assert isinstance(troupe.exceptions.OwnerDiedError("x"), troupe.exceptions.ObjectLostError)
+
+
+def test_a_large_result_outlives_the_process_that_has_made_it() -> None:
+    """It is its caller's from the start, so there is nothing to compute again."""
+    large, pid = large_and_pid.remote(3.0)
+    pid = soon(pid)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid))
+    assert soon(large_and_pid.remote(1.0)[0]).sum() == LARGE  # What the dead leave is cleared.
+    assert soon(length.remote([large])) == 3.0 * LARGE
+    assert soon(large).sum() == 3.0 * LARGE
 
 
 def test_the_death_of_a_borrower_frees() -> None:

@@ -119,9 +119,9 @@ def test_what_is_no_name_is_refused(
 
 
 def test_who_finds_an_actor_by_name_sends_calls_again_as_its_maker_does() -> None:
-    Teller.options(name="again", max_restarts=1, max_task_retries=2).remote()
+    made = Teller.options(name="again", max_restarts=1, max_task_retries=2).remote()
     found = troupe.get_actor("again")
-    assert soon(found.die_first.remote()) == 7
+    assert soon(found.die_first.remote()) == 7 and found == made
     troupe.kill(found)
 
 

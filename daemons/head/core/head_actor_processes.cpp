@@ -135,6 +135,7 @@ void HeadActors::OnWorkerHello(const std::string& from, const WorkerHello& hello
   Schedule(sched::Confirm{MakeLeaseId(owner.actor, owner.incarnation), process->node});
   directory_.Ready(Now(), owner.actor, owner.incarnation, hello.address, actions);
   Do(actions);
+  ReadyAgain(hello.process, owner.actor);
 }
 
 void HeadActors::OnLoan(HeadProcess& process, const WorkerLoan& loan) {
@@ -223,6 +224,7 @@ void HeadActors::TellEnded(const WorkerExited& exited) {
                   Error{ErrorCode::kPeerGone, Named(owner.actor, node) + ": " + how}, false,
                   actions);
   Do(actions);
+  if (exited.reaped) HandlesGone(exited.process, owner);
 }
 
 void HeadActors::OnWorkerOutput(const WorkerOutput& output) {
@@ -291,6 +293,7 @@ void HeadActors::Adopt(const NodeHello& hello, const RunningWorker& listed) {
   }
   const HeadProcess& process =
       processes_.Adopt(Now(), listed.process, hello.node, {id, incarnation, listed.room});
+  if (!listed.ended && !IsRunActor(id)) holders_.Expect(listed.process);
   const bool lives = Lives(listed.process, process);
   if (!TROUPE_MUTATED("no room claimed after a restart"))
     Claim(lives ? LeaseFor(actor->spec, incarnation) : LeaseFor(listed.lease, listed.room),

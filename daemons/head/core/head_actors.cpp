@@ -86,6 +86,7 @@ void HeadActors::Restore(const std::map<std::string, std::string>& records) {
     directory_.Restore(Now(), std::move(*spec), std::move(*record));
   }
   confirm_by_ = Now() + options_.confirm_grace;
+  RestoreHandles();
   Do(actions);
 }
 
@@ -188,12 +189,15 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
     } else if (const auto* end = std::get_if<actors::EndProcess>(&action)) {
       // Were the next head not to know why, it would make the actor anew.
       queue_->PutWhenKept("", step::EndProcess{end->process, end->reason});
+    } else if (const auto* ask = std::get_if<actors::AskToLeave>(&action)) {
+      TellToLeave(ask->actor, "nobody refers to it any more", true);
     } else if (const auto* tell = std::get_if<actors::TellActor>(&action)) {
       watch_.Changed(tell->actor);
       queue_->Put(step::ActorChanged{tell->actor});
       const actors::PlacedActor* actor = directory_.Find(tell->actor);
-      if (actor != nullptr && actor->dead())
-        queue_->Put(step::OwnerEnded{actors::kActorOwner + tell->actor});
+      if (actor == nullptr || !actor->dead()) continue;
+      queue_->Put(step::OwnerEnded{actors::kActorOwner + tell->actor});
+      ForgetHandles(tell->actor);
     }
   }
 }
@@ -317,6 +321,7 @@ void HeadActors::OnTick() {
   Confirm(nullptr, 0);
   TellUnexplained();
   OrderHeld();
+  TickHandles();
   for (const std::string& process : watch_.Forget(Now()))
     watch_.Changed(actors::kProcessPrefix + process + actors::kCallsSuffix);
   std::erase_if(ended_, [&](const auto& e) { return Now() > e.second + actors::kDeadKept; });
@@ -346,6 +351,9 @@ void HeadActors::OnStopped(Duration stopped) {
 }
 
 void HeadActors::OwnerGone(const std::string& owner, const std::string& reason) {
+  if (!owner.starts_with(actors::kActorOwner)) holders_.Gone(Now(), owner);
+  if (const auto peer = owner_peers_.find(owner); peer != owner_peers_.end())
+    holders_.Gone(Now(), peer->second);
   owners_.erase(owner);
   owner_peers_.erase(owner);
   outputs_.erase(owner);
@@ -382,6 +390,8 @@ bool HeadActors::OnFrame(const std::string& from, const std::string& frame) {
       return true;
     case actors::kFrameFollowActors:
       return on(&HeadActors::OnFollow);
+    case actors::kFrameHoldActors:
+      return on(&HeadActors::OnHold);
     default:
       return false;
   }
@@ -392,6 +402,9 @@ void HeadActors::OnFollow(const std::string& from, const actors::FollowActors& f
   if (!follow.owner.empty() && owners_.contains(follow.owner)) OwnFrom(follow.owner, from);
   if (const auto it = outputs_.find(follow.owner); it != outputs_.end()) it->second.bytes = 0;
   watch_.OnFollow(Now(), from, follow);
+  if (!follow.told || follow.log != log_) return;
+  holders_.Heard(from);
+  holders_.Heard(follow.owner);
 }
 
 void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& create) {
@@ -404,6 +417,7 @@ void HeadActors::OnCreate(const std::string& from, const actors::CreateActor& cr
                                                    : Result<actors::ActorAddress>(lease.error());
   if (address.ok()) {
     answer.address = *address;
+    if (address->actor == create.spec.actor) MadeBy(from, create.spec, repeated);
     if (!create.spec.detached) {
       owners_[create.spec.owner] = Now();
       owner_peers_[create.spec.owner] = from;
@@ -449,10 +463,12 @@ void HeadActors::EndActor(const std::string& actor, const std::string& reason) {
   Do(actions);
 }
 
-void HeadActors::TellToLeave(const std::string& id, const std::string& reason) {
+void HeadActors::TellToLeave(const std::string& id, const std::string& reason, bool unheld) {
   const actors::PlacedActor* actor = directory_.Find(id);
   if (actor == nullptr || actor->life.process.empty()) return;
-  const actors::LeaveActor leave{id, actor->life.incarnation, reason};
+  const std::string& process = actor->life.process;
+  const uint64_t heard = unheld ? holders_.Heard(*actors::HandleOf(id), process) : 0;
+  const actors::LeaveActor leave{id, actor->life.incarnation, reason, unheld, heard};
   Send(actor->life.process, wire::Encode(actors::kFrameLeaveActor, leave));
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/core/actor_holders.h"
 #include "actors/core/directory.h"
 #include "daemons/head/core/actor_watch.h"
 #include "daemons/head/core/head_queue.h"
@@ -114,8 +115,8 @@ class HeadActors {
   void Give(const std::string& process, std::string saved);
   // Why this state will never be kept.
   [[nodiscard]] Status MayKeep(const std::string& actor, uint64_t incarnation, size_t bytes) const;
-  // Its process lets it finish what it does, and ends then.
-  void TellToLeave(const std::string& actor, const std::string& reason);
+  // Its process lets it finish what it does, and ends then. `unheld`: unless it knows better.
+  void TellToLeave(const std::string& actor, const std::string& reason, bool unheld = false);
   void OwnerGone(const std::string& owner, const std::string& reason);
   void RefreshKeys();
   [[nodiscard]] const actors::PlacedActor* ActorOf(const HeadProcess& process) const {
@@ -152,6 +153,15 @@ class HeadActors {
   void OnOffer(const std::string& from, const actors::OfferState& offer);
   void OnSave(const std::string& from, actors::SaveActor save);
   void OnFollow(const std::string& from, const actors::FollowActors& follow);
+  // ---- handles that are counted: head_handles.cpp ----
+  void RestoreHandles();
+  void MadeBy(const std::string& from, const actors::ActorSpec& spec, bool repeated);
+  void OnHold(const std::string& from, const actors::HoldActors& hold);
+  void HandlesGone(const std::string& process, const ProcessOwner& owner);
+  void ReadyAgain(const std::string& process, const std::string& actor);
+  void ForgetHandles(const std::string& actor);
+  void TickHandles();
+  void EndUnheld();
   void AnswerWhenKept(const std::string& to, const actors::ActorAnswer& answer);
   void TellOutput(const std::string& owner, actors::ActorOutput output);
   void Send(const std::string& to, std::string frame) {
@@ -166,6 +176,7 @@ class HeadActors {
   const HeadActorsOptions options_;
   const std::string log_;  // The head's id.
   actors::Directory directory_;
+  actors::ActorHolders holders_;
   ActorWatch watch_;
   std::set<std::string> survivors_;    // Nodes that knew the head before.
   std::map<std::string, Time> ended_;  // Processes, for kDeadKept.

@@ -114,16 +114,15 @@ class Packed:
         """Lets buffers and refs go when the call is complete."""
         if not self.holds:
             return
-        files, refs, store = self._files, self._refs, self._session.store
-        counts, token = self._session.refs, self._token
+        self._session.on_done(call, lambda: self.let_go(call))
 
-        def let_go() -> None:
-            refs.clear()
-            counts.over(token)
-            if store is not None:
-                store.discard(files)
-
-        self._session.on_done(call, let_go)
+    def let_go(self, *receiver: Any) -> None:
+        """Nobody needs it any more but ``receiver``, a call or an actor that has got it."""
+        self.payload = b""
+        self._refs.clear()
+        self._session.refs.over(self._token, *receiver)
+        if self._session.store is not None:
+            self._session.store.discard(self._files)
 
 
 def call_python(
@@ -229,7 +228,9 @@ def pack_plain(values: list[Any], what: str) -> bytes:
 
     def plain(value: Any) -> Any:
         if isinstance(value, ActorHandle):
-            return value.native_ref()
+            ref = value.native_ref()
+            value._session.keep(value, ref.id)  # C++ does not count what it has.
+            return ref
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         if isinstance(value, dict):

@@ -73,6 +73,9 @@ class ObjectRef(_travel.RefHolder):
             self._session.keep(self)
         return _ref_from_home, (home, self._what, self._language, self.binary())
 
+    def _troupe_held(self) -> Any:
+        return self._held
+
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, ObjectRef) and self.binary() == other.binary())
@@ -202,7 +205,10 @@ class ObjectRef(_travel.RefHolder):
             lost = self._home is not None and _travel.lost(
                 error, self._what, self._owner, self._language == _failures.CPP)
             problem = lost or _failures.translate(error, self._what, self._language)
-            raise problem from error.__cause__
+            try:
+                raise problem from error.__cause__
+            finally:  # Its traceback has this frame, and those above hold refs.
+                del problem, lost
         return data
 
     def value(self, stream: bool = False) -> Any:

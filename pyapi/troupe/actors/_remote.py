@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from troupe import _native
 from troupe.actors import (
@@ -23,12 +23,10 @@ from troupe.actors import (
 from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.actors._streams import RemoteGenerator
-from troupe.errors import ActorNotFoundError
 
 if TYPE_CHECKING:
     from troupe.actors import _groups, _tasks
 
-_ASK_S = 30.0
 _DESCRIBE_S = 90.0
 
 
@@ -163,6 +161,8 @@ class ActorClass:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Starts an actor; ``args`` go to its constructor. Does not wait for it.
 
+        It ends when its last handle goes, behind the calls that have been made.
+
         Refs among ``args`` are replaced by their values; it starts when they are ready. Calls wait
         until it is there, and fail with the reason if it cannot be: PlacementError if no node can
         ever offer what it needs, ActorDiedError if its constructor raised.
@@ -187,10 +187,11 @@ class ActorClass:
 
         def spawn() -> Any:
             packed = _calls.Packed(session, what, args, kwargs, *before)
-            if packed.holds:  # A restart needs them again.
-                session.keep(packed)
-            return _calls.native_errors(what, _failures.PYTHON, lambda: session.actors.spawn(
+            made = _calls.native_errors(what, _failures.PYTHON, lambda: session.actors.spawn(
                 self.__name__, packed.payload, native))
+            if packed.holds:  # A restart needs them again.
+                session.when_gone(made, packed.let_go)
+            return made
 
         waits = [ref for ref in _calls.awaited(None, args, kwargs) if not ref.ready()]
         try:
@@ -253,6 +254,8 @@ class ActorClass:
         methods, is_async = self._look()
         native = _options.actor_options(self._options, is_async)
         _environment.prepare(session, self._options, native)
+        native["runs_tasks"] = about is not None
+        native["counted"] = not native["runs_tasks"] and not native["detached"]
         if self._dumped is None:
             self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
         if about is None:
@@ -261,10 +264,9 @@ class ActorClass:
             about = _context.started_with(
                 native, name=native["name"], retries=self._options.get("max_task_retries"),
                 ordered=_options.in_order(self._options, native["max_concurrency"] == 1),
-                groups=groups,
+                groups=groups, counted=native["counted"],
                 concurrency=_options.concurrency_of(self._options, is_async))
-        native["name"] = _named(native["name"], self._options.get("namespace"))
-        native["runs_tasks"] = "task" in about
+        native["name"] = named(native["name"], self._options.get("namespace"))
         return session, native, (self._dumped, about), methods
 
 
@@ -279,7 +281,7 @@ def _check_groups(
                              f"none of the actor's: {known}; name it in concurrency_groups")
 
 
-def _named(name: str, namespace: Optional[str]) -> str:
+def named(name: str, namespace: Optional[str]) -> str:
     """The name that the cluster knows an actor by: that of its namespace in front."""
     if namespace is None:
         namespace = _context.current().namespace
@@ -307,19 +309,37 @@ def has_async(cls: type) -> bool:
                for _, value in inspect.getmembers(cls, callable))
 
 
-def _retries(count: Any) -> bool:
+def retries(count: Any) -> bool:
     return count is not None and count != 0
 
 
+class Target(NamedTuple):
+    """What a method that is to be called has of its handle, which need not live as long."""
+
+    session: _session.Session
+    native: Any
+    name: str
+    language: str
+    retry: bool
+    ordered: bool
+
+
 class ActorHandle(ActorHolder):
-    """Refers to an actor: ``handle.method.remote(...)``. Can be an argument, a result, or a key."""
+    """Refers to an actor: ``handle.method.remote(...)``. Can be an argument, a result, or a key.
+
+    An actor ends when its last handle goes, unless it is detached. What :func:`get_actor` gives,
+    and an actor has of itself, does not count.
+    """
 
     def __init__(
         self, session: _session.Session, native: Any, name: str,
         methods: Optional[Mapping[str, MethodKind]], language: str, retry: bool = False,
-        ordered: bool = True,
+        ordered: bool = True, own: bool = False,
     ) -> None:
-        """``native``: a native ref, or what waits to have one. ``methods``: None: it is asked."""
+        """``native``: a native ref, or what waits to have one. ``methods``: None: it is asked.
+
+        ``own``: of the actor of this process: it does not count here, but its copies elsewhere do.
+        """
         self._session = session
         self._native = native
         self._name = name
@@ -327,6 +347,7 @@ class ActorHandle(ActorHolder):
         self._language = language
         self._retry = retry
         self._ordered = ordered
+        self._troupe_own = own
 
     def __getattr__(self, name: str) -> ActorMethod:
         of_all = _calls.OF_ALL.get(name)
@@ -336,15 +357,19 @@ class ActorHandle(ActorHolder):
         if self._methods is None and not self._language:
             self._describe()
         if of_all is not None and self._language == _failures.PYTHON:
-            return ActorMethod(self, of_all, (False, None, {}), {})
+            return ActorMethod(self._troupe_target(), of_all, (False, None, {}), {})
         if self._methods is not None and name not in self._methods:
             close = difflib.get_close_matches(name, self._methods, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise AttributeError(f"{self._name} has no method {name!r}{hint}")
         kind: MethodKind = (False, None, {}) if self._methods is None else self._methods[name]
-        method = ActorMethod(self, name, kind, {})
+        method = ActorMethod(self._troupe_target(), name, kind, {})
         self.__dict__[name] = method  # The next time it is found without this function.
         return method
+
+    def _troupe_target(self) -> Target:
+        return Target(self._session, self._native, self._name, self._language, self._retry,
+                      self._ordered)
 
     def __repr__(self) -> str:
         return f"<ActorHandle of {self._name} {_calls.key(self._native)}>"
@@ -356,12 +381,30 @@ class ActorHandle(ActorHolder):
     def __hash__(self) -> int:
         return hash(self._native.id)
 
+    def __copy__(self) -> ActorHandle:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ActorHandle:
+        return self
+
     def __reduce__(self) -> tuple:
         self._session.check()
-        if not _travel.note(self):
-            self._session.keep(self)
-        return _load_handle, (self._native.address(), self._name, self._methods, self._language,
-                              self._retry, self._ordered)
+        native = self.native_ref()
+        if not _travel.note(self._troupe_sent(native)):
+            self._session.keep(self, native.id)
+        counted = self._troupe_own or native.held is not None
+        return _load_handle, (native.address(), self._name, self._methods, self._language,
+                              self._retry, self._ordered, counted)
+
+    def _troupe_held(self) -> Any:
+        return self.native_ref().held
+
+    def _troupe_sent(self, native: Any) -> ActorHandle:
+        """This handle; in its actor's own process one that counts while it is on its way."""
+        if not self._troupe_own:
+            return self
+        return ActorHandle(self._session, self._session.actors.count(native), self._name,
+                           self._methods, self._language, self._retry, self._ordered)
 
     def native_ref(self) -> Any:
         """The native reference, for calls of C++; waits until the actor is started."""
@@ -381,11 +424,12 @@ class ActorHandle(ActorHolder):
 
 def _load_handle(
     address: bytes, name: str, methods: Optional[dict[str, MethodKind]], language: str, retry: bool,
-    ordered: bool,
+    ordered: bool, counted: bool = False,
 ) -> ActorHandle:
     session = _session.current()
-    return ActorHandle(
-        session, session.actors.refer(address), name, methods, language, retry, ordered)
+    native = session.actors.refer(address, counted)
+    return ActorHandle(session, native, name, methods, language, retry, ordered,
+                       counted and native.held is None)
 
 
 def _raise(error: _calls.DependencyError) -> Any:
@@ -395,19 +439,19 @@ def _raise(error: _calls.DependencyError) -> Any:
 class ActorMethod:
     """A method of an actor: ``.remote(...)`` calls it."""
 
-    __slots__ = ("_handle", "_method", "_kind", "_options")
+    __slots__ = ("_to", "_method", "_kind", "_options")
 
     def __init__(
-        self, handle: ActorHandle, name: str, kind: MethodKind, options: dict[str, Any]
+        self, to: Target, name: str, kind: MethodKind, options: dict[str, Any]
     ) -> None:
-        self._handle = handle
+        self._to = to
         self._method = name
         self._kind = kind
         self._options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"a method of an actor is called by .remote(): "
-                        f"{self._handle._name}.{self._method}.remote(...)")
+                        f"{self._to.name}.{self._method}.remote(...)")
 
     def options(self, **options: Any) -> ActorMethod:
         """The same method with other options.
@@ -427,7 +471,7 @@ class ActorMethod:
         if options.get("concurrency_group") is not None:
             _options.check_group(options["concurrency_group"])
         _options.check_returns(options.get("num_returns", 1))
-        return ActorMethod(self._handle, self._method, self._kind, {**self._options, **options})
+        return ActorMethod(self._to, self._method, self._kind, {**self._options, **options})
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Calls it; returns a ref of the result at once, or of a generator an iterator of refs.
@@ -436,16 +480,16 @@ class ActorMethod:
             TypeError: the method does not take these arguments.
             SerializationError: an argument cannot be pickled; the message says which.
         """
-        handle, options = self._handle, self._options
+        to, options = self._to, self._options
         stream, shape, given = self._kind
         _shapes.check(shape, self._method, args, kwargs)
-        what = options.get("name") or f"{handle._name}.{self._method}"
+        what = options.get("name") or f"{to.name}.{self._method}"
         timeout = _options.timeout_of(options) if options else _options.CALL_TIMEOUT_S
-        retry = _retries(options["retries"]) if "retries" in options else handle._retry
-        if handle._language == _failures.CPP:
+        retry = retries(options["retries"]) if "retries" in options else to.retry
+        if to.language == _failures.CPP:
             if kwargs:
                 raise TypeError(f"{what}: methods of C++ actors have no keyword arguments")
-            return _calls.call_cpp(handle._session, handle._native, what, self._method, args,
+            return _calls.call_cpp(to.session, to.native, what, self._method, args,
                                    timeout, retry)
         returns = options.get("num_returns", given.get("num_returns", 1))
         several = returns if isinstance(returns, int) else 1
@@ -453,11 +497,11 @@ class ActorMethod:
             raise TypeError(f"{what}: num_returns={returns!r} is for generators")
         group = options.get("concurrency_group") or given.get("concurrency_group") or ""
         ref = _calls.call_python(
-            handle._session, handle._native, what, _calls.in_group(self._method, group), args,
-            kwargs, timeout, retry, returns=several, ordered=handle._ordered)
+            to.session, to.native, what, _calls.in_group(self._method, group), args,
+            kwargs, timeout, retry, returns=several, ordered=to.ordered)
         if not stream or several != 1:
             return _refs.split(ref, several)
-        return RemoteGenerator(handle._session, handle._native, ref, what, timeout,
+        return RemoteGenerator(to.session, to.native, ref, what, timeout,
                                options.get("look_ahead"), group=group)
 
 
@@ -466,36 +510,7 @@ def own_handle(actor_type: str, described: Any) -> ActorHandle:
     session = _session.current()
     methods, retry, ordered = described
     return ActorHandle(session, session.actors.own(), actor_type, methods, _failures.PYTHON, retry,
-                       ordered)
-
-
-def get_actor(
-    name: str, namespace: Optional[str] = None, *, timeout: float = _ASK_S
-) -> ActorHandle:
-    """The living actor of this name, of Python or of C++.
-
-    Args:
-        namespace: where its name was given; by default the namespace that this runs in.
-        timeout: seconds to wait for the head at most.
-
-    Raises:
-        ActorNotFoundError (a ValueError): there is none.
-        TypeError, ValueError: these are no names.
-    """
-    _options.check_name("the name of an actor", name)
-    if namespace is not None:
-        _session.check_namespace(namespace)
-    session = _session.current()
-    session.check()
-    try:
-        native = session.actors.lookup(_named(name, namespace), timeout)
-    except RuntimeError as error:
-        if getattr(error, "code", None) == "not_found":
-            where = _context.current().namespace if namespace is None else namespace
-            within = f" in the namespace {where!r}" if where else ""
-            raise ActorNotFoundError(f"no living actor is named {name!r}{within}") from None
-        raise _failures.translate(error, f"get_actor({name!r})", _failures.PYTHON) from None
-    return ActorHandle(session, native, native.type, None, "")
+                       ordered, bool(_context.about().get("counted")))
 
 
 def kill(handle: ActorHandle, no_restart: bool = True) -> None:
@@ -508,39 +523,4 @@ def kill(handle: ActorHandle, no_restart: bool = True) -> None:
         raise TypeError(f"kill() takes a handle of an actor, not {handle!r}")
     handle._session.check()
     _calls.native_errors(handle._name, handle._language, lambda: handle._native.kill(
-        not no_restart, "killed by troupe.kill()", _ASK_S))
-
-
-def cpp_actor(
-    program: Sequence[str], type: str, args: Sequence[Any] = (), *, threads: bool = False,
-    **options: Any,
-) -> ActorHandle:
-    """Starts an actor of a C++ program or plugin: one that describes ``type`` with TROUPE_ACTOR.
-
-    Args:
-        program: its command line, or a plugin, ``"/path/till.so"``; the path must exist on every
-            node.
-        type: the class, as TROUPE_ACTOR names it.
-        args: of its constructor: bool, int, float, str, bytes, list, dict with str keys, arrays of
-            numbers, handles.
-        threads: ``max_concurrency`` calls run on as many threads, and may block; else they are
-            fibers of one thread.
-        options: as of actors of Python; see :func:`troupe.remote`.
-    """
-    session = _session.current()
-    session.check()
-    native = _options.actor_options(options, False)
-    only = set(options.get("runtime_env") or {}) - {"env_vars"}
-    if only:
-        raise ValueError(f"runtime_env of C++ actors has env_vars only, not {', '.join(only)}")
-    native["name"] = _named(native["name"], options.get("namespace"))
-    native["threads"] = bool(threads)
-    if isinstance(program, str) and program.endswith(".so"):
-        native["plugin"] = program
-    else:
-        command = [program] if isinstance(program, str) else program
-        native["program"] = [str(part) for part in command]
-    ref = _calls.native_errors(type, _failures.CPP, lambda: session.actors.spawn(
-        type, _calls.pack_plain(list(args), f"{type}()"), native))
-    return ActorHandle(session, ref, type, None, _failures.CPP,
-                       _retries(options.get("max_task_retries")))
+        not no_restart, "killed by troupe.kill()", _session.ASK_S))

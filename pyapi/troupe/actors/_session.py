@@ -54,8 +54,9 @@ class Session:
         if self.store is not None:
             self.store.home = self.refs.address
         self._log_to_driver = log_to_driver
-        self._kept: list[Any] = []
+        self._kept: dict[str, Any] = {}
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._watches: dict[int, Any] = {}  # Of actors whose end is waited for.
         self._tokens = itertools.count(1)
         self._completions = actors.completions
         self._thread = threading.Thread(
@@ -68,6 +69,18 @@ class Session:
         self._callbacks[token] = fn
         call.notify(self._completions, token)
 
+    def when_gone(self, native: Any, fn: Callable[[Any], None]) -> None:
+        """Runs ``fn`` on a thread of ours when this actor has ended for good, with a ref of it."""
+        token = next(self._tokens)
+        watch = self.actors.refer(native.address())  # Does not keep it alive.
+
+        def gone() -> None:
+            fn(self._watches.pop(token))
+
+        self._watches[token] = watch
+        self._callbacks[token] = gone
+        watch.tell_gone(self._completions, token)
+
     def release_files(self, names: Sequence[str]) -> None:
         """Lets go of files of ours that nobody refers to any more."""
         store = self.store
@@ -76,9 +89,9 @@ class Session:
         if store.discard(names):  # On the thread of callbacks: it takes long.
             self.on_done(_native.core().completed_call(b""), store.tidy)
 
-    def keep(self, ref: Any) -> None:
-        """Keeps what other processes may need, until the end."""
-        self._kept.append(ref)
+    def keep(self, ref: Any, key: str = "") -> None:
+        """Keeps what other processes may need, until the end; of one key it keeps one."""
+        self._kept[key or str(next(self._tokens))] = ref
 
     def runs_here(self) -> bool:
         """Whether this is the thread of callbacks, which must not wait."""

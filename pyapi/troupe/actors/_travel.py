@@ -27,7 +27,9 @@ class RefHolder:
 
     __slots__ = ("__weakref__",)
 
-    _held: Any = None  # Of a ref that has come from somewhere: what counts it.
+    def _troupe_held(self) -> Any:
+        """What counts it; None: nothing does, here."""
+        return None
 
 
 class Found:
@@ -109,10 +111,13 @@ class References:
             self.pickled(found.numbers + again.numbers)
         return table, token
 
-    def over(self, token: int) -> None:
-        """The message of this token has arrived, or never will."""
+    def over(self, token: int, *receiver: Any) -> None:
+        """The message of this token has arrived, or never will.
+
+        ``receiver``: the call that it was for, or the actor, if that is known only now.
+        """
         if token and self._pid == os.getpid():
-            self.native.over(token)
+            self.native.over(token, *receiver)
 
     def keep(self, found: Found) -> tuple[bytes, Contents]:
         """The table of a value that is kept here, and what keeps all that it refers to."""
@@ -166,4 +171,4 @@ def lost(
 
 
 def _held_by(items: list[Any]) -> list[Any]:
-    return [item._held for item in items if item._held is not None]
+    return [held for item in items if (held := item._troupe_held()) is not None]

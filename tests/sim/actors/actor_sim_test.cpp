@@ -1,10 +1,11 @@
-// AC-1..4, MB-1..4, AL-1 and DR-1..6 for every seed; the same seed gives the same run; every mutant
+// AC-1..4, MB-1..4, AL-1 and DR-1..8 for every seed; the same seed gives the same run; every mutant
 // is caught.
 // seeds.h says which seeds.
 #include "tests/sim/actors/actor_sim.h"
 
 #include <gtest/gtest.h>
 
+#include "runtime/mutation.h"
 #include "tests/sim/seeds.h"
 
 namespace troupe::actors::sim {
@@ -107,6 +108,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Mutant{Sabotage::kForgetOwner, "DR-5", RunDirectorySimulation},
                     Mutant{Sabotage::kRestartTwice, "DR-6", RunDirectorySimulation},
                     Mutant{Sabotage::kForgetLink, "DR-7", RunDirectorySimulation}));
+
+TEST(DirectoryMutants, OneThatNobodyRefersToAndThatIsStartedAgainIsNoticed) {
+  const Mutated mutated("DR-8 one that nobody refers to is started again");
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    if (RunDirectorySimulation({seed}).violation.starts_with("DR-8")) return;
+  }
+  ADD_FAILURE() << "no seed of 500 noticed it";
+}
 
 }  // namespace
 }  // namespace troupe::actors::sim

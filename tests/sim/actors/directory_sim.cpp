@@ -25,9 +25,12 @@ class DirectorySim {
  private:
   struct Model {
     ActorSpec spec;
+    std::string name;  // Its own still.
     uint64_t incarnation = 1;
     int deaths = 0;
     bool dead = false;
+    bool unheld = false;
+    uint64_t last_life = 0;  // While it is.
   };
   struct Kept {
     ActorSpec spec;
@@ -77,6 +80,7 @@ class DirectorySim {
     const Result<ActorAddress> made = directory_.Create(now_, told, actions_);
     if (!made.ok() || made->actor != spec.actor) return Do();
     models_[spec.actor].spec = spec;
+    models_[spec.actor].name = spec.name;
     Do();
     Twice([&] { (void)directory_.Create(now_, told, actions_); });
   }
@@ -139,6 +143,7 @@ class DirectorySim {
     CountLate();
     directory_.Tick(now_, actions_);  // As the head does, before anything else.
     Do();
+    for (auto& [id, model] : models_) model.unheld = false;  // It does not know that any more.
     for (auto& [id, model] : models_) {
       const bool kept = kept_.contains(id);
       if (!kept && !model.dead) Violate("DR-3 " + id + " lives and is not kept");
@@ -171,6 +176,7 @@ class DirectorySim {
   void Event() {
     const uint64_t what = Random(100);
     if (!models_.empty() && Random(25) == 0) return Link();
+    if (!models_.empty() && Random(12) == 0) return Hold(Any());
     if (models_.empty() || what < 18) return Create();
     const std::string id = Any();
     const PlacedActor* actor = directory_.Find(id);
@@ -220,6 +226,24 @@ class DirectorySim {
       Do();
     }
   }
+  // Nobody refers to it any more, or somebody does again.
+  void Hold(const std::string& id) {
+    Model& model = models_[id];
+    if (model.unheld && Random(2) == 0) {
+      model.unheld = false;
+      directory_.Held(id, actions_);
+      Do();
+      if (!model.dead) model.name = directory_.Find(id)->spec.name;
+      return Twice([&] { directory_.Held(id, actions_); });
+    }
+    directory_.Unheld(now_, id, actions_);
+    Do();
+    const PlacedActor* actor = directory_.Find(id);
+    if (actor == nullptr || actor->dead()) return;
+    model.name.clear();
+    if (!std::exchange(model.unheld, true)) model.last_life = actor->life.incarnation;
+    Twice([&] { directory_.Unheld(now_, id, actions_); });
+  }
   void AskRestart(const std::string& id) {
     const std::string request = "driver#" + std::to_string(++requests_);
     const PlacedActor* actor = directory_.Find(id);
@@ -258,7 +282,11 @@ class DirectorySim {
       model.incarnation = actor->life.incarnation;
       const int32_t most = model.spec.max_restarts;
       if (most >= 0 && model.deaths > most) Violate("DR-4 " + id + " has died too often to live");
-      const std::string& name = model.spec.name;
+      if (model.unheld && actor->life.incarnation != model.last_life)
+        Violate("DR-8 " + id + " is started again, and nobody refers to it");
+      if (model.unheld && directory_.Named(model.spec.name) == actor)
+        Violate("DR-8 the name of " + id + " is not free");
+      const std::string& name = model.name;
       if (!name.empty() && !names.emplace(name, id).second)
         Violate("DR-2 " + id + " and " + names[name] + " have one name");
     }

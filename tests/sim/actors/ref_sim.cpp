@@ -22,7 +22,7 @@ constexpr uint64_t kMessageDelayMs = 800;
 
 class RefSim {
  public:
-  explicit RefSim(uint64_t seed) : random_(seed) {
+  explicit RefSim(uint64_t seed) : random_(seed), refuses_(Random(2) == 0) {
     for (int i = 0; i < kProcesses; ++i) processes_.emplace_back(NameOf(i));
   }
 
@@ -32,7 +32,8 @@ class RefSim {
       CheckReachable();
     }
     quiet_ = true;
-    PassFor(kRefUnclaimed + seconds(20));
+    // Only what has never arrived is kept for long when its receiver is known.
+    PassFor((refuses_ ? kRefUnclaimed : kRefSettle) + seconds(20));
     CheckNothingIsLeft("RF-2 after all has settled ");
     for (int p = 0; p < kProcesses && result_.ok; ++p) DropAll(p);
     PassFor(kRefUnclaimed + seconds(20));
@@ -158,7 +159,7 @@ class RefSim {
       if (key.owner == process.name) process.table.Pickled(key.number);
     }
     ++result_.sent;
-    if (Random(10) == 0) return Fly(kMessageDelayMs, Over{message});  // Refused on its way.
+    if (refuses_ && Random(10) == 0) return Fly(kMessageDelayMs, Over{message});  // On its way.
     Fly(kMessageDelayMs, message);
   }
   void Deliver(const Message& message) {
@@ -182,7 +183,7 @@ class RefSim {
       again.to = static_cast<int>(Random(kProcesses));
       if (again.to != again.from) return Fly(kMessageDelayMs, again);
     }
-    from.table.Over(now_, over.of.token);
+    from.table.Over(now_, over.of.token, NameOf(over.of.to));
   }
   void Read(int p) {
     Process& process = At(p);
@@ -382,6 +383,7 @@ class RefSim {
   }
 
   std::mt19937_64 random_;
+  const bool refuses_;  // Some calls are.
   RefResult result_;
   bool quiet_ = false;
   Time now_{1'000'000'000};

@@ -67,6 +67,7 @@ INSTANTIATE_TEST_SUITE_P(All, RefMutants,
                                          "RF-1 no time to settle", "RF-2 nothing is freed",
                                          "RF-2 the end of a borrow is not told",
                                          "RF-2 dead borrowers count", "RF-2 unclaimed pins last",
+                                         "RF-2 who has got a call is not noted",
                                          "RF-3 old notes count",
                                          "RF-4 the death of an owner is not told"));
 

@@ -25,6 +25,7 @@ std::string Text(const DirectoryAction& action) {
   if (const auto* keep = std::get_if<KeepActor>(&action))
     return (keep->spec ? "keep all of " : "keep ") + keep->actor;
   if (const auto* forget = std::get_if<ForgetActor>(&action)) return "forget " + forget->actor;
+  if (const auto* ask = std::get_if<AskToLeave>(&action)) return "ask " + ask->actor;
   return "tell " + std::get<TellActor>(action).actor;
 }
 

@@ -352,6 +352,46 @@ TEST_F(ActorCellTest, WhoIsAskedToLeaveKeepsItsStateFirst) {
   EXPECT_THAT(exited_, ElementsAre("asked to leave"));
 }
 
+TEST_F(ActorCellTest, WhoIsAskedToLeaveStaysIfItKnowsBetterWhenItWould) {
+  const Error why{ErrorCode::kPeerGone, "asked to leave"};
+  Make(false);
+  bool stays = false;
+  const auto may_stay = [&stays] { return stays; };
+  sum_->during = [&] { stays = true; };  // It passes its handle on.
+  Call(1);
+  cell_->Leave(why, may_stay);
+  Run();
+  EXPECT_THAT(exited_, IsEmpty());
+  Call(2);
+  Run();
+  EXPECT_THAT(Sent(), ElementsAre("c 1: 1", "c 2: 2"));
+  cell_->Leave(why, may_stay);
+  EXPECT_THAT(exited_, IsEmpty());
+  stays = false;
+  cell_->Leave(why, may_stay);
+  Run();
+  EXPECT_THAT(exited_, ElementsAre("asked to leave"));
+}
+
+TEST_F(ActorCellTest, CallsToItselfDoNotKeepWhoNobodyRefersTo) {
+  const Error why{ErrorCode::kPeerGone, "asked to leave"};
+  Make(false);
+  std::vector<std::string> results;
+  std::function<void()> again = [&] {
+    sum_->during = again;
+    (void)cell_->CallLocal("add", "1", Time::Never(), [&](const Result<std::string>& result) {
+      results.push_back(result.ok() ? *result : result.error().message);
+    });
+  };
+  Call(1);
+  again();
+  cell_->Leave(why, [] { return false; });
+  Run();
+  ASSERT_FALSE(results.empty()) << "it calls itself for as long as it may";
+  EXPECT_THAT(results.back(), HasSubstr("ends: asked to leave"));
+  EXPECT_THAT(exited_, ElementsAre("asked to leave"));
+}
+
 TEST_F(ActorCellTest, WhoLeavesIsReportedWithItsReason) {
   Make(false);
   std::optional<Result<std::string>> local;
