@@ -73,6 +73,16 @@ class AsyncHolder:
         return worst
 
 
+@troupe.remote(num_cpus=0.1)
+def make(count: int, path: str, offset: Any) -> Any:
+    """Notes in a file which process it has run in."""
+    import numpy
+
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return numpy.arange(count) + offset[0]
+
+
 def store() -> Any:
     found = _session.current().store
     assert found is not None

@@ -21,7 +21,7 @@ from troupe.actors import _pulls
 from conftest import need_hosts
 from hosts import Hosts, missing
 from network import limit_rate
-from object_cases import AsyncHolder, Holder, files, store
+from object_cases import AsyncHolder, Holder, files, make, store
 from processes import until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
@@ -108,6 +108,30 @@ def test_a_result_is_with_its_caller_when_its_maker_has_ended(hosts: Hosts) -> N
     expected = (0, COUNT - 1, COUNT)
     # By the driver, which sends it on, and by the receiver, which asks the driver for it.
     assert soon([far.ends.remote(ref), on(2).read.remote([ref])]) == [expected] * 2
+
+
+def test_a_task_runs_again_if_its_result_is_lost_with_its_maker(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    offset = [3]
+    retried, once = (make.options(node="host1", max_retries=n).remote(COUNT * 2, str(path), offset)
+                     for n in (1, 0))
+    offset[0] = 5  # It is computed from what it was called with.
+    troupe.wait([retried, once], num_returns=2, timeout=SOON_S)
+    makers = [int(line) for line in path.read_text().split()]
+    for pid in makers:
+        os.kill(pid, signal.SIGKILL)
+    assert not wait_gone(makers, SOON_S)
+    with pytest.raises(troupe.OwnerDiedError):
+        soon(once)
+    result = soon(retried)
+    assert (result[0], result[-1], len(result)) == (3, COUNT * 2 + 2, COUNT * 2)
+    last = int(path.read_text().split()[-1])
+    assert last not in makers
+    del retried, result
+    assert not wait_gone([last], SOON_S)
+    until(ours, {})
 
 
 def test_several_values_and_generators(hosts: Hosts) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _native, _sources
-from troupe.actors import _codec, _context, _failures, _refs, _session
+from troupe.actors import _codec, _context, _failures, _lineage, _refs, _session
 from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
@@ -110,36 +110,47 @@ class Packed:
         """Whether there is something that must live on."""
         return bool(self._files or self._refs or self._token)
 
-    def keep_until(self, call: Any) -> None:
-        """Lets buffers and refs go when the call is complete."""
+    def keep_until(self, call: Any, lineage: Optional[_lineage.Lineage] = None) -> None:
+        """Lets buffers and refs go when the call is complete, and cannot be made again."""
+        if lineage is not None:
+            lineage.keep(self)
         if not self.holds:
             return
-        self._session.on_done(call, lambda: self.let_go(call))
+
+        def over() -> None:
+            if lineage is None or not lineage.stays(call):
+                self.let_go(call)
+
+        self._session.on_done(call, over)
 
     def let_go(self, *receiver: Any) -> None:
         """Nobody needs it any more but ``receiver``, a call or an actor that has got it."""
         self.payload = b""
         self._refs.clear()
-        self._session.refs.over(self._token, *receiver)
+        token, self._token = self._token, 0
+        self._session.refs.over(token, *receiver)
+        files, self._files = self._files, []
         if self._session.store is not None:
-            self._session.store.discard(self._files)
+            self._session.store.discard(files)
 
 
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],
     kwargs: dict[str, Any], timeout_s: float, retry: bool, language: str = _failures.PYTHON,
-    returns: Any = 1, ordered: bool = True,
+    returns: Any = 1, ordered: bool = True, lineage: Optional[_lineage.Lineage] = None,
 ) -> ObjectRef:
     """Calls a method of a Python actor; ``ordered``: behind the calls before it that wait."""
 
     def send() -> Any:
         packed = Packed(session, what, args, kwargs, returns=returns)
         call = native.call(method, packed.payload, timeout_s, retry)
-        packed.keep_until(call)
+        packed.keep_until(call, lineage)
         return call
 
-    return _now_or_later(session, key(native) if ordered else None, what, language,
-                         awaited(native, args, kwargs), send)
+    ref = _now_or_later(session, key(native) if ordered else None, what, language,
+                        awaited(native, args, kwargs), send)
+    ref._lineage = lineage
+    return ref
 
 
 def in_group(method: str, group: str) -> str:
@@ -182,14 +193,18 @@ def call_task(
     kwargs: dict[str, Any], options: dict[str, Any],
 ) -> ObjectRef:
     """Runs a function in a process of the pool."""
+    lineage = _lineage.Lineage(
+        lambda payload: session.actors.submit("run", payload, options), options["max_retries"])
 
     def send() -> Any:
         packed = Packed(session, what, args, kwargs, *function)
         call = session.actors.submit("run", packed.payload, options)
-        packed.keep_until(call)
+        packed.keep_until(call, lineage)
         return call
 
-    return _now_or_later(session, None, what, _failures.TASK, awaited(None, args, kwargs), send)
+    ref = _now_or_later(session, None, what, _failures.TASK, awaited(None, args, kwargs), send)
+    ref._lineage = lineage
+    return ref
 
 
 def _arguments_missing() -> str:

@@ -224,6 +224,11 @@ def take_apart(payload: Any) -> Decoded:
                    bool(flags & _PINNED), home)
 
 
+def is_elsewhere(data: bytes) -> bool:
+    """Whether these bytes say where a value is, which has stayed with its maker."""
+    return data[:4] == MAGIC and data[4] == ELSEWHERE
+
+
 def refers(data: bytes) -> bool:
     """Whether a payload refers to something."""
     return data[:4] == MAGIC and bool(data[_FLAGS_AT] & _REFERS)

@@ -55,6 +55,12 @@ def until(deadline: Optional[float]) -> Iterator[None]:
         _here.deadline = before
 
 
+def left_s(most: float) -> float:
+    """What is left of this thread's time, ``most`` if that is not limited."""
+    deadline: Optional[float] = getattr(_here, "deadline", None)
+    return most if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 class WaitsError(Exception):
     """A value is not on this host, and its thread must not wait for it."""
 

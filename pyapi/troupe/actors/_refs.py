@@ -14,9 +14,10 @@ from concurrent.futures import Future as ConcurrentFuture
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from troupe import _native
-from troupe.actors import _codec, _context, _failures, _pulls, _session, _travel
+from troupe.actors import _codec, _context, _failures, _lineage, _pulls, _session, _travel
 from troupe.errors import (
     GetTimeoutError,
+    ObjectLostError,
     TroupeError,
 )
 
@@ -40,7 +41,7 @@ class ObjectRef(_travel.RefHolder):
     """
 
     __slots__ = ("_call", "_session", "_what", "_language", "_home", "_real", "_files", "_id",
-                 "_held", "_owner", "_number", "_contents", "_why")
+                 "_held", "_owner", "_number", "_contents", "_why", "_lineage")
 
     def __init__(self, call: Any, session: _session.Session, what: str, language: str) -> None:
         self._call = call
@@ -56,6 +57,7 @@ class ObjectRef(_travel.RefHolder):
         self._files = False
         self._id: Optional[bytes] = None  # Made when it is asked for: most refs never are.
         self._why: Optional[Callable[[], str]] = None  # For what no native call knows about.
+        self._lineage: Optional[_lineage.Lineage] = None  # Of a task's own result.
 
     def __repr__(self) -> str:
         state = "ready" if self._call is not None and self._call.ready() else "pending"
@@ -212,12 +214,47 @@ class ObjectRef(_travel.RefHolder):
         return data
 
     def value(self, stream: bool = False) -> Any:
-        """Its value, or raises; only when it is ready. ``stream``: of a generator, its number."""
+        """Its value, or raises; only when it is ready. ``stream``: of a generator, its number.
+
+        That of a task which has stayed with its maker, and is lost with it, is computed again.
+        """
+        while True:
+            call = self._call
+            try:
+                return self._value(stream)
+            except ObjectLostError:
+                if not self._computed_again(call):
+                    raise
+
+    def _computed_again(self, lost: Any) -> bool:
+        lineage = self._lineage
+        if lineage is None or not _lineage.is_elsewhere(lost):
+            return False
+        left = _pulls.left_s(FOREVER_S)
+        if not lineage.lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
+            raise GetTimeoutError(f"{self._what}: it is computed again, and not ready in time")
+        try:
+            if self._call is not lost:
+                return True
+            call = lineage.again()
+            if call is None:
+                return False
+            if not call.wait(_pulls.left_s(FOREVER_S)):
+                raise GetTimeoutError(f"{self._what}: it is computed again, and not ready in time")
+            self._call = call
+            self._real = None
+            return True
+        finally:
+            lineage.lock.release()
+
+    def _value(self, stream: bool) -> Any:
         data = self.payload()
         if not _codec.is_payload(data):
             items = _native.core().unpack_result(data) if data else []
             return items[0] if items else None
         decoded = _codec.take_apart(data)
+        if decoded.kind != _codec.ELSEWHERE:
+            self._lineage = None
         self.own_files(decoded)
         if decoded.kind == _codec.ERROR:
             raise _codec.decode_error(decoded, self._what, "")

@@ -10,7 +10,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from troupe.actors import _calls, _codec, _context, _failures, _options, _refs, _session, _shapes
+from troupe.actors import (
+    _calls,
+    _codec,
+    _context,
+    _failures,
+    _lineage,
+    _options,
+    _refs,
+    _session,
+    _shapes,
+)
 from troupe.actors._refs import ObjectRef
 from troupe.actors._remote import ActorClass, ActorHandle, kill
 from troupe.actors._streams import RemoteGenerator
@@ -107,9 +117,16 @@ class RemoteFunction:
         about = self._about(_options.actor_options(options, False), returns)
         runner = ActorClass(SoloTask, options).task_runner(self._fn, about)
         timeout = self._native_options["timeout_s"]
+        retry = options["max_restarts"] != 0
+
+        def again(payload: bytes) -> Any:
+            other = ActorClass(SoloTask, options).task_runner(self._fn, about)
+            return other.native_ref().call("run", payload, timeout, retry)
+
+        lineage = _lineage.Lineage(again, options["max_restarts"]) if returns == 1 else None
         ref = _calls.call_python(
             runner._session, runner.native_ref(), self._what, "run", args, kwargs, timeout,
-            options["max_restarts"] != 0, _failures.TASK, returns)
+            retry, _failures.TASK, returns, lineage=lineage)
         ref.on_done(functools.partial(_end_failed, ref, runner))
         return ref
 
