@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -101,31 +103,41 @@ py::object ResultOf(const PyCall& call) {
   return py::bytes(*result);
 }
 
-// True if `count` of the calls are complete within the limit.
-bool WaitForSome(const std::vector<PyCall*>& calls, size_t count, double limit_s) {
+// An error, or a payload of Python that is an exception.
+bool HasFailed(const Result<std::string>& result) {
+  constexpr char kErrorKind = 1;
+  return !result.ok() ||
+         (result->size() > 4 && result->starts_with(kPayloadMagic) && (*result)[4] == kErrorKind);
+}
+
+// True if `count` of the calls are complete within the limit, or, if it is asked for, any has
+// failed. Wakes once, whatever their number, and runs the runtime's loop meanwhile if nobody does.
+bool WaitForSome(const std::vector<PyCall*>& calls, size_t count, double limit_s,
+                 bool or_any_failed) {
   struct Counter {
-    std::mutex mu;
-    std::condition_variable changed;
-    size_t ready = 0;
+    std::atomic<size_t> ready{0};
+    FiberEvent enough;
   };
   const auto counter = std::make_shared<Counter>();
   std::vector<std::pair<PyCall*, uint64_t>> asked;
   for (PyCall* call : calls) {
-    const uint64_t id = call->state()->OnComplete([counter] {
-      std::lock_guard lock(counter->mu);
-      ++counter->ready;
-      counter->changed.notify_all();
-    });
+    const auto over = [counter, count, or_any_failed, state = call->state().get()] {
+      if (counter->ready.fetch_add(1) + 1 == count || (or_any_failed && HasFailed(state->result())))
+        counter->enough.Set();
+    };
+    const uint64_t id = call->state()->OnComplete(over);
     if (id != 0) asked.emplace_back(call, id);
-    std::lock_guard lock(counter->mu);
-    if (counter->ready >= count) break;  // Of many calls, the first may do.
+    if (counter->enough.IsSet()) break;  // Of many calls, the first may do.
   }
   const auto forget = [&asked] {
     for (const auto& [call, id] : asked) call->state()->Remove(id);
   };
+  const auto sent = std::ranges::find_if(
+      asked, [](const auto& entry) { return entry.first->pending() && entry.first->here(); });
   const auto attempt = [&](Duration slice) {
-    std::unique_lock lock(counter->mu);
-    return counter->changed.wait_for(lock, slice, [&] { return counter->ready >= count; });
+    if (sent == asked.end()) return counter->enough.WaitFor(slice);
+    sent->first->pending()->Await(counter->enough, SteadyClock().Now() + slice);
+    return counter->enough.IsSet();
   };
   bool enough = false;
   try {
@@ -455,7 +467,8 @@ void BindCalls(py::module_& m) {
   // Of a call that is not sent yet: complete_from or fail completes it.
   m.def("pending_call",
         [] { return std::make_unique<PyCall>(std::make_shared<CallState>(), nullptr); });
-  m.def("wait_for_some", &WaitForSome, py::arg("calls"), py::arg("count"), py::arg("timeout_s"));
+  m.def("wait_for_some", &WaitForSome, py::arg("calls"), py::arg("count"), py::arg("timeout_s"),
+        py::arg("or_any_failed") = false);
 }
 
 }  // namespace troupe::pyapi

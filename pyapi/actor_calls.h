@@ -86,6 +86,8 @@ class PyCall {
       : state_(std::move(state)), call_(std::move(call)) {}
   [[nodiscard]] const std::shared_ptr<CallState>& state() const { return state_; }
   [[nodiscard]] const std::shared_ptr<actors::PendingCall>& pending() const { return call_.get(); }
+  // Not in a forked child.
+  [[nodiscard]] bool here() const { return call_.here(); }
   void Cancel(const actors::Cancellation& how);
   // Not on a fiber; without the GIL. This thread may run the runtime's loop meanwhile.
   bool WaitFor(Duration limit) const;

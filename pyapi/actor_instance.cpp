@@ -12,6 +12,7 @@ namespace {
 
 constexpr Duration kLookAgain = seconds(1);  // Whether the process is being shut down.
 constexpr int kForcedExit = 1;
+constexpr size_t kReadyMin = 8;  // So many calls lie ready before fibers are woken for more.
 
 Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this call ran"}; }
 
@@ -35,13 +36,14 @@ void PyRequest::Settle(Result<std::string> result, std::string exit_reason, bool
     if (std::exchange(taken_, true)) return;
   }
   // The fiber waits until the event is set, so what this stands on is there.
-  if (now && answer_now(result)) result = std::string();
+  const bool left = now && answer_now(result);
+  if (left) result = std::string();
   {
     std::lock_guard lock(mu_);
     result_ = std::move(result);
     exit_reason_ = std::move(exit_reason);
   }
-  answered_.Set();
+  left ? queue->SetSoon(answered_) : answered_.Set();
 }
 
 Result<std::string> PyRequest::Await(const std::function<bool()>& closed) {
@@ -103,6 +105,17 @@ std::optional<RequestQueue::Item> RequestQueue::Take(Duration limit) {
   return item;
 }
 
+void RequestQueue::SetSoon(FiberEvent event) {
+  std::vector<FiberEvent> due;
+  {
+    std::lock_guard lock(mu_);
+    answered_.push_back(std::move(event));
+    if (items_.size() >= kReadyMin && !closed_) return;
+    due.swap(answered_);
+  }
+  for (FiberEvent& one : due) one.Set();
+}
+
 void RequestQueue::Saved() {
   std::lock_guard lock(mu_);
   saving_ = false;
@@ -112,13 +125,16 @@ void RequestQueue::Saved() {
 
 void RequestQueue::Close() {
   std::deque<Item> left;
+  std::vector<FiberEvent> due;
   {
     std::lock_guard lock(mu_);
     closed_ = true;
     left.swap(items_);
+    due.swap(answered_);
     changed_.notify_all();
     Wake();
   }
+  for (FiberEvent& one : due) one.Set();
   for (const Item& item : left) item.request->Refuse();
 }
 
@@ -136,6 +152,7 @@ Result<std::string> PyInstance::Invoke(CallContext& context, const std::string& 
   request->deadline = context.deadline();
   request->call = context.call();
   request->answer_now = context.answer_now();
+  request->queue = queue_;
   queue_->Push(request);
   const std::weak_ptr<PyRequest> weak = request;
   context.call()->OnCancel(

@@ -12,11 +12,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "actors/host/instance.h"
 #include "pyapi/child_calls.h"
 
 namespace troupe::pyapi {
+
+class RequestQueue;
 
 // One call for Python.
 struct PyRequest {
@@ -28,6 +31,7 @@ struct PyRequest {
   Time deadline = Time::Never();
   std::shared_ptr<actors::RunningCall> call;  // Null: a save.
   CallContext::AnswerNow answer_now;          // While Await waits.
+  std::shared_ptr<RequestQueue> queue;        // That it comes from.
   ChildCalls children;                        // What it has called itself.
 
   // Once; later answers do nothing. From any thread: what may leave at once does so from here.
@@ -70,6 +74,9 @@ class RequestQueue {
   [[nodiscard]] std::optional<Item> Take(Duration limit);
   // The save that held others back is done.
   void Saved();
+  // The fiber of a call whose answer has left need not wake at once: while others lie ready for
+  // Python it is woken with those of the calls behind it.
+  void SetSoon(FiberEvent event);
   // What is open is answered with kPeerGone, and so is what follows.
   void Close();
   [[nodiscard]] bool closed() const;
@@ -84,6 +91,7 @@ class RequestQueue {
   mutable std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Item> items_;
+  std::vector<FiberEvent> answered_;  // To be set.
   bool saving_ = false;
   bool closed_ = false;
 };

@@ -18,9 +18,7 @@ void BindRequest(py::module_& m) {
   py::class_<PyRequestHandle>(m, "Request")
       .def_property_readonly("method", &PyRequestHandle::Method)
       .def_property_readonly("group", &PyRequestHandle::Group)
-      .def_property_readonly("arguments",
-                             [](const PyRequestHandle& r) { return py::bytes(r.get().arguments); })
-      .def_property_readonly("caller", [](const PyRequestHandle& r) { return r.get().caller; })
+      .def_property_readonly("arguments", &PyRequestHandle::Arguments)
       .def_property_readonly(
           "saves", [](const PyRequestHandle& r) { return r.get().kind == PyRequest::Kind::kSave; })
       .def_property_readonly("key", &PyRequestHandle::key)

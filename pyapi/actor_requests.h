@@ -23,12 +23,18 @@ class PyRequestHandle {
     return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));
   }
   // A caller names what it calls "GROUP:METHOD", or "METHOD" for the group that the method is of.
-  [[nodiscard]] std::string Method() const {
-    return request_->method.substr(request_->method.find(kGroupEnd) + 1);
+  [[nodiscard]] py::object Method() {
+    if (!method_) method_ = py::str(request_->method.substr(request_->method.find(kGroupEnd) + 1));
+    return method_;
   }
   [[nodiscard]] std::string Group() const {
     const size_t end = request_->method.find(kGroupEnd);
     return end == std::string::npos ? "" : request_->method.substr(0, end);
+  }
+  // Copied once, however often they are asked for.
+  [[nodiscard]] py::object Arguments() {
+    if (!arguments_) arguments_ = py::bytes(std::exchange(request_->arguments, std::string()));
+    return arguments_;
   }
   // The call `child` goes with it if it is cancelled.
   void AddChild(const PyCall& child) const { request_->children.Add(child); }
@@ -38,6 +44,8 @@ class PyRequestHandle {
   static constexpr char kGroupEnd = ':';
 
   const std::shared_ptr<PyRequest> request_;
+  py::object arguments_;
+  py::object method_;
 };
 
 void BindRequest(py::module_& m);

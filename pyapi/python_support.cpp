@@ -21,9 +21,10 @@ bool InterpreterEnds() {
 }  // namespace
 
 WithoutGil::~WithoutGil() noexcept(false) {
-  const bool ends_it = ::gettid() == ::getpid();  // The main thread.
-  for (int s = 0; s < kLingerS && !ends_it && InterpreterEnds(); ++s)
+  for (int s = 0; s < kLingerS && InterpreterEnds(); ++s) {
+    if (::gettid() == ::getpid()) break;  // The main thread ends it.
     std::this_thread::sleep_for(seconds(1));
+  }
   PyEval_RestoreThread(state_);
 }
 

@@ -38,9 +38,9 @@ class Outboxes:
         self._lock = threading.RLock()
         self._waiting: dict[str, collections.deque[tuple[list[ObjectRef], Callable[[], None]]]] = {}
 
-    def holds(self, key: str) -> bool:
+    def holds(self, native: Any) -> bool:
         """Whether calls to this actor wait, so that another has to wait behind them."""
-        return key in self._waiting
+        return bool(self._waiting) and key(native) in self._waiting
 
     def send(self, key: str, refs: list[ObjectRef], send: Callable[[], None]) -> None:
         """Runs ``send`` when these refs are ready and all calls before it are sent."""
@@ -81,7 +81,7 @@ class Packed:
     ) -> None:
         refs: list[ObjectRef] = []
         beside: list[Any] = []
-        if refs_in(args, kwargs):
+        if (args or kwargs) and refs_in(args, kwargs):
             try:
                 args, kwargs, refs, beside = _refs.resolve(args, kwargs)
             except Exception as error:
@@ -147,7 +147,7 @@ def call_python(
         packed.keep_until(call, lineage)
         return call
 
-    ref = _now_or_later(session, key(native) if ordered else None, what, language,
+    ref = _now_or_later(session, native if ordered else None, what, language,
                         awaited(native, args, kwargs), send)
     ref._lineage = lineage
     return ref
@@ -166,6 +166,8 @@ def key(native: Any) -> str:
 
 def awaited(native: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ObjectRef]:
     """What must be ready before a call is sent: refs, and actors that are not started yet."""
+    if not args and not kwargs:
+        return [native.started] if isinstance(native, ComingActor) else []
     refs = refs_in(args, kwargs)
     actors = [native, *(value._native for value in (*args, *kwargs.values())
                         if isinstance(value, ActorHolder))]
@@ -185,7 +187,7 @@ def call_cpp(
             raise DependencyError(f"an argument of {what}") from error
         return native.call(method, pack_plain(values, what), timeout_s, retry)
 
-    return _now_or_later(session, key(native), what, _failures.CPP, awaited(native, args, {}), send)
+    return _now_or_later(session, native, what, _failures.CPP, awaited(native, args, {}), send)
 
 
 def call_task(
@@ -212,24 +214,27 @@ def _arguments_missing() -> str:
 
 
 def _now_or_later(
-    session: _session.Session, key: Optional[str], what: str, language: str,
+    session: _session.Session, to: Any, what: str, language: str,
     refs: list[ObjectRef], send: Callable[[], Any],
 ) -> ObjectRef:
-    """Sends a call, or keeps it until its arguments are ready; without a key in any order."""
+    """Sends a call, or keeps it until its arguments are ready.
+
+    ``to``: the native ref of the actor that it must not overtake others to; None: of none.
+    """
     session.check()
     send = _context.child_of_this(send)
-    waiting = [ref for ref in refs if not ref.ready()]
-    if waiting or (key is not None and _outboxes.holds(key)):
+    waiting = [ref for ref in refs if not ref.ready()] if refs else refs
+    if waiting or (to is not None and _outboxes.holds(to)):
         result = _refs.later(session, what, language)
         result._why = _arguments_missing
 
         def settle() -> None:
             _refs.settle_later(result, send)
 
-        if key is None:
+        if to is None:
             _refs.when_all(waiting, settle)
         else:
-            _outboxes.send(key, waiting, settle)
+            _outboxes.send(key(to), waiting, settle)
         return result
     try:
         return ObjectRef(send(), session, what, language)

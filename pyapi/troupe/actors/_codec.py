@@ -36,6 +36,8 @@ VALUE, ERROR, STREAM, SEVERAL, END, ELSEWHERE = 0, 1, 2, 3, 4, 5
 _RECEIVER_OWNS, _REFERS, _PINNED, _HAS_HOME = 1, 2, 4, 8
 _FLAGS_AT = 5
 _HEADER = struct.Struct("<4sBBHI")
+_SMALL = struct.Struct("<4sB7sQ")  # Of a payload without flags, files and buffers:
+_NOTHING = bytes(7)
 _FILE = struct.Struct("<QH")
 _BUFFER = struct.Struct("<BQ")
 _LENGTH = struct.Struct("<Q")
@@ -45,6 +47,7 @@ _ALIGN = 16
 _SMALL_CONTAINER = 64
 _ATOMS = frozenset({int, float, str, bytes, bytearray, bool, type(None)})
 _SIZED = frozenset({str, bytes, bytearray})
+_FLAT = _ATOMS - _SIZED
 
 
 class TooLargeError(Exception):
@@ -83,6 +86,10 @@ def encode(
     Raises:
         Whatever pickling raises; ObjectStoreFullError; TooLargeError: it has more bytes than that.
     """
+    if not beside and _small(value):
+        blob = pickle.dumps(value, protocol=5)
+        if len(blob) < _LARGE_PICKLE_BYTES:
+            return Encoded(_SMALL.pack(MAGIC, kind, _NOTHING, len(blob)) + blob, [])
     blob, buffers, found = _pickled(value, refs is not None, store is not None)
     if most_bytes is not None and sum(b.raw().nbytes for b in buffers) + len(blob) > most_bytes:
         raise TooLargeError
@@ -181,6 +188,10 @@ def take_apart(payload: Any) -> Decoded:
         SerializationError: these are other bytes.
     """
     view = memoryview(payload)
+    if len(view) >= _SMALL.size:
+        magic, kind, counts, length = _SMALL.unpack_from(view, 0)
+        if magic == MAGIC and counts == _NOTHING:  # A pickle alone, as of most calls.
+            return Decoded(kind, [], False, view[_SMALL.size:_SMALL.size + length], [])
     try:
         magic, kind, flags, file_count, buffer_count = _HEADER.unpack_from(view, 0)
         if magic != MAGIC:
@@ -374,6 +385,34 @@ def _dumps(
         return file.getvalue(), found
 
 
+def _small(value: Any) -> bool:
+    """Whether it is made of a few small values of these types alone, as most are."""
+    kind = type(value)
+    if kind is tuple or kind is list or kind is dict:
+        if len(value) > _SMALL_CONTAINER:
+            return False
+        for item in value:
+            kind = type(item)
+            if kind in _FLAT or (kind is str and len(item) < THRESHOLD_BYTES):
+                continue
+            if (kind is tuple or kind is list or kind is dict) and not item:
+                continue
+            if not (kind is tuple and _all_flat(item)):
+                return False
+        return type(value) is not dict or _all_flat(tuple(value.values()))
+    return kind in _FLAT or (kind is str and len(value) < THRESHOLD_BYTES)
+
+
+def _all_flat(values: tuple[Any, ...]) -> bool:
+    if len(values) > _SMALL_CONTAINER:
+        return False
+    for value in values:
+        kind = type(value)
+        if kind not in _FLAT and not (kind is str and len(value) < THRESHOLD_BYTES):
+            return False
+    return True
+
+
 def _plain(value: Any, large: list[Any], depth: int = 0) -> bool:
     """Whether it is made of these types alone; what has large bytes is added to ``large``."""
     kind = type(value)
@@ -385,10 +424,10 @@ def _plain(value: Any, large: list[Any], depth: int = 0) -> bool:
         return kind.__name__ == "ndarray" and not value.dtype.hasobject
     if depth > 3 or kind not in (tuple, list, dict) or len(value) > _SMALL_CONTAINER:
         return False
-    if kind is dict:
-        return all(_plain(k, large, depth + 1) and _plain(v, large, depth + 1)
-                   for k, v in value.items())
-    return all(_plain(item, large, depth + 1) for item in value)
+    for item in value:  # Keys, of a dict; no generator: every call comes here.
+        if type(item) not in _FLAT and not _plain(item, large, depth + 1):
+            return False
+    return kind is not dict or all(_plain(item, large, depth + 1) for item in value.values())
 
 
 class _Lifted:

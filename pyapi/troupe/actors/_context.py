@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -63,18 +63,23 @@ def child_of_this(send: Callable[[], Any]) -> Callable[[], Any]:
     return send_child
 
 
-@contextlib.contextmanager
-def counted(running: Running) -> Iterator[None]:
-    """This call runs here, so that its process's CPU is not lent unless it waits."""
-    token = _running.set(running)
-    if running.loan is not None:
-        running.loan.call_began()
-    try:
-        yield
-    finally:
-        if running.loan is not None:
-            running.loan.call_ended()
-        _running.reset(token)
+class counted:
+    """While its block runs this call runs here: its process's CPU is not lent unless it waits."""
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, running: Running) -> None:
+        self._call = running
+
+    def __enter__(self) -> None:
+        self._token = _running.set(self._call)
+        if self._call.loan is not None:
+            self._call.loan.call_began()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._call.loan is not None:
+            self._call.loan.call_ended()
+        _running.reset(self._token)
 
 
 class ExitActor(BaseException):

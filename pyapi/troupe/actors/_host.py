@@ -32,6 +32,7 @@ from troupe.errors import RuntimeEnvSetupError, TaskCancelledError
 _log = logging.getLogger("troupe.actors")
 _TURN_S = 5.0
 _RELEASED_CHECK_S = 0.2
+_NOTHING = _codec.encode(None).payload
 
 
 class UnknownMethodError(AttributeError):
@@ -443,6 +444,8 @@ class ActorHost:
             there, item = value
             payload = (self._encode(request, item, owner) if there
                        else _codec.encode(None, kind=_codec.END).payload)
+        elif value is None and returns == 1:
+            payload = _NOTHING
         elif returns != 1:
             payload = self._several(request, value, owner, returns)
         elif inspect.isgenerator(value) or inspect.isasyncgen(value):

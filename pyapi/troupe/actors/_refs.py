@@ -375,6 +375,7 @@ def get(refs: Refs, timeout: Optional[float] = None) -> Any:
     for index, ref in enumerate(refs):
         _check_waitable(ref, f"refs[{index}]")
     deadline = _deadline(timeout)
+    _await_all(refs, deadline)
     return [_get_one(ref, deadline) for ref in refs]
 
 
@@ -534,6 +535,9 @@ def get_until(ref: ObjectRef, deadline: Optional[float]) -> Any:
 
 
 def _get_one(ref: Waitable, deadline: Optional[float]) -> Any:
+    if deadline is None and type(ref) is ObjectRef and ref.ready():
+        ref._session.check()
+        return ref.value()
     left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
     if not ref.wait_ready(left):
         why = ref.why_not() if isinstance(ref, ObjectRef) else ""
@@ -543,6 +547,16 @@ def _get_one(ref: Waitable, deadline: Optional[float]) -> Any:
         return ref
     with _pulls.until(deadline) if deadline is not None else contextlib.nullcontext():
         return ref.value()
+
+
+def _await_all(refs: Sequence[Waitable], deadline: Optional[float]) -> None:
+    """Until all of them are ready, one has failed, or the time is up: one wait in place of many."""
+    calls = [ref._native() for ref in refs if isinstance(ref, ObjectRef) and not ref.ready()]
+    if len(calls) < 2:
+        return
+    left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())
+    with _context.waiting():
+        _native.core().wait_for_some(calls, len(calls), left, True)
 
 
 def _check_waitable(ref: Any, what: str) -> Waitable:

@@ -483,6 +483,10 @@ class ActorMethod:
         to, options = self._to, self._options
         stream, shape, given = self._kind
         _shapes.check(shape, self._method, args, kwargs)
+        if not (options or given or stream) and to.language == _failures.PYTHON:  # As mostly.
+            return _calls.call_python(
+                to.session, to.native, f"{to.name}.{self._method}", self._method, args, kwargs,
+                _options.CALL_TIMEOUT_S, to.retry, ordered=to.ordered)
         what = options.get("name") or f"{to.name}.{self._method}"
         timeout = _options.timeout_of(options) if options else _options.CALL_TIMEOUT_S
         retry = retries(options["retries"]) if "retries" in options else to.retry
