@@ -13,8 +13,8 @@
 // process that died has sent settles within kRefSettle. RF-2 an object that nobody can reach is
 // freed when the notes have settled. RF-3 a note that comes twice, or late, changes nothing. RF-4 a
 // borrow is lost when its owner is gone, and not before.
-// Limits: kRefNotesMax in a message; a pin that nobody takes lasts kRefUnclaimed behind its
-// call, or kRefSettle behind the end of its receiver.
+// Limits: kRefNotesMax in a message; a pin that nobody takes lasts kRefUnclaimed behind its call,
+// or kRefSettle behind its receiver.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,7 @@ class RefTable {
   void Pickled(uint64_t number);
   // These travel in one message from now on. `to`: the process, if that is known. Returns a token.
   uint64_t Pin(const std::vector<RefKey>& keys, const std::string& to = "");
-  // What the message was for is over: it does not arrive any more, unless it has. `receiver`: the
-  // process that has got it, if that is known only now.
+  // The message does not arrive any more, unless it has: at `receiver`, if that is known only now.
   void Over(Time now, uint64_t token, const std::string& receiver = "");
 
   // This process holds the ref once more, or once less.
@@ -64,7 +63,7 @@ class RefTable {
   // Whether a process borrows an object of this one; nothing: it has never said.
   [[nodiscard]] std::optional<bool> Borrowed(uint64_t number, const std::string& by) const;
 
-  // What is to be sent, by process; again when it is not answered.
+  // What is to be sent, by process; again if not answered.
   [[nodiscard]] std::map<std::string, RefNotes> TakeNotes(Time now);
   [[nodiscard]] RefAnswers OnNotes(const std::string& from, const RefNotes& notes);
   void OnAnswers(const std::string& from, const RefAnswers& answers);
@@ -74,8 +73,7 @@ class RefTable {
   [[nodiscard]] bool Told(const std::string& owner) const;
   void Tick(Time now);
 
-  // Objects that nobody else refers to any more, and tokens of messages that hold nothing any more,
-  // since the last time. Both are numbers of one row.
+  // Objects nobody else refers to any more, and tokens of messages over; numbers of one row.
   [[nodiscard]] std::vector<uint64_t> TakeFreed() { return std::exchange(freed_, {}); }
   // Others may still ask for something of this process.
   [[nodiscard]] bool needed() const { return !exports_.empty() || !pins_.empty(); }

@@ -45,9 +45,11 @@ _HOME = struct.Struct("<I")
 _LARGE_PICKLE_BYTES = 1 << 20
 _ALIGN = 16
 _SMALL_CONTAINER = 64
+_SMALL_TEXT = 4096
 _ATOMS = frozenset({int, float, str, bytes, bytearray, bool, type(None)})
 _SIZED = frozenset({str, bytes, bytearray})
 _FLAT = _ATOMS - _SIZED
+_TEXTS = frozenset({str, bytes})
 
 
 class TooLargeError(Exception):
@@ -86,10 +88,8 @@ def encode(
     Raises:
         Whatever pickling raises; ObjectStoreFullError; TooLargeError: it has more bytes than that.
     """
-    if not beside and _small(value):
-        blob = pickle.dumps(value, protocol=5)
-        if len(blob) < _LARGE_PICKLE_BYTES:
-            return Encoded(_SMALL.pack(MAGIC, kind, _NOTHING, len(blob)) + blob, [])
+    if not beside and _small(value) and (small := _of_small(value, kind)):
+        return Encoded(small, [])
     blob, buffers, found = _pickled(value, refs is not None, store is not None)
     if most_bytes is not None and sum(b.raw().nbytes for b in buffers) + len(blob) > most_bytes:
         raise TooLargeError
@@ -393,14 +393,22 @@ def _small(value: Any) -> bool:
             return False
         for item in value:
             kind = type(item)
-            if kind in _FLAT or (kind is str and len(item) < THRESHOLD_BYTES):
+            if kind in _FLAT or (kind in _TEXTS and len(item) < _SMALL_TEXT):
                 continue
             if (kind is tuple or kind is list or kind is dict) and not item:
                 continue
             if not (kind is tuple and _all_flat(item)):
                 return False
         return type(value) is not dict or _all_flat(tuple(value.values()))
-    return kind in _FLAT or (kind is str and len(value) < THRESHOLD_BYTES)
+    return kind in _FLAT or (kind in _TEXTS and len(value) < _SMALL_TEXT)
+
+
+def _of_small(value: Any, kind: int) -> bytes:
+    """Its payload; none if it is large after all: a number may be."""
+    blob = pickle.dumps(value, protocol=5)
+    if len(blob) >= _LARGE_PICKLE_BYTES:
+        return b""
+    return _SMALL.pack(MAGIC, kind, _NOTHING, len(blob)) + blob
 
 
 def _all_flat(values: tuple[Any, ...]) -> bool:
@@ -408,7 +416,7 @@ def _all_flat(values: tuple[Any, ...]) -> bool:
         return False
     for value in values:
         kind = type(value)
-        if kind not in _FLAT and not (kind is str and len(value) < THRESHOLD_BYTES):
+        if kind not in _FLAT and not (kind in _TEXTS and len(value) < _SMALL_TEXT):
             return False
     return True
 

@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
-from troupe.actors import _codec
+from troupe.actors import _codec, _pulls
+from troupe.errors import GetTimeoutError
 
 if TYPE_CHECKING:
     from troupe.actors._calls import Packed
+    from troupe.actors._refs import ObjectRef
 
 _KEPT_BYTES_MAX = 64 << 20
+_FOREVER_S = 365 * 86400.0  # The call's own deadline comes before.
 
 _kept_bytes = 0
 _kept_lock = threading.Lock()
@@ -37,14 +40,14 @@ def _reserve(size: int) -> bool:
 class Lineage:
     """What a task was called with.
 
-    Thread: any; of two that find its result lost the one with ``lock`` runs it again.
+    Thread: any; of two that find its result lost one runs it again.
     """
 
-    __slots__ = ("lock", "_run", "_left", "_packed", "_size", "_pid")
+    __slots__ = ("_lock", "_run", "_left", "_packed", "_size", "_pid")
 
     def __init__(self, run: Callable[[bytes], Any], most: int) -> None:
         """``run(payload)`` sends the task's call; ``most`` times at most, -1: always."""
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._run = run
         self._left = most
         self._packed: Optional[Packed] = None
@@ -61,8 +64,31 @@ class Lineage:
         """Whether the arguments are kept on although the call is over."""
         return self._packed is not None and is_elsewhere(call)
 
-    def again(self) -> Any:
-        """The native call of another run; None: it must not run again. With ``lock`` held."""
+    def compute_again(self, ref: ObjectRef, lost: Any) -> bool:
+        """Gives the ref the call of another run in place of the lost one, if there may be one.
+
+        Raises:
+            GetTimeoutError: the time of the thread's ``get`` is up.
+        """
+        if not is_elsewhere(lost):
+            return False
+        late = f"{ref._what}: it is computed again, and not ready in time"
+        if not self._lock.acquire(timeout=_pulls.left_s(threading.TIMEOUT_MAX)):
+            raise GetTimeoutError(late)
+        try:
+            if ref._call is not lost:  # Another thread has done it.
+                return True
+            call = self._again()
+            if call is None:
+                return False
+            if not call.wait(_pulls.left_s(_FOREVER_S)):
+                raise GetTimeoutError(late)
+            ref._call, ref._real = call, None
+            return True
+        finally:
+            self._lock.release()
+
+    def _again(self) -> Any:
         if self._packed is None or not self._packed.payload or self._left == 0:
             return None
         if self._left > 0:

@@ -223,29 +223,8 @@ class ObjectRef(_travel.RefHolder):
             try:
                 return self._value(stream)
             except ObjectLostError:
-                if not self._computed_again(call):
+                if self._lineage is None or not self._lineage.compute_again(self, call):
                     raise
-
-    def _computed_again(self, lost: Any) -> bool:
-        lineage = self._lineage
-        if lineage is None or not _lineage.is_elsewhere(lost):
-            return False
-        left = _pulls.left_s(FOREVER_S)
-        if not lineage.lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
-            raise GetTimeoutError(f"{self._what}: it is computed again, and not ready in time")
-        try:
-            if self._call is not lost:
-                return True
-            call = lineage.again()
-            if call is None:
-                return False
-            if not call.wait(_pulls.left_s(FOREVER_S)):
-                raise GetTimeoutError(f"{self._what}: it is computed again, and not ready in time")
-            self._call = call
-            self._real = None
-            return True
-        finally:
-            lineage.lock.release()
 
     def _value(self, stream: bool) -> Any:
         data = self.payload()
