@@ -230,9 +230,11 @@ void ObjectRefs::Turn() {
       if (auto node = objects_.extract(number)) objects.push_back(std::move(node.mapped()));
     }
     for (auto& [peer, one] : table_.TakeNotes(SteadyClock().Now())) {
-      if (peer == actors::kHandles) handles = std::move(one);
-      if (const auto it = watched_.find(peer); it != watched_.end())
+      if (peer == actors::kHandles) {
+        handles = std::move(one);
+      } else if (const auto it = watched_.find(peer); it != watched_.end()) {
         notes.push_back({it->second.ref, {peer, std::move(one)}});
+      }
     }
   }
   if (!ended.empty()) completions_->Push(RefsEnded{std::move(ended)});
