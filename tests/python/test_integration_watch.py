@@ -77,7 +77,8 @@ def test_a_node_that_is_cut_off_for_good_ends_its_actors(tmp_path: Path) -> None
         troupe.init(**where)
         try:
             until(lambda: states().get("alone"), "alive")
-            pid = troupe.get(Counter.remote().pid.remote(), timeout=60)
+            counter = Counter.remote()  # Its handle keeps it.
+            pid = troupe.get(counter.pid.remote(), timeout=60)
             with troupe.Executor(1, cpus_per_worker=0.5, progress="off", **where) as executor:
                 run = executor.submit(wait_for, (str(go), b""))
                 until(lambda: len(run.epochs()), 1)
