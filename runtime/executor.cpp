@@ -82,7 +82,7 @@ struct Worker {
   bool stopping = false;
   bool poked = false;
   std::atomic<bool> in_loop{false};  // It runs the loop of Options::idle.
-  std::atomic<int> wakers{0};        // Other threads that are about to wake it, or do.
+  std::atomic<int> wakers{0};        // Threads that are about to wake it, or do.
 
   // Its thread's.
   size_t ready = 0;  // Fibers.
@@ -273,11 +273,13 @@ Status Executor::Spawn(size_t thread, std::function<void()> fn) {
     ++impl_->running;
   }
   Worker& worker = *impl_->workers[thread % impl_->workers.size()];
+  worker.wakers.fetch_add(1);  // The fiber may be over, and the executor ending, before the poke.
   {
     std::lock_guard lock(worker.mu);
     worker.incoming.push_back(std::move(fn));
   }
   if (t_worker != &worker) worker.Poke();
+  worker.wakers.fetch_sub(1);
   return Status::Ok();
 }
 

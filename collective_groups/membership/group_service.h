@@ -43,7 +43,7 @@ class GroupService final : public Coordinators {
   // own the group, no member speaks to this one, and its group parks.
   void Open(CoordinatorOptions options);
   // Forgets the group. Its keys are for whoever has opened it to delete, when nothing that is
-  // durable names the group any more: were they gone before, its epochs could begin anew.
+  // durable names the group any more: were they gone before, its epochs could start over.
   void Close(const std::string& group);
   // Keeps the keys of all groups for another lifetime.
   void Refresh();

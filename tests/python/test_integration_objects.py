@@ -110,11 +110,12 @@ def test_a_result_is_with_its_caller_when_its_maker_has_ended(hosts: Hosts) -> N
     assert soon([far.ends.remote(ref), on(2).read.remote([ref])]) == [expected] * 2
 
 
+@pytest.mark.parametrize("numbers", [1, COUNT])  # COUNT: they lie in a file.
 def test_a_task_runs_again_if_its_result_is_lost_with_its_maker(
-    hosts: Hosts, tmp_path: Path
+    hosts: Hosts, tmp_path: Path, numbers: int
 ) -> None:
     path = tmp_path / "pids"
-    offset = [3]
+    offset = numpy.full(numbers, 3)
     retried, once = (make.options(node="host1", max_retries=n).remote(COUNT * 2, str(path), offset)
                      for n in (1, 0))
     offset[0] = 5  # It is computed from what it was called with.
@@ -129,7 +130,7 @@ def test_a_task_runs_again_if_its_result_is_lost_with_its_maker(
     assert (result[0], result[-1], len(result)) == (3, COUNT * 2 + 2, COUNT * 2)
     last = int(path.read_text().split()[-1])
     assert last not in makers
-    del retried, result
+    del retried, once, result
     assert not wait_gone([last], SOON_S)
     until(ours, {})
 

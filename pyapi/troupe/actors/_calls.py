@@ -133,6 +133,11 @@ class Packed:
         if self._session.store is not None:
             self._session.store.discard(files)
 
+    def let_go_soon(self) -> None:
+        """The same from where the cycle collector runs, in which any lock may be held."""
+        if self.holds:
+            self._session.on_done(_native.core().completed_call(b""), self.let_go)
+
 
 def call_python(
     session: _session.Session, native: Any, what: str, method: str, args: tuple[Any, ...],

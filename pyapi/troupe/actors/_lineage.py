@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
-from troupe.actors import _codec, _pulls
+from troupe.actors import _codec, _context, _pulls
 from troupe.errors import GetTimeoutError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _KEPT_BYTES_MAX = 64 << 20
 _FOREVER_S = 365 * 86400.0  # The call's own deadline comes before.
 
 _kept_bytes = 0
-_kept_lock = threading.Lock()
+_kept_lock = threading.RLock()  # The cycle collector may drop one while another is made.
 
 
 def _reserve(size: int) -> bool:
@@ -81,7 +81,9 @@ class Lineage:
             call = self._again()
             if call is None:
                 return False
-            if not call.wait(_pulls.left_s(_FOREVER_S)):
+            with _context.waiting():  # The other run may need the CPU of this one.
+                ready = call.wait(_pulls.left_s(_FOREVER_S))
+            if not ready:
                 raise GetTimeoutError(late)
             ref._call, ref._real = call, None
             return True
@@ -98,7 +100,7 @@ class Lineage:
     def __del__(self) -> None:
         if self._packed is not None and self._pid == os.getpid():
             _reserve(-self._size)
-            self._packed.let_go()
+            self._packed.let_go_soon()
 
 
 def is_elsewhere(call: Any) -> bool:

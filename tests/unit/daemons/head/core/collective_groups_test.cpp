@@ -214,7 +214,7 @@ TEST_F(CollectiveGroupsTest, WhatHasEndedWhileThereWasNoHeadEndsItAtTheNext) {
   EXPECT_THAT(store_.List("collective/").value(), IsEmpty());
 }
 
-// Were the epochs removed first, a head that died then would have them begin anew.
+// If the epochs were removed first, the successor of a head that died then would start them over.
 TEST_F(CollectiveGroupsTest, EpochsOfALifeGoBehindItsRecordAndNothingOfThemStays) {
   const auto epochs = [this] {
     std::set<std::string> groups;
