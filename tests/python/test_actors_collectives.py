@@ -170,9 +170,10 @@ class TestWrongUse:
         (actor,) = members(1)
         with pytest.raises(troupe.ActorTaskError, match='no collective group "nowhere"'):
             troupe.get(actor.allreduce.remote(1.0, "nowhere"), timeout=SOON_S)
-        joined(2, "theirs")
+        theirs = joined(2, "theirs")
         with pytest.raises(troupe.ActorTaskError, match="none of those"):
             troupe.get(actor.allreduce.remote(1.0, "theirs"), timeout=SOON_S)
+        assert len(theirs) == 2  # Their handles are kept: an actor without one ends.
 
     def test_dead_actors_make_no_group(self) -> None:
         actors = members(2)
