@@ -18,6 +18,7 @@
 #include "pyapi/actors.h"
 #include "pyapi/collectives.h"
 #include "pyapi/commits.h"
+#include "pyapi/fork_server.h"
 #include "pyapi/group.h"
 #include "pyapi/python_support.h"
 #include "pyapi/user_metrics.h"
@@ -416,6 +417,7 @@ PYBIND11_MODULE(_core, m) {
   pyapi::BindActors(m);
   BindLedger(m);
   pyapi::BindCommitStore(m);
+  pyapi::BindForkServer(m);
   m.def(
       "trace_enter",
       [](const std::string& track, const std::string& name) { trace::Enter(track, name); },

@@ -62,24 +62,6 @@ std::vector<char*> Pointers(std::vector<std::string>& words) {
   return result;
 }
 
-struct Pipe {
-  int read = -1;
-  int write = -1;
-  ~Pipe() {
-    if (read >= 0) ::close(read);
-    if (write >= 0) ::close(write);
-  }
-  bool Open() {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) != 0) return false;
-    read = fds[0];
-    write = fds[1];
-    ::fcntl(read, F_SETFL, O_NONBLOCK);
-    return true;
-  }
-  int TakeRead() { return std::exchange(read, -1); }
-};
-
 Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   std::vector<std::string> argv = options.argv;
   if (options.parent_death_signal != 0) {
@@ -98,8 +80,8 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
     argv.insert(argv.begin(), prefix.begin(), prefix.end());
   }
   std::vector<std::string> environment = BuildEnvironment(options.env);
-  Pipe out;
-  Pipe err;
+  OutputPipe out;
+  OutputPipe err;
   if (options.capture_output && (!out.Open() || !err.Open())) return Errno("cannot create a pipe");
 
   posix_spawn_file_actions_t actions;
@@ -139,8 +121,9 @@ Result<ChildProcess> SpawnHere(const SpawnOptions& options) {
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (rc != 0) return Errno("cannot start " + options.argv[0], rc);
-  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  return ChildProcess(pid, pidfd, out.TakeRead(), err.TakeRead());
+  ChildProcess child(out.TakeRead(), err.TakeRead());
+  child.Is(pid);
+  return child;
 }
 
 // Read in a forked child, where nothing but the forking thread is alive: no lock, no memory.
@@ -153,6 +136,22 @@ void CloseInChild() {
 }
 
 }  // namespace
+
+OutputPipe::~OutputPipe() {
+  if (read >= 0) ::close(read);
+  if (write >= 0) ::close(write);
+}
+
+bool OutputPipe::Open() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return false;
+  read = fds[0];
+  write = fds[1];
+  ::fcntl(read, F_SETFL, O_NONBLOCK);
+  return true;
+}
+
+int OutputPipe::TakeRead() { return std::exchange(read, -1); }
 
 bool CloseOnFork(int fd) {
   static const int registered = ::pthread_atfork(nullptr, nullptr, &CloseInChild);
@@ -183,6 +182,11 @@ std::string ExitInfo::ToString() const {
 
 ChildProcess::ChildProcess(int pid, int pidfd, int stdout_fd, int stderr_fd)
     : pid_(pid), pidfd_(pidfd), stdout_fd_(stdout_fd), stderr_fd_(stderr_fd) {}
+
+void ChildProcess::Is(int pid) {
+  pid_ = pid;
+  pidfd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
 
 ChildProcess::~ChildProcess() { CloseAll(); }
 

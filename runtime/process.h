@@ -39,6 +39,9 @@ class ChildProcess {
  public:
   ChildProcess() = default;
   ChildProcess(int pid, int pidfd, int stdout_fd, int stderr_fd);
+  // One that another process has made, as our child; its number is said when it is known.
+  ChildProcess(int stdout_fd, int stderr_fd) : ChildProcess(-1, -1, stdout_fd, stderr_fd) {}
+  void Is(int pid);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;
@@ -74,6 +77,18 @@ class ChildProcess {
 inline constexpr size_t kClosedOnForkMax = 64;
 bool CloseOnFork(int fd);
 void ForgetOnFork(int fd);  // Before it is closed here.
+
+// What a child has printed, to be read without waiting, and the end that it writes to.
+struct OutputPipe {
+  int read = -1;
+  int write = -1;
+  OutputPipe() = default;
+  ~OutputPipe();
+  OutputPipe(const OutputPipe&) = delete;
+  OutputPipe& operator=(const OutputPipe&) = delete;
+  [[nodiscard]] bool Open();
+  [[nodiscard]] int TakeRead();
+};
 
 // Full path of a program: `name` itself if it has a slash, else the first match in `extra_dir`,
 // then on PATH.

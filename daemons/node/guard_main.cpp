@@ -1,12 +1,14 @@
 // troupe-guard [--spare] PROGRAM ARG...: between a node and one worker. When the worker ends, or
 // the node, however that comes, it ends whatever the worker has started, then itself like the
-// worker.
+// worker. `troupe-guard --adopt PID FD` has the worker already: a fork server has made both (see
+// runtime/fork_server.h), and FD leads to the worker's stdin.
 //
 // It is a child subreaper: forks, sessions and double forks of the worker do not escape it. Its
 // stdin is a socket of the node (see GuardedProcess): it tells the worker's pid there, takes
 // signals for the worker, and reads the node's end from its close. What comes there for a spare is
 // written to the spare's stdin, once.
-// It includes nothing but libc and runtime/descendants.cpp: there is one per worker.
+// It includes nothing but libc, runtime/descendants.cpp and runtime/guarded_child.cpp: there is one
+// per worker.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -16,15 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 #include "runtime/descendants.h"
+#include "runtime/guarded_child.h"
 
 namespace {
 
@@ -32,31 +33,12 @@ constexpr troupe::Duration kEndLimit = troupe::seconds(5);
 constexpr int kNode = 0;
 constexpr int kNoProgram = 127;
 constexpr const char* kSpareFlag = "--spare";
+constexpr const char* kAdoptFlag = "--adopt";
 constexpr size_t kWorkBytesMax = 1 << 15;  // A pipe takes them at once.
-// Where memory runs out the kernel ends workers, not the daemons beside them.
-constexpr int kWorkerOomScore = 500;
-
-// More may be ended than this process was to be; never less.
-void OfferToOomKiller() {
-  char text[16] = "";
-  int fd = ::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
-  if (fd < 0) return;
-  const int now = ::read(fd, text, sizeof text - 1) > 0 ? std::atoi(text) : 0;
-  const std::string score = std::to_string(std::max(now, kWorkerOomScore));
-  (void)!::write(fd, score.data(), score.size());
-  ::close(fd);
-}
 
 [[noreturn]] void RunWorker(char** argv, int guard, int input) {
-  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != guard) ::_exit(kNoProgram);
-  (void)::setpgid(0, 0);
-  sigset_t none;
-  sigemptyset(&none);
-  (void)::sigprocmask(SIG_SETMASK, &none, nullptr);
-  OfferToOomKiller();
-  if (input < 0) input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (input < 0 || ::dup2(input, 0) != 0) ::_exit(kNoProgram);
+  std::signal(SIGPIPE, SIG_DFL);
+  if (!troupe::PrepareWorker(guard, input)) ::_exit(kNoProgram);
   ::execvp(argv[0], argv);
   std::fprintf(stderr, "cannot start %s: %s\n", argv[0], std::strerror(errno));
   std::fflush(stderr);
@@ -128,37 +110,47 @@ int EndLike(int status) {
   return 128 + signal;
 }
 
+// The worker, or -1; `input` becomes the way to its stdin, if it is to have one.
+int Start(char** program, bool spare, int& input) {
+  int ends[2] = {-1, -1};
+  if (spare && ::pipe2(ends, O_CLOEXEC) != 0) return -1;
+  const int self = ::getpid();
+  const int worker = ::fork();
+  if (worker == 0) RunWorker(program, self, ends[0]);
+  if (spare) ::close(ends[0]);
+  input = ends[1];
+  return worker;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool spare = argc > 1 && std::strcmp(argv[1], kSpareFlag) == 0;
-  char** const program = argv + (spare ? 2 : 1);
-  if (argc < (spare ? 3 : 2)) {
+  const auto first = [&](const char* flag) { return argc > 1 && std::strcmp(argv[1], flag) == 0; };
+  const bool spare = first(kSpareFlag);
+  const bool adopts = first(kAdoptFlag);
+  if (argc < (adopts ? 4 : spare ? 3 : 2)) {
     std::fputs("troupe-guard is started by troupe-node\n", stderr);
     return 2;
   }
-  troupe::BecomeSubreaper();
+  troupe::PrepareGuard();
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
-  (void)::sigprocmask(SIG_BLOCK, &set, nullptr);
+  (void)::sigprocmask(SIG_BLOCK, nullptr, &set);
   const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  int input[2] = {-1, -1};
-  const bool ready = signals >= 0 && (!spare || ::pipe2(input, O_CLOEXEC) == 0);
-  const int self = ::getpid();
-  const int worker = ready ? ::fork() : -1;
-  if (worker == 0) {
-    std::signal(SIGPIPE, SIG_DFL);
-    RunWorker(program, self, input[0]);
+  int input = -1;
+  int worker = -1;
+  if (adopts) {
+    worker = std::atoi(argv[2]);
+    input = std::atoi(argv[3]);
+  } else if (signals >= 0) {
+    worker = Start(argv + (spare ? 2 : 1), spare, input);
   }
   if (worker < 0) {
-    std::fprintf(stderr, "cannot start %s: %s\n", program[0], std::strerror(errno));
+    std::fprintf(stderr, "cannot start %s: %s\n", argv[spare ? 2 : 1], std::strerror(errno));
     return kNoProgram;
   }
-  if (spare) ::close(input[0]);
   (void)::send(kNode, &worker, sizeof worker, MSG_NOSIGNAL);
-  Watch(worker, signals, input[1]);
+  Watch(worker, signals, input);
   int status = SIGKILL;  // As wait(2) gives it, if the node is gone.
   if (HasEnded(worker)) {
     Signal(worker, SIGKILL);  // Its group, before the number is free.

@@ -23,6 +23,8 @@ class GuardedProcess {
   static Result<GuardedProcess> Start(const std::string& guard, SpawnOptions command);
   // A process that waits on its stdin until it is given its work, or the end of it.
   static Result<GuardedProcess> StartSpare(const std::string& guard, SpawnOptions command);
+  // Likewise, of a fork server, which may not be ready yet. Its guard is known a little later.
+  static Result<GuardedProcess> Fork(const std::string& guard, int server);
   // Once, at most kWorkBytesMax. False if it has ended, as far as is known here.
   [[nodiscard]] bool GiveWork(const std::string& work);
   static constexpr size_t kWorkBytesMax = 1 << 15;
@@ -34,20 +36,25 @@ class GuardedProcess {
   // The worker's; 0 until the guard has told it.
   [[nodiscard]] int pid();
   [[nodiscard]] int guard_pid() const { return guard_.pid(); }
-  [[nodiscard]] int pidfd() const { return guard_.pidfd(); }  // Readable when all have ended.
+  // Readable when all have ended, or when TryReap learns of the guard: then it is another one.
+  [[nodiscard]] int end_fd() const { return guard_.pidfd() >= 0 ? guard_.pidfd() : socket_; }
+  // False: it is to be forked yet, or never was.
+  [[nodiscard]] bool began() const { return guard_.pid() > 0; }
   [[nodiscard]] int stdout_fd() const { return guard_.stdout_fd(); }
   [[nodiscard]] int stderr_fd() const { return guard_.stderr_fd(); }
   // Signals the worker and its process group; a second SIGKILL ends the guard as well, and what is
   // left then is an orphan of this process.
   void Kill(int signal);
   [[nodiscard]] bool killed() const { return killed_; }  // By us.
-  std::optional<ExitInfo> TryReap() { return guard_.TryReap(); }
+  std::optional<ExitInfo> TryReap();
   // SIGTERM, then SIGKILL after `grace`; reaps.
   ExitInfo Terminate(Duration grace);
 
  private:
   static Result<GuardedProcess> Launch(std::vector<std::string> guard, SpawnOptions command);
   void Close();
+  // Whether a number was told on the socket; -1: none, and none will be.
+  int Told();
   ChildProcess guard_;
   int socket_ = -1;
   int pid_ = 0;

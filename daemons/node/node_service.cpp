@@ -289,7 +289,7 @@ void NodeService::Stop(Duration grace) {
     spares_.EndAll();
     for (auto& [name, worker] : workers_) {
       EventLoop& loop = transport_->loop();
-      loop.UnwatchFd(worker.child.pidfd());
+      loop.UnwatchFd(worker.child.end_fd());
       if (worker.out.fd >= 0) loop.UnwatchFd(worker.out.fd);
       if (worker.err.fd >= 0) loop.UnwatchFd(worker.err.fd);
       worker.child.Kill(SIGTERM);

@@ -87,7 +87,8 @@ class NodeService {
   Result<std::pair<GuardedProcess, bool>> Launch(const StartWorker& start, uint32_t slot);
   void OnReadLog(const ReadLog& read);
   void ExplainSilence();
-  void OnExit(const std::string& process);
+  void WatchEnd(const std::string& process);
+  void OnExit(std::string process);
   void ReadOutput(const std::string& process, bool is_stderr);
   void ReadRest(const std::string& process, Stream& stream);
   void TakeOutput(const std::string& process, Worker& worker, bool is_stderr,
@@ -118,6 +119,7 @@ class NodeService {
   std::atomic<bool> down_{false};
   uint64_t oom_kills_ = 0;    // Of this host or container, when it was looked at last.
   bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
+  Time unforked_until_{};     // So may be the fork of one that was given up, until then.
   bool reading_notice_ = false;
   Time begun_{};
   LoopScope scope_{&transport_->loop()};  // Last.

@@ -18,6 +18,9 @@
 namespace troupe::daemons {
 namespace {
 
+// One that was given up before it was forked may be forked yet, and ends then.
+constexpr Duration kForkedLate = seconds(5);
+
 // For people: "signal SIGSEGV (Segmentation fault)", "exit code 3".
 std::string Cause(const ExitInfo& info, bool oom) {
   if (oom) return "out of memory: the kernel ended it (signal SIGKILL)";
@@ -129,7 +132,6 @@ void NodeService::Act(const StartProcess& order) {
         0, [dir = options_.log_dir, limits = options_.logs] { ExpireWorkerLogs(dir, limits); });
   }
   relay_.Begin(start.process, worker.log ? worker.log->path() : "");
-  EventLoop& loop = transport_->loop();
   const std::string name = start.process;
   watch_->Watch(order.slot, [this, name, back = scope_.back()] {
     back.Post([this, name] {
@@ -138,20 +140,29 @@ void NodeService::Act(const StartProcess& order) {
       Act();
     });
   });
-  loop.WatchFd(worker.child.pidfd(), [this, name] { OnExit(name); });
+  WatchEnd(name);
   WatchOutput(name, worker.out);
   WatchOutput(name, worker.err);
 }
 
-void NodeService::OnExit(const std::string& process) {
+void NodeService::WatchEnd(const std::string& process) {
+  transport_->loop().WatchFd(workers_.at(process).child.end_fd(),
+                             [this, process] { OnExit(process); });
+}
+
+// By value: what it was called by may end meanwhile.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+void NodeService::OnExit(std::string process) {
   const auto it = workers_.find(process);
   if (it == workers_.end()) return;
   Worker& worker = it->second;
+  const int watched = worker.child.end_fd();
   const std::optional<ExitInfo> info = worker.child.TryReap();
-  if (!info) return;
+  if (!info && worker.child.end_fd() == watched) return;
+  transport_->loop().UnwatchFd(watched);
+  if (!info) return WatchEnd(process);
   if (trace::On()) trace::Instant("reaped", {{"process", process}, {"how", info->ToString()}});
   EventLoop& loop = transport_->loop();
-  loop.UnwatchFd(worker.child.pidfd());
   ReadRest(process, worker.out);
   ReadRest(process, worker.err);
   watch_->Unwatch(worker.slot);
@@ -162,6 +173,7 @@ void NodeService::OnExit(const std::string& process) {
                    !worker.child.killed();
   ProcessEnd end{Cause(*info, oom), info->code, watch_->WasHeld(worker.slot),
                  std::move(last_lines)};
+  const bool began = worker.child.began();
   workers_.erase(it);
   if (core_.OnExited(process, std::move(end), loop.Now())) {
     metrics::Add(metrics::Id::kNodeWorkerExits, 1,
@@ -171,16 +183,21 @@ void NodeService::OnExit(const std::string& process) {
   }
   Act();
   if (info->signal == SIGKILL) left_behind_ = true;
+  if (left_behind_ && !began) unforked_until_ = loop.Now() + kForkedLate;
   EndLeftBehind();
   metrics::Set(metrics::Id::kNodeWorkers, static_cast<double>(workers_.size()));
 }
 
 // A guard that was killed itself has left us what its worker started.
 void NodeService::EndLeftBehind() {
-  if (!left_behind_) return;
-  std::set<int> guards = spares_.guard_pids();
-  for (const auto& [name, worker] : workers_) guards.insert(worker.child.guard_pid());
-  left_behind_ = !EndStrays(guards);
+  // Those that are to be forked yet are children that nobody knows.
+  if (!left_behind_ || spares_.forming()) return;
+  std::set<int> known = spares_.pids();
+  for (const auto& [name, worker] : workers_) {
+    if (!worker.child.began()) return;
+    known.insert(worker.child.guard_pid());
+  }
+  left_behind_ = !EndStrays(known) || transport_->loop().Now() < unforked_until_;
 }
 
 }  // namespace troupe::daemons

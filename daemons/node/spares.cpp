@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
+#include "runtime/fork_server.h"
 #include "runtime/log.h"
 
 namespace troupe::daemons {
@@ -24,7 +26,9 @@ std::string TailOf(GuardedProcess& process) {
 }  // namespace
 
 Spares::Spares(EventLoop* loop, std::string bin_dir, SpareLimits limits)
-    : loop_(loop), bin_dir_(std::move(bin_dir)), policy_(limits) {}
+    : loop_(loop), bin_dir_(std::move(bin_dir)), limits_(limits), policy_(limits) {}
+
+// ---- those that wait ----
 
 std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
                                            const std::map<std::string, std::string>& variables,
@@ -37,13 +41,17 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
   while (const std::optional<SparePolicy::Id> id = policy_.Take(now, kind, more_ahead)) {
     const auto it = spares_.find(*id);
     if (it->second.GiveWork(work)) {
-      loop_->UnwatchFd(it->second.pidfd());
+      loop_->UnwatchFd(it->second.end_fd());
       taken = std::move(it->second);
       spares_.erase(it);
       break;
     }
     ending_.insert(*id);  // It has just ended.
     it->second.Kill(SIGKILL);
+  }
+  if (!taken && !ended_ && policy_.Forks(now, kind)) {
+    Result<GuardedProcess> made = Make(kind);
+    if (made.ok() && made->GiveWork(work)) taken = std::move(*made);
   }
   TickAt(policy_.due());
   return taken;
@@ -63,6 +71,7 @@ void Spares::Tick() {
     spares_.at(id).Kill(SIGKILL);
   }
   if (step.start) Start(step.start->first, step.start->second);
+  TickServers();
   TickAt(policy_.due());
 }
 
@@ -76,42 +85,148 @@ void Spares::TickAt(Time when) {
 }
 
 void Spares::Start(SparePolicy::Id id, const SpareKind& kind) {
-  SpawnOptions spawn;
-  spawn.argv = kind.argv;
-  spawn.env = kind.env;
-  spawn.capture_output = true;
-  const Result<std::string> guard = FindProgram("troupe-guard", bin_dir_);
-  Result<GuardedProcess> started =
-      guard.ok() ? GuardedProcess::StartSpare(*guard, std::move(spawn)) : guard.error();
+  Result<GuardedProcess> started = Make(kind);
   if (!started.ok()) {
     if (policy_.Failed(loop_->Now(), id))
       LogWarning("no process can be started ahead of its actor: ", started.error().message);
     return;
   }
-  GuardedProcess& process = spares_[id] = std::move(*started);
-  loop_->WatchFd(process.pidfd(), [this, id] { OnExit(id); });
+  spares_[id] = std::move(*started);
+  Watch(id);
+}
+
+Result<GuardedProcess> Spares::Make(const SpareKind& kind) {
+  const Result<std::string> guard = FindProgram("troupe-guard", bin_dir_);
+  if (!guard.ok()) return guard.error();
+  if (policy_.Forks(loop_->Now(), kind)) return Fork(kind, *guard);
+  SpawnOptions spawn;
+  spawn.argv = kind.argv;
+  spawn.env = kind.env;
+  spawn.capture_output = true;
+  return GuardedProcess::StartSpare(*guard, std::move(spawn));
+}
+
+void Spares::Watch(SparePolicy::Id id) {
+  loop_->WatchFd(spares_.at(id).end_fd(), [this, id] { OnExit(id); });
 }
 
 void Spares::OnExit(SparePolicy::Id id) {
   GuardedProcess& process = spares_.at(id);
+  const int watched = process.end_fd();
   const std::optional<ExitInfo> info = process.TryReap();
-  if (!info) return;
-  loop_->UnwatchFd(process.pidfd());
-  if (ending_.erase(id) == 0 && policy_.Failed(loop_->Now(), id)) {
+  if (!info && process.end_fd() == watched) return;
+  loop_->UnwatchFd(watched);
+  if (!info) return Watch(id);
+  // Of one that never came its server tells why.
+  if (ending_.erase(id) == 0 && policy_.Failed(loop_->Now(), id) && process.began()) {
     LogWarning("a process that was started ahead of its actor has ended (", info->ToString(),
                "); the next ones of its kind start when they are needed: ", TailOf(process));
   }
   spares_.erase(id);
 }
 
-std::set<int> Spares::guard_pids() const {
+// ---- servers ----
+
+Result<GuardedProcess> Spares::Fork(const SpareKind& kind, const std::string& guard) {
+  const Result<Server*> server = ServerOf(kind);
+  if (!server.ok()) return server.error();
+  (*server)->used = loop_->Now();
+  return (*server)->process.Fork(guard);
+}
+
+Result<Spares::Server*> Spares::ServerOf(const SpareKind& kind) {
+  if (const auto it = servers_.find(kind); it != servers_.end()) {
+    if (!it->second.given_up) return &it->second;
+    return Error{ErrorCode::kUnavailable, "the server of its kind ends"};
+  }
+  MakeRoomForServer();
+  Result<ForkServer> started = ForkServer::Start(kind);
+  if (!started.ok()) {
+    policy_.ServerFailed(loop_->Now(), kind);
+    LogWarning("no process can be started ahead of its actor: ", started.error().message);
+    return started.error();
+  }
+  Server& server = servers_[kind];
+  server.process = std::move(*started);
+  policy_.ServerStarts(kind);
+  loop_->WatchFd(server.process.ready_fd(), [this, kind] { OnServerReady(kind); });
+  loop_->WatchFd(server.process.end_fd(), [this, kind] { OnServerExit(kind); });
+  return &server;
+}
+
+// The one that was used the longest ago goes.
+void Spares::MakeRoomForServer() {
+  Server* oldest = nullptr;
+  size_t living = 0;
+  for (auto& [kind, server] : servers_) {
+    if (server.given_up) continue;
+    ++living;
+    if (oldest == nullptr || server.used < oldest->used) oldest = &server;
+  }
+  if (living >= kForkServersMax) EndServer(*oldest);
+}
+
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+void Spares::OnServerReady(SpareKind kind) {
+  Server& server = servers_.at(kind);
+  loop_->UnwatchFd(server.process.ready_fd());
+  if (!server.process.Ready()) return;  // Its end is told by the other descriptor.
+  policy_.ServerReady(loop_->Now(), kind);
+  TickAt(policy_.due());
+}
+
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+void Spares::OnServerExit(SpareKind kind) {
+  Server& server = servers_.at(kind);
+  const std::optional<ExitInfo> info = server.process.TryReap();
+  if (!info) return;
+  server.process.ReadOutput();
+  const Time now = loop_->Now();
+  if (server.given_up) {
+    policy_.ServerGone(kind);
+  } else if (info->code == kForksNothing) {
+    policy_.ServerUnfit(now, kind);
+    LogInfo("workers of a kind start one by one: ", server.process.LastLine());
+  } else {
+    policy_.ServerFailed(now, kind);
+    LogWarning(
+        "a process that was started ahead of its actor has ended (", info->ToString(),
+        "); the next ones of its kind start when they are needed: ", server.process.LastLine());
+  }
+  loop_->UnwatchFd(server.process.end_fd());
+  loop_->UnwatchFd(server.process.ready_fd());
+  servers_.erase(kind);
+  TickAt(policy_.due());
+}
+
+void Spares::EndServer(Server& server) {
+  server.given_up = true;
+  server.process.Kill();
+}
+
+void Spares::TickServers() {
+  for (auto& [kind, server] : servers_) {
+    server.process.ReadOutput();
+    if (!server.given_up && loop_->Now() > server.used + limits_.kept) EndServer(server);
+  }
+}
+
+// ---- all of them ----
+
+std::set<int> Spares::pids() const {
   std::set<int> pids;
   for (const auto& [id, process] : spares_) pids.insert(process.guard_pid());
+  for (const auto& [kind, server] : servers_) pids.insert(server.process.pid());
   return pids;
+}
+
+bool Spares::forming() const {
+  return std::ranges::any_of(spares_, [](const auto& spare) { return !spare.second.began(); });
 }
 
 void Spares::GiveUp() {
   policy_.Forget();
+  for (auto& [kind, server] : servers_) EndServer(server);
   for (auto& [id, process] : spares_) {
     // A second order would end the guard before what it guards.
     if (ending_.insert(id).second) process.Kill(SIGKILL);
@@ -121,8 +236,13 @@ void Spares::GiveUp() {
 void Spares::EndAll() {
   ended_ = true;
   for (auto& [id, process] : spares_) {
-    loop_->UnwatchFd(process.pidfd());
+    loop_->UnwatchFd(process.end_fd());
     process.Kill(SIGKILL);
+  }
+  for (auto& [kind, server] : servers_) {
+    loop_->UnwatchFd(server.process.ready_fd());
+    loop_->UnwatchFd(server.process.end_fd());
+    EndServer(server);
   }
 }
 

@@ -1,9 +1,10 @@
-// Spares: processes that a node has started ahead of their work, which then only lack what is their
-// own: a name, a slot, devices. SparePolicy says which and when.
+// Spares: processes that a node has prepared ahead of their work, which then only lack what is
+// their own: a name, a slot, devices. They are forks of a server of their kind, where that may be
+// forked. SparePolicy says which and when.
 //
 // Thread: the transport's loop, but for the constructor.
-// Owns: the processes that nobody has taken; the destructor ends them.
-// Limits: those of SparePolicy.
+// Owns: the processes that nobody has taken, and the servers; the destructor ends them.
+// Limits: those of SparePolicy; kForkServersMax.
 #pragma once
 
 #include <map>
@@ -13,11 +14,14 @@
 #include <string>
 
 #include "daemons/node/core/spare_policy.h"
+#include "daemons/node/fork_server.h"
 #include "daemons/node/guarded_process.h"
 #include "runtime/event_loop.h"
 #include "runtime/loop_scope.h"
 
 namespace troupe::daemons {
+
+inline constexpr size_t kForkServersMax = 4;
 
 class Spares {
  public:
@@ -26,13 +30,17 @@ class Spares {
   Spares(const Spares&) = delete;
   Spares& operator=(const Spares&) = delete;
 
-  // A spare of the kind, which goes to work with these variables; nothing if there is none.
+  // A process of the kind, which goes to work with these variables: a spare, or a new fork; nothing
+  // if it is to be started by itself.
   [[nodiscard]] std::optional<GuardedProcess> Take(
       const SpareKind& kind, const std::map<std::string, std::string>& variables, bool more_ahead);
   void Keep(const SpareKind& kind, size_t count);
   // Begins and ends some; again and again.
   void Tick();
-  [[nodiscard]] std::set<int> guard_pids() const;
+  // Of the spares, and the servers.
+  [[nodiscard]] std::set<int> pids() const;
+  // Whether some are to be forked yet: they are children of this process that nobody knows.
+  [[nodiscard]] bool forming() const;
   [[nodiscard]] size_t size() const { return spares_.size(); }
   void GiveUp();  // Those there are end.
   [[nodiscard]] bool ending() const { return !ending_.empty(); }
@@ -40,13 +48,32 @@ class Spares {
   void EndAll();
 
  private:
+  struct Server {
+    ForkServer process;
+    Time used{};
+    bool given_up = false;
+  };
+
   void Start(SparePolicy::Id id, const SpareKind& kind);
+  [[nodiscard]] Result<GuardedProcess> Make(const SpareKind& kind);
+  [[nodiscard]] Result<GuardedProcess> Fork(const SpareKind& kind, const std::string& guard);
+  // That of the kind, started if there is none.
+  [[nodiscard]] Result<Server*> ServerOf(const SpareKind& kind);
+  void MakeRoomForServer();
+  // By value: what they were called by may end meanwhile.
+  void OnServerReady(SpareKind kind);
+  void OnServerExit(SpareKind kind);
+  void EndServer(Server& server);
+  void TickServers();
+  void Watch(SparePolicy::Id id);
   void OnExit(SparePolicy::Id id);
   void TickAt(Time when);
 
   EventLoop* const loop_;
   const std::string bin_dir_;
+  const SpareLimits limits_;
   SparePolicy policy_;
+  std::map<SpareKind, Server> servers_;
   std::map<SparePolicy::Id, GuardedProcess> spares_;  // Those that end among them.
   std::set<SparePolicy::Id> ending_;
   Time next_tick_ = Time::Never();

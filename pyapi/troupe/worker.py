@@ -2,7 +2,8 @@
 
 One process runs one assignment. A spare, ``python -m troupe.worker --spare MODULE...``, is started
 before there is one: it imports what will be needed, and waits on its standard input for the
-variables that say who it is.
+variables that say who it is. With ``TROUPE_FORK_SERVER`` it becomes no worker: those of its kind
+are forks of it (``_fork_server``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from troupe import _forks, _metric_report, _native, _payload, _runtime
+from troupe import _fork_server, _forks, _metric_report, _native, _payload, _runtime
 from troupe.errors import DrainedError, SerializationError
 
 _log = logging.getLogger("troupe.worker")
@@ -78,9 +79,13 @@ def await_variables(modules: Sequence[str]) -> bool:
     for name in ("troupe.actors._host", *modules):
         with contextlib.suppress(Exception):  # Whoever needs it is told then.
             importlib.import_module(name)
-    late = late_modules()
-    while late and not select.select([0], [], [], 0)[0]:
-        preload([late.pop(0)])
+    if _fork_server.wanted():
+        if not _fork_server.serve(late_modules(), preload):
+            return False
+    else:
+        late = late_modules()
+        while late and not select.select([0], [], [], 0)[0]:
+            preload([late.pop(0)])
     given = sys.stdin.buffer.read()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

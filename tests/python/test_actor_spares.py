@@ -36,6 +36,9 @@ class Probe:
                 "devices": os.environ["CUDA_VISIBLE_DEVICES"],
                 "group": os.environ["TROUPE_ACTOR_GROUP"], "mine": os.environ.get("MINE")}
 
+    def draw(self) -> float:
+        return float(np.random.random())
+
     def sum_of_ones(self) -> float:
         data = np.ones(4)
         collective.get_group_handle("ahead").allreduce(data)
@@ -52,15 +55,29 @@ def mark(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def spares(mark: str) -> set[int]:
-    """The processes that wait for an actor."""
+    """The processes that wait for an actor: their standard input is the pipe it will come by."""
     found = set()
     for pid in marked(mark):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            waits = b"TROUPE_WORKER_PROCESS" not in Path(f"/proc/{pid}/environ").read_bytes()
+            waits = os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")
         except OSError:  # it has ended
             continue
         if b"--spare" in words and words[0].endswith(b"python") and waits:
+            found.add(pid)
+    return found
+
+
+def servers(mark: str) -> set[int]:
+    """The processes that those that wait are forks of: their standard input is the node's."""
+    found = set()
+    for pid in marked(mark):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            serves = os.readlink(f"/proc/{pid}/fd/0").startswith("socket:")
+        except OSError:  # it has ended
+            continue
+        if words[0].endswith(b"python") and b"--spare" in words and serves:
             found.add(pid)
     return found
 
@@ -140,6 +157,53 @@ def test_the_death_of_one_is_no_actors_death(mark: str) -> None:
     assert wait_gone(list(waiting), 10) == []
 
 
+def test_they_are_forks_of_one_process(mark: str) -> None:
+    troupe.init(num_cpus=2)
+    actors = [Probe.remote() for _ in range(6)]
+    pids = troupe.get([actor.pid.remote() for actor in actors], timeout=60)
+    (server,) = servers(mark)
+    words = {Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (server, *pids)}
+    assert len(words) == 1 and len(set(pids)) == 6  # Also those that nothing was ready for.
+    draws = troupe.get([actor.draw.remote() for actor in actors])
+    assert len(set(draws)) == 6
+    node = {parent(parent(pid)) for pid in pids} | {parent(server)}
+    assert [name_of(pid) for pid in node] == ["troupe-node"]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_actors_outlive_the_process_that_they_were_forked_of(mark: str, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    troupe.init(num_cpus=2, log_dir=str(logs))
+    before = Probe.remote()
+    pid = troupe.get(before.pid.remote())
+    (server,) = servers(mark)
+    await_spares(mark, 2)
+    os.kill(server, signal.SIGKILL)
+    after = [Probe.remote() for _ in range(4)]  # Two of them are started by themselves.
+    assert len(set(troupe.get([actor.pid.remote() for actor in after], timeout=60))) == 4
+    assert troupe.get(before.pid.remote()) == pid
+    until(lambda: "started ahead of its actor has ended (killed by signal 9" in text_of(logs), True)
+
+
+def test_what_starts_a_thread_when_it_is_imported_is_not_forked(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    logs = tmp_path / "logs"
+    troupe.init(num_cpus=2, preload=["threaded"], log_dir=str(logs))
+    first = troupe.get(Probe.remote().pid.remote(), timeout=60)
+    waiting = await_spares(mark, 2)
+    actor = Probe.remote()
+    assert troupe.get(actor.pid.remote()) in waiting - {first}
+    assert "threaded" in troupe.get(actor.modules.remote())
+    assert servers(mark) == set() and text_of(logs).count("cannot be forked") == 1
+
+
 def test_one_that_cannot_start_is_said_once_and_costs_nothing(
     mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +228,8 @@ def text_of(folder: Path) -> str:
 def test_they_end_with_a_node_that_is_killed(mark: str) -> None:
     troupe.init(num_cpus=2)
     troupe.get(Probe.remote().pid.remote())
-    waiting = await_spares(mark, 2)
+    waiting = await_spares(mark, 2) | servers(mark)
+    assert len(waiting) == 3
     (node,) = [pid for pid in marked(mark) if name_of(pid) == "troupe-node"]
     os.kill(node, signal.SIGKILL)
     assert wait_gone(list(waiting), 10) == []

@@ -24,7 +24,7 @@ PEER = Path(os.environ.get("TROUPE_BUILD_DIR") or PYAPI.parent) / "tests" / "pyt
 PLUGIN = PEER.parent / "plugins" / "till.so"
 ABACUS = "troupe::testing::Abacus"
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(120)]
 if not PEER.exists() and os.environ.get("TROUPE_REQUIRE_CORE") != "1":
     pytestmark.append(pytest.mark.skip(reason=f"{PEER} is not built"))
 SOON_S = 60.0

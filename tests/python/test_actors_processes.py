@@ -17,7 +17,7 @@ from actor_cases import Counter, Echo
 from conftest import PYAPI
 from processes import MARK, Script, assert_nothing_left, marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(120)]
 HERE = Path(__file__).resolve().parent
 PATHS = os.pathsep.join([str(PYAPI), str(HERE)])
 HEAD = f"""

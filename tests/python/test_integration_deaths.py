@@ -53,10 +53,14 @@ def test_a_worker_that_crashes_in_every_life_fails_the_run_with_the_cause(tmp_pa
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """An interpreter that does not start while the file ``broken`` is there."""
+    """An interpreter that does not start while the file ``broken`` is there, nor ever as a spare.
+
+    Else those that follow would be forks of one that has started before.
+    """
     script = tmp_path / "python"
     broken = tmp_path / "broken"
     script.write_text(f"#!/bin/sh\nif [ -e {broken} ]; then echo no start >&2; exit 9; fi\n"
+                      'case "$*" in *--spare*) echo not as a spare >&2; exit 8;; esac\n'
                       f'exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     return script

@@ -22,6 +22,7 @@ from network import Network
 from processes import Script
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.timeout(60),
     pytest.mark.skipif(bool(network.missing() or lossy_link.missing()),
                        reason=network.missing() or lossy_link.missing()),

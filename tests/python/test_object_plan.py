@@ -20,7 +20,7 @@ from troupe.actors import _object_plan as plan
 from troupe.actors import _objects
 from troupe.actors._objects import ObjectStore
 
-pytestmark = pytest.mark.integration  # The store's folder is the core's.
+pytestmark = [pytest.mark.integration, pytest.mark.once]  # The store's folder is the core's.
 SEEDS = 1000
 EVENTS = 40
 LIMIT, SPILL_LIMIT = 400, 300

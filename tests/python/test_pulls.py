@@ -17,7 +17,7 @@ from troupe.actors import _object_plan as plan
 from troupe.actors import _objects, _pulls, _session
 from troupe.actors._objects import ObjectStore
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.once]
 SIZE = 5 * plan.CHUNK_BYTES + 17
 
 

@@ -6,7 +6,7 @@ namespace troupe::daemons {
 
 std::optional<SparePolicy::Id> SparePolicy::Take(Time now, const SpareKind& kind, bool more_ahead) {
   last_take_ = now;
-  due_ = std::min(due_, now + limits_.settle);
+  due_ = std::min(due_, now + std::min(limits_.settle, limits_.settle_alone));
   if (!more_ahead && !uses_.contains(kind)) return std::nullopt;
   Use& use = uses_[kind];
   if (more_ahead) {
@@ -37,6 +37,42 @@ bool SparePolicy::Failed(Time now, Id spare) {
     return first;
   }
   return false;
+}
+
+void SparePolicy::ServerReady(Time now, const SpareKind& kind) {
+  waits_.erase(kind);
+  last_take_ = now;  // Those who have waited for it begin their work.
+  due_ = std::min(due_, now + limits_.settle);
+}
+
+void SparePolicy::ServerFailed(Time now, const SpareKind& kind) {
+  waits_.erase(kind);
+  no_server_[kind] = now + limits_.after_failure;
+  if (const auto it = uses_.find(kind); it != uses_.end())
+    it->second.not_before = now + limits_.after_failure;
+}
+
+void SparePolicy::ServerUnfit(Time now, const SpareKind& kind) {
+  waits_.erase(kind);
+  no_server_[kind] = Time::Never();
+  due_ = std::min(due_, now + limits_.settle_alone);
+}
+
+bool SparePolicy::Forks(Time now, const SpareKind& kind) const {
+  const auto it = no_server_.find(kind);
+  return it == no_server_.end() || it->second <= now;
+}
+
+void SparePolicy::Forget() {
+  uses_.clear();
+  waits_.clear();
+}
+
+Time SparePolicy::StartAt(const SpareKind& kind) const {
+  const auto it = no_server_.find(kind);
+  const bool alone = it != no_server_.end() && it->second == Time::Never();
+  return std::max(last_take_ + (alone ? limits_.settle_alone : limits_.settle),
+                  last_start_ + (alone ? limits_.pace_alone : limits_.pace));
 }
 
 size_t SparePolicy::size() const {
@@ -78,7 +114,7 @@ SparePolicy::Step SparePolicy::Next(Time now) {
     return true;
   });
   due_ = Time::Never();
-  const Time start_at = std::max(last_take_ + limits_.settle, last_start_ + limits_.pace);
+  std::erase_if(no_server_, [&](const auto& entry) { return entry.second <= now; });
   const auto wanted = Wanted(now);
   for (const auto& [it, count] : wanted) {  // First, so that there is room.
     std::vector<Id>& spares = it->second.spares;
@@ -89,16 +125,17 @@ SparePolicy::Step SparePolicy::Next(Time now) {
   }
   for (const auto& [it, count] : wanted) {
     Use& use = it->second;
-    if (use.spares.size() >= count) continue;
-    const Time at = std::max(start_at, use.not_before);
-    if (now < at || step.start) {
-      due_ = std::min(due_, step.start ? now + limits_.pace : at);
+    if (use.spares.size() >= count || waits_.contains(it->first)) continue;
+    // One that has just been started is among those before it.
+    const Time at = std::max(StartAt(it->first), use.not_before);
+    if (now < at) {
+      due_ = std::min(due_, at);
       continue;
     }
     use.spares.push_back(next_id_);
     step.start = {next_id_++, it->first};
     last_start_ = now;
-    if (use.spares.size() < count) due_ = now + limits_.pace;
+    if (use.spares.size() < count) due_ = std::min(due_, StartAt(it->first));
   }
   return step;
 }

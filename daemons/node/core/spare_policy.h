@@ -3,17 +3,21 @@
 //
 // Whoever has made an actor is likely to make more of its kind: the program and its environment.
 // So a node keeps as many spares as it has CPUs, most of them of the kind that was used last, and
-// none of a kind that has not been used for long. Of some kinds it is told how many to keep.
+// none of a kind that has not been used for long. Of some kinds it is told how many to keep. A
+// spare is forked from a server of its kind, which costs little; where that cannot be, it is started
+// by itself.
 // Pure: never blocks, reads no clock.
 // Invariants: SP-1 there are never more spares than `limit`. SP-2 a spare is taken once. SP-3 no
 // spare is started while one that was just taken begins its work (`settle`), nor within `pace` of
-// another. SP-4 a kind whose spare has ended by itself has none until `after_failure` has passed.
+// another. SP-4 a kind whose spare or server has ended by itself has none until `after_failure` has
+// passed. SP-5 none is started of a kind whose server is not ready.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +36,10 @@ inline constexpr Duration kSparesKept = seconds(20);  // From the last word to k
 
 struct SpareLimits {
   size_t limit = 1;
-  Duration settle = milliseconds(100);
-  Duration pace = milliseconds(200);
+  Duration settle = milliseconds(30);  // Of those that are forked,
+  Duration pace = milliseconds(10);
+  Duration settle_alone = milliseconds(100);  // and those that are not.
+  Duration pace_alone = milliseconds(200);
   Duration kept = seconds(300);  // Since the last use of the kind.
   Duration after_failure = seconds(60);
 };
@@ -56,8 +62,17 @@ class SparePolicy {
   // It could not be started, or has ended by itself. Whether that is news: those of its kind that
   // were started with it end in the same way.
   bool Failed(Time now, Id spare);
+  // A server of the kind has been started; it is ready; it has ended, and will be started again
+  // when one is needed after `after_failure`; its kind cannot be forked.
+  void ServerStarts(const SpareKind& kind) { waits_.insert(kind); }
+  void ServerReady(Time now, const SpareKind& kind);
+  void ServerFailed(Time now, const SpareKind& kind);
+  void ServerUnfit(Time now, const SpareKind& kind);
+  void ServerGone(const SpareKind& kind) { waits_.erase(kind); }  // As it was to.
+  // Whether the next one of its kind is to be forked.
+  [[nodiscard]] bool Forks(Time now, const SpareKind& kind) const;
   // Those there are have been given up, and nothing is known of what will be used.
-  void Forget() { uses_.clear(); }
+  void Forget();
   // What is to be done now. What is to be started counts as started.
   [[nodiscard]] Step Next(Time now);
   // When Next has something to do, unless something happens before. Never: not known.
@@ -78,8 +93,13 @@ class SparePolicy {
   // used last.
   [[nodiscard]] std::vector<std::pair<Uses::iterator, size_t>> Wanted(Time now);
 
+  // When one may be started, as far as those before it matter.
+  [[nodiscard]] Time StartAt(const SpareKind& kind) const;
+
   const SpareLimits limits_;
   Uses uses_;
+  std::set<SpareKind> waits_;            // Those whose server is not ready.
+  std::map<SpareKind, Time> no_server_;  // Until then.
   Id next_id_ = 1;
   uint64_t turns_ = 0;
   Time last_take_{};

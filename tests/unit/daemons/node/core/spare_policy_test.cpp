@@ -53,6 +53,39 @@ TEST_F(SparePolicyTest, TheFirstUseFillsUpOneAfterTheOther) {
   EXPECT_EQ(policy_.due(), Time::Never());
 }
 
+TEST_F(SparePolicyTest, NoneIsStartedBeforeTheServerIsReady) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  policy_.ServerStarts(kPython);
+  EXPECT_THAT(StartedIn(seconds(10)), IsEmpty());
+  policy_.ServerReady(now_, kPython);
+  EXPECT_EQ(policy_.due(), now_ + kLimits.settle);
+  EXPECT_THAT(StartedIn(kLimits.settle), IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(1)), ElementsAre(kPython, kPython, kPython));
+}
+
+TEST_F(SparePolicyTest, AKindWhoseServerHasEndedHasNoneForAWhile) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  policy_.ServerStarts(kPython);
+  EXPECT_TRUE(policy_.Forks(now_, kPython));
+  policy_.ServerFailed(now_, kPython);
+  EXPECT_FALSE(policy_.Forks(now_, kPython));
+  EXPECT_TRUE(policy_.Forks(now_, kOther));
+  EXPECT_THAT(StartedIn(kLimits.after_failure), IsEmpty());
+  EXPECT_TRUE(policy_.Forks(now_, kPython));
+  EXPECT_THAT(StartedIn(seconds(1)), ElementsAre(kPython, kPython, kPython));
+}
+
+TEST_F(SparePolicyTest, WhatCannotBeForkedIsStartedOneByOne) {
+  EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
+  policy_.ServerStarts(kPython);
+  policy_.ServerUnfit(now_, kPython);
+  EXPECT_FALSE(policy_.Forks(now_ + seconds(100'000), kPython));
+  EXPECT_THAT(StartedIn(kLimits.settle_alone), IsEmpty());
+  EXPECT_THAT(StartedIn(milliseconds(10)), ElementsAre(kPython));
+  EXPECT_THAT(StartedIn(kLimits.pace_alone - milliseconds(10)), IsEmpty());
+  EXPECT_THAT(StartedIn(seconds(10)), ElementsAre(kPython, kPython));
+}
+
 TEST_F(SparePolicyTest, TheOldestIsTakenAndReplaced) {
   EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
   (void)StartedIn(seconds(5));
