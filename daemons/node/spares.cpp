@@ -53,6 +53,10 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
     Result<GuardedProcess> made = Make(kind);
     if (made.ok() && made->GiveWork(work)) taken = std::move(*made);
   }
+  if (const auto it = servers_.find(kind); it != servers_.end()) {
+    it->second.used = now;
+    if (more_ahead) it->second.kept = limits_.kept;
+  }
   TickAt(policy_.due());
   return taken;
 }
@@ -60,6 +64,11 @@ std::optional<GuardedProcess> Spares::Take(const SpareKind& kind,
 void Spares::Keep(const SpareKind& kind, size_t count) {
   if (ended_) return;
   policy_.Keep(loop_->Now(), kind, count);
+  if (const auto it = servers_.find(kind); it != servers_.end()) {
+    it->second.used = loop_->Now();
+    // Its run is over.
+    if (count == 0 && it->second.kept == kRunServerKept) EndServer(it->second);
+  }
   Tick();
 }
 
@@ -171,6 +180,8 @@ void Spares::OnServerReady(SpareKind kind) {
   Server& server = servers_.at(kind);
   loop_->UnwatchFd(server.process.ready_fd());
   if (!server.process.Ready()) return;  // Its end is told by the other descriptor.
+  server.ready = true;
+  server.used = loop_->Now();
   policy_.ServerReady(loop_->Now(), kind);
   TickAt(policy_.due());
 }
@@ -207,7 +218,9 @@ void Spares::EndServer(Server& server) {
 void Spares::TickServers() {
   for (auto& [kind, server] : servers_) {
     server.process.ReadOutput();
-    if (!server.given_up && loop_->Now() > server.used + limits_.kept) EndServer(server);
+    // Of one that is not ready some wait still.
+    const bool over = server.ready && loop_->Now() > server.used + server.kept;
+    if (over && !server.given_up) EndServer(server);
   }
 }
 

@@ -22,6 +22,9 @@
 namespace troupe::daemons {
 
 inline constexpr size_t kForkServersMax = 4;
+// From its last use, of a server that actors have not used: runs that are over need none, and it
+// may hold much.
+inline constexpr Duration kRunServerKept = seconds(10);
 
 class Spares {
  public:
@@ -51,6 +54,8 @@ class Spares {
   struct Server {
     ForkServer process;
     Time used{};
+    Duration kept = kRunServerKept;  // Since then.
+    bool ready = false;
     bool given_up = false;
   };
 

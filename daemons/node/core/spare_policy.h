@@ -4,8 +4,8 @@
 // Whoever has made an actor is likely to make more of its kind: the program and its environment.
 // So a node keeps as many spares as it has CPUs, most of them of the kind that was used last, and
 // none of a kind that has not been used for long. Of some kinds it is told how many to keep. A
-// spare is forked from a server of its kind, which costs little; where that cannot be, it is started
-// by itself.
+// spare is forked from a server of its kind, which costs little; where that cannot be, it is
+// started by itself.
 // Pure: never blocks, reads no clock.
 // Invariants: SP-1 there are never more spares than `limit`. SP-2 a spare is taken once. SP-3 no
 // spare is started while one that was just taken begins its work (`settle`), nor within `pace` of

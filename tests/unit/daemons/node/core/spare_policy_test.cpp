@@ -117,7 +117,7 @@ TEST_F(SparePolicyTest, AKindThatNobodyUsesAnyMoreGoes) {
 
 TEST_F(SparePolicyTest, OneThatEndsByItselfIsNotReplacedAtOnce) {
   EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
-  EXPECT_THAT(StartedIn(milliseconds(200)), ElementsAre(kPython));
+  EXPECT_THAT(StartedIn(kLimits.settle + milliseconds(10)), ElementsAre(kPython));
   EXPECT_TRUE(policy_.Failed(now_, last_));
   EXPECT_EQ(policy_.size(), 0U);
   EXPECT_THAT(StartedIn(kLimits.after_failure - milliseconds(10)), IsEmpty());
