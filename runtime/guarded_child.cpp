@@ -1,4 +1,4 @@
-// Includes nothing of the library: the guard of every worker is made of it.
+// Includes no more of the library than descendants.h: the guard of every worker is made of it.
 #include "runtime/guarded_child.h"
 
 #include <fcntl.h>

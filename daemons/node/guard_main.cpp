@@ -110,7 +110,7 @@ int EndLike(int status) {
   return 128 + signal;
 }
 
-// The worker, or -1; `input` becomes the way to its stdin, if it is to have one.
+// Returns the worker's pid, or -1. `input` is then the write end of a spare's stdin, else -1.
 int Start(char** program, bool spare, int& input) {
   int ends[2] = {-1, -1};
   if (spare && ::pipe2(ends, O_CLOEXEC) != 0) return -1;

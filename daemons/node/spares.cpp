@@ -157,6 +157,7 @@ Result<Spares::Server*> Spares::ServerOf(const SpareKind& kind) {
   }
   Server& server = servers_[kind];
   server.process = std::move(*started);
+  server.begun = loop_->Now();
   policy_.ServerStarts(kind);
   loop_->WatchFd(server.process.ready_fd(), [this, kind] { OnServerReady(kind); });
   loop_->WatchFd(server.process.end_fd(), [this, kind] { OnServerExit(kind); });
@@ -218,9 +219,19 @@ void Spares::EndServer(Server& server) {
 void Spares::TickServers() {
   for (auto& [kind, server] : servers_) {
     server.process.ReadOutput();
-    // Of one that is not ready some wait still.
-    const bool over = server.ready && loop_->Now() > server.used + server.kept;
-    if (over && !server.given_up) EndServer(server);
+    if (server.given_up) continue;
+    const Time now = loop_->Now();
+    if (server.ready && now > server.used + server.kept) EndServer(server);
+    if (server.ready || now < server.begun + kServerReadyLimit) continue;
+    policy_.ServerFailed(now, kind);
+    LogWarning(
+        "a process that was started ahead of its actors has not imported what it was told "
+        "within ",
+        ToSeconds(kServerReadyLimit),
+        " s and is ended; theirs start by "
+        "themselves. Look at the modules of preload: ",
+        server.process.LastLine());
+    EndServer(server);
   }
 }
 

@@ -25,6 +25,8 @@ inline constexpr size_t kForkServersMax = 4;
 // From its last use, of a server that actors have not used: runs that are over need none, and it
 // may hold much.
 inline constexpr Duration kRunServerKept = seconds(10);
+// A module that never comes back from its import must not keep all actors of its kind waiting.
+inline constexpr Duration kServerReadyLimit = seconds(30);
 
 class Spares {
  public:
@@ -53,6 +55,7 @@ class Spares {
  private:
   struct Server {
     ForkServer process;
+    Time begun{};
     Time used{};
     Duration kept = kRunServerKept;  // Since then.
     bool ready = false;

@@ -268,3 +268,15 @@ def test_a_replacement_in_a_run_is_one_that_the_run_has_asked_for(
         (tmp_path / "go").touch()
         assert max(first) in run.result(60)
         until(lambda: len(spares(mark)), 0)  # It was the run's.
+
+
+@pytest.mark.venv_only
+def test_a_module_that_never_comes_back_does_not_keep_actors_waiting(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stuck.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    logs = tmp_path / "logs"
+    troupe.init(num_cpus=2, preload=["stuck"], log_dir=str(logs))
+    assert troupe.get(Probe.remote().pid.remote(), timeout=90) > 0
+    assert "within 30 s" in text_of(logs) and servers(mark) == set()
