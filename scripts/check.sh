@@ -28,7 +28,10 @@ types() {
   "$VENV/bin/mypy"
 }
 
-nccl() { grep -q 'collective_groups/gpu/nccl_library\.cpp' "$BUILD_DIR/compile_commands.json"; }
+nccl() {
+  grep -rqs 'collective_groups/gpu/nccl_library\.cpp' "$BUILD_DIR/compile_commands.json" \
+    "$BUILD_DIR/collective_groups/CMakeFiles/troupe_collective_groups.dir/Unity"
+}
 
 part "format" "run: make format" format
 part "ruff" "run: make format, then mend the rest by hand" "$VENV/bin/ruff" check .
