@@ -24,8 +24,9 @@ bool IsName(const std::string& name) {
   });
 }
 
-std::string Name(const ConfigMap& map, std::string_view key, std::optional<std::string> fallback) {
-  std::string name = map.String(key, std::move(fallback));
+std::string Name(const ConfigMap& map, std::string_view key,
+                 const std::optional<std::string>& fallback) {
+  std::string name = map.String(key, fallback);
   if (map.Has(key) && !IsName(name)) map.Fail(key, "a name has 1 to 64 letters, digits, - or _");
   return name;
 }

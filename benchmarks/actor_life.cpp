@@ -91,9 +91,11 @@ std::string StatusLine(const std::string& pid, const std::string& name) {
 }
 
 bool Ours(std::string pid) {
-  while (std::atoi(pid.c_str()) > 1) {
-    if (std::atoi(pid.c_str()) == ::getpid()) return true;
-    pid = std::to_string(std::atoi(StatusLine(pid, "PPid").c_str()));
+  while (std::stoi(pid) > 1) {
+    if (std::stoi(pid) == ::getpid()) return true;
+    const std::string parent = StatusLine(pid, "PPid");
+    if (parent.empty()) return false;
+    pid = std::to_string(std::stoi(parent));
   }
   return false;
 }

@@ -11,6 +11,16 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 
+# Most of a compiler's time goes into headers, so sources of a target are read by the batch. Whoever works on one source
+# for long switches it off.
+option(TROUPE_UNITY "Compile the sources of a target in batches" ON)
+set(CMAKE_UNITY_BUILD ${TROUPE_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+if(TROUPE_UNITY)
+  # GCC takes the sources of a batch for headers of it.
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
+
 # A second clone finds what the first has compiled: nothing depends on the folder, also not what debuggers are told.
 # The sloppiness is what ccache needs for precompiled headers.
 add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)

@@ -17,11 +17,6 @@ using actors::ActorGroupVerb;
 
 namespace {
 
-template <class T>
-T Given(const py::dict& dict, const char* key, T fallback) {
-  return dict.contains(key) ? dict[key].cast<T>() : fallback;
-}
-
 py::dict StatusDict(const py::bytes& encoded) {
   const ActorGroupStatus status =
       Unwrap(wire::Decode<ActorGroupStatus>(actors::kFrameActorGroupRequest, encoded));

@@ -15,11 +15,6 @@ using Buffer = std::pair<uintptr_t, size_t>;  // Address, bytes.
 using Memory = std::pair<int, uintptr_t>;     // A device's index and the stream that writes.
 constexpr Memory kHost = {groups::kHostMemory, 0};
 
-template <class T>
-T Given(const py::dict& dict, const char* key, T fallback) {
-  return dict.contains(key) ? dict[key].cast<T>() : fallback;
-}
-
 groups::ConstBuffer In(const Buffer& buffer) {
   return {reinterpret_cast<void*>(buffer.first), buffer.second};
 }

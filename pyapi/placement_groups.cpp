@@ -14,11 +14,6 @@ namespace py = pybind11;
 
 namespace {
 
-template <class T>
-T Given(const py::dict& dict, const char* key, T fallback) {
-  return dict.contains(key) ? dict[key].cast<T>() : fallback;
-}
-
 actors::PlacementGroupVerb VerbOf(const std::string& word) {
   static const std::map<std::string, actors::PlacementGroupVerb> kVerbs = {
       {"create", actors::PlacementGroupVerb::kCreate},

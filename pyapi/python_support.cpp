@@ -20,6 +20,7 @@ bool InterpreterEnds() {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-unsafe-to-allow-exceptions): glibc unwinds a thread that it ends.
 WithoutGil::~WithoutGil() noexcept(false) {
   for (int s = 0; s < kLingerS && InterpreterEnds(); ++s) {
     if (::gettid() == ::getpid()) break;  // The main thread ends it.

@@ -28,6 +28,12 @@ T Unwrap(Result<T> result) {
   return std::move(*result);
 }
 
+// An option that may be left out. What Python could not give as a T raises.
+template <class T>
+T Given(const pybind11::dict& options, const char* key, const T& fallback) {
+  return options.contains(key) ? options[key].cast<T>() : fallback;
+}
+
 // Something was used in a forked child. May be thrown without the GIL; in Python it is a CoreError.
 class WrongProcess : public std::runtime_error {
  public:

@@ -143,7 +143,7 @@ void BindSharedFiles(py::module_& m) {
       .def_property_readonly("spill_path", &SharedFolder::spill_path)
       .def_property_readonly("identity", &SharedFolder::identity)
       .def_property_readonly("name", &SharedFolder::name)
-      .def("has_ended", &SharedFolder::HasEnded, py::arg("name"));
+      .def("sweep", &SharedFolder::Sweep, py::call_guard<WithoutGil>());
 }
 
 }  // namespace troupe::pyapi

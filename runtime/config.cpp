@@ -343,8 +343,8 @@ struct ConfigMap::Typed<Duration> {
 };
 
 template <class T>
-T ConfigMap::Read(std::string_view key, std::optional<T> fallback,
-                  std::optional<Range<T>> range) const {
+T ConfigMap::Read(std::string_view key, const std::optional<T>& fallback,
+                  const std::optional<Range<T>>& range) const {
   const Node* node = Find(key, !fallback.has_value());
   T instead = fallback.value_or(T{});
   if (node == nullptr) return instead;
@@ -369,14 +369,15 @@ T ConfigMap::Read(std::string_view key, std::optional<T> fallback,
   return *value;
 }
 
-std::string ConfigMap::String(std::string_view key, std::optional<std::string> fallback) const {
-  return Read<std::string>(key, std::move(fallback), std::nullopt);
+std::string ConfigMap::String(std::string_view key,
+                              const std::optional<std::string>& fallback) const {
+  return Read<std::string>(key, fallback, std::nullopt);
 }
 
 std::string ConfigMap::Choice(std::string_view key, std::initializer_list<std::string_view> choices,
-                              std::optional<std::string> fallback) const {
+                              const std::optional<std::string>& fallback) const {
   const bool required = !fallback.has_value();
-  std::string value = String(key, std::move(fallback));
+  std::string value = String(key, fallback);
   if (!Has(key) || std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
   const std::vector<std::string> words(choices.begin(), choices.end());
   std::string what = "expected one of";

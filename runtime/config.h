@@ -59,9 +59,9 @@ class ConfigMap {
   // known.
   [[nodiscard]] std::vector<std::string> Keys() const;
 
-  std::string String(std::string_view key, std::optional<std::string> fallback = {}) const;
+  std::string String(std::string_view key, const std::optional<std::string>& fallback = {}) const;
   std::string Choice(std::string_view key, std::initializer_list<std::string_view> choices,
-                     std::optional<std::string> fallback = {}) const;
+                     const std::optional<std::string>& fallback = {}) const;
   bool Bool(std::string_view key, std::optional<bool> fallback = {}) const;
   int64_t Int(std::string_view key, std::optional<int64_t> fallback = {},
               Range<int64_t> range = {}) const;
@@ -97,7 +97,8 @@ class ConfigMap {
   std::string PathOf(std::string_view key) const;
   void Report(const Node& at, const std::string& path, std::string_view what) const;
   template <class T>
-  T Read(std::string_view key, std::optional<T> fallback, std::optional<Range<T>> range) const;
+  T Read(std::string_view key, const std::optional<T>& fallback,
+         const std::optional<Range<T>>& range) const;
 
   std::shared_ptr<State> state_;
   const Node* node_;

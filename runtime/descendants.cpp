@@ -7,16 +7,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
 namespace {
+
+// The number whose digits begin here, 0 if there is none.
+int NumberAt(const char* begin, const char* end) {
+  int number = 0;
+  (void)std::from_chars(begin, end, number);
+  return number;
+}
 
 // The parent of a process, 0 if it is not there.
 int ParentOf(const char* pid) {
@@ -28,11 +35,11 @@ int ParentOf(const char* pid) {
   ::close(fd);
   if (size <= 0) return 0;
   text[size] = '\0';
-  const char* end = std::strrchr(text, ')');  // The name before it may hold anything.
-  int parent = 0;
-  char state = 0;
-  if (end != nullptr) (void)std::sscanf(end + 1, " %c %d", &state, &parent);
-  return parent;
+  // "PID (NAME) STATE PARENT ...", and the name may hold anything.
+  constexpr size_t kParentAt = std::string_view(") S ").size();
+  const char* end = std::strrchr(text, ')');
+  if (end == nullptr || end + kParentAt > text + size) return 0;
+  return NumberAt(end + kParentAt, text + size);
 }
 
 std::multimap<int, int> ChildrenOfAll() {
@@ -40,7 +47,8 @@ std::multimap<int, int> ChildrenOfAll() {
   DIR* proc = ::opendir("/proc");
   if (proc == nullptr) return children;
   while (const dirent* entry = ::readdir(proc)) {
-    const int pid = std::atoi(entry->d_name);
+    const std::string_view name = entry->d_name;
+    const int pid = NumberAt(name.data(), name.data() + name.size());
     if (pid > 0) children.emplace(ParentOf(entry->d_name), pid);
   }
   ::closedir(proc);

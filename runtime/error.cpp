@@ -46,4 +46,8 @@ Error Error::WithContext(std::string_view context) const {
 
 const Error* Error::cause() const { return origin ? origin->cause.get() : nullptr; }
 
+Error InvalidArgument(std::string message) {
+  return Error{ErrorCode::kInvalidArgument, std::move(message)};
+}
+
 }  // namespace troupe

@@ -62,4 +62,7 @@ struct Error {
   [[nodiscard]] const Error* cause() const;
 };
 
+// Of kInvalidArgument.
+[[nodiscard]] Error InvalidArgument(std::string message);
+
 }  // namespace troupe

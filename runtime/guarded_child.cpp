@@ -23,7 +23,8 @@ void OfferToOomKiller() {
   char text[16] = "";
   int fd = ::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
   if (fd < 0) return;
-  const int now = ::read(fd, text, sizeof text - 1) > 0 ? std::atoi(text) : 0;
+  const int now =
+      ::read(fd, text, sizeof text - 1) > 0 ? static_cast<int>(std::strtol(text, nullptr, 10)) : 0;
   const std::string score = std::to_string(std::max(now, kWorkerOomScore));
   (void)!::write(fd, score.data(), score.size());
   ::close(fd);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -64,7 +65,7 @@ void InitLogging(std::string_view role, const std::string& path) {
         if (!warned->exchange(true))
           fallback->error("log file cannot be written, logging is lost: {}", why);
       });
-      logger = to_file;
+      logger = std::move(to_file);
     } catch (const spdlog::spdlog_ex& e) {
       logger->error("cannot log to {}: {}; logging to stderr", path, e.what());
     }

@@ -90,9 +90,10 @@ constexpr std::array<Definition, static_cast<size_t>(Id::kCount)> kCatalogue{{
 }};
 
 // From a fast recovery to a slow start.
-const prometheus::Histogram::BucketBoundaries kSeconds{
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-    0.25,   0.5,     1,      2.5,   5,      10,    30,   60,    300};
+prometheus::Histogram::BucketBoundaries Seconds() {
+  return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+          0.25,   0.5,     1,      2.5,   5,      10,    30,   60,    300};
+}
 
 prometheus::ClientMetric ToMetric(const Family& family, const Sample& sample) {
   prometheus::ClientMetric metric;
@@ -213,7 +214,7 @@ class Metrics {
     Series series;
     if (metric.counters != nullptr) series.counter = &metric.counters->Add(labels);
     if (metric.gauges != nullptr) series.gauge = &metric.gauges->Add(labels);
-    if (metric.histograms != nullptr) series.histogram = &metric.histograms->Add(labels, kSeconds);
+    if (metric.histograms != nullptr) series.histogram = &metric.histograms->Add(labels, Seconds());
     return series;
   }
 

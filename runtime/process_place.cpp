@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 namespace troupe {
@@ -66,13 +67,16 @@ bool SurelyEnded(const std::string& place) {
   std::istringstream words(place.substr(machine.size() + 1));
   std::string pid;
   std::string start;
+  if (!(words >> pid >> start)) return false;
   // A pid is digits: the text comes from another process, and becomes part of a path.
-  if (!(words >> pid >> start) || pid.find_first_not_of("0123456789") != std::string::npos)
-    return false;
+  int number = 0;
+  const char* const digits_end = pid.data() + pid.size();
+  const auto [end, problem] = std::from_chars(pid.data(), digits_end, number);
+  if (end != digits_end || problem != std::errc() || number <= 0) return false;
   const std::string now = StartOf(pid);
   if (!now.empty()) return now != start;
   // Gone, a zombie, or hidden from us, as for want of descriptors.
-  const bool there = ::kill(std::atoi(pid.c_str()), 0) == 0 || errno != ESRCH;
+  const bool there = ::kill(number, 0) == 0 || errno != ESRCH;
   return !there || IsZombie(pid);
 }
 

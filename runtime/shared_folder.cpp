@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,7 @@ constexpr uint64_t kMemoryBytesMin = uint64_t{1} << 30;  // A container's is 64 
 constexpr const char* kPrefix = "troupe-";
 constexpr const char* kLock = "/host";
 constexpr std::array kParts = {"objects", "fresh", "free", "copies", "lives"};
+constexpr const char* kLives = "/lives/";
 constexpr const char* kSpill = "/spill";
 constexpr useconds_t kRetry_us = 10'000;
 
@@ -123,14 +126,54 @@ void RemoveLocked(const std::string& path) {
   ::rmdir(path.c_str());
 }
 
-void RemoveIfEnded(const std::string& path) {
+// Whether nobody was in it.
+bool RemoveIfEnded(const std::string& path) {
   const int fd = ::open((path + kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) {
     if (errno == ENOENT) ::rmdir(path.c_str());  // Made, and not entered: only if it is empty.
-    return;
+    return errno == ENOENT;
   }
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0 && IsAt(fd, path + kLock)) RemoveLocked(path);
+  const bool ended = ::flock(fd, LOCK_EX | LOCK_NB) == 0 && IsAt(fd, path + kLock);
+  if (ended) RemoveLocked(path);
   ::close(fd);
+  return ended;
+}
+
+// Whether nobody of this name is in the folder; the lock of one that was goes.
+bool NobodyIs(const std::string& path, const std::string& name) {
+  const std::string life = path + kLives + name;
+  const int fd = ::open(life.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return errno == ENOENT;
+  const bool ended = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  if (ended) ::unlink(life.c_str());
+  ::close(fd);
+  return ended;
+}
+
+// A file is its owner's, whose name stands in front of its first '.'; one that is written just now
+// has a '.' before that.
+void RemoveFilesOfEnded(const std::string& path) {
+  std::map<std::string, bool> ended;
+  const std::string spill = SpillOf(path);
+  for (const std::string& folder : {path + "/objects", path + "/fresh", spill}) {
+    std::error_code error;
+    if (folder.empty() || !CheckOwn(folder).ok()) continue;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      const size_t begin = std::min(name.find_first_not_of('.'), name.size());
+      const std::string owner = name.substr(begin, name.find('.', begin) - begin);
+      const auto [known, is_new] = ended.try_emplace(owner, false);
+      if (is_new) known->second = NobodyIs(path, owner);
+      if (known->second) ::unlink(it->path().c_str());
+    }
+  }
+  std::error_code error;
+  for (fs::directory_iterator it(path + kLives, error), end; !error && it != end;
+       it.increment(error)) {
+    // One that has no name yet is about to be locked.
+    if (const std::string name = it->path().filename().string(); !name.starts_with('.'))
+      (void)NobodyIs(path, name);
+  }
 }
 
 // The random digits in it; empty if nobody has written them yet.
@@ -195,7 +238,7 @@ Result<std::unique_ptr<SharedFolder>> SharedFolder::Enter(const std::string& pat
 
 // A lock is there under its name only while it is held.
 Status SharedFolder::TakeName() {
-  const std::string lives = path_ + "/lives/";
+  const std::string lives = path_ + kLives;
   const std::string fresh = lives + ".new-" + RandomId();
   life_ = ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (life_ < 0 || ::flock(life_, LOCK_EX | LOCK_NB) != 0)
@@ -207,16 +250,7 @@ Status SharedFolder::TakeName() {
   return Status::Ok();
 }
 
-bool SharedFolder::HasEnded(const std::string& name) const {
-  if (name == name_) return false;
-  const std::string life = path_ + "/lives/" + name;
-  const int fd = ::open(life.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return errno == ENOENT;
-  const bool ended = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
-  if (ended) ::unlink(life.c_str());
-  ::close(fd);
-  return ended;
-}
+void SharedFolder::Sweep() const { RemoveFilesOfEnded(path_); }
 
 void SharedFolder::RemoveEnded() {
   std::error_code error;
@@ -232,7 +266,7 @@ void SharedFolder::RemoveEnded() {
     }
   }
   for (const std::string& path : found) {
-    if (CheckOwn(path).ok()) RemoveIfEnded(path);
+    if (CheckOwn(path).ok() && !RemoveIfEnded(path)) RemoveFilesOfEnded(path);
   }
 }
 
@@ -242,13 +276,13 @@ SharedFolder::SharedFolder(std::string path, std::string identity, int lock)
 SharedFolder::~SharedFolder() {
   if (::getpid() != pid_) return;  // Its copies were closed on fork.
   if (life_ >= 0) {
-    ::unlink((path_ + "/lives/" + name_).c_str());
+    ::unlink((path_ + kLives + name_).c_str());
     ForgetOnFork(life_);
     ::close(life_);
   }
   ForgetOnFork(lock_);
   ::close(lock_);
-  RemoveIfEnded(path_);
+  (void)RemoveIfEnded(path_);
 }
 
 }  // namespace troupe

@@ -6,10 +6,11 @@
 // boot of the kernel. Who reads the same identity sees the same files; a container with a /dev/shm
 // of its own reads another.
 // Everybody who is in it holds a lock that ends with the process, however that ends. Whoever starts
-// or ends later removes the folders that nobody is in.
+// or ends later removes the folders that nobody is in, and the files of those who have ended.
 // Thread: any. Owns: the locks.
 // Invariants: SF-1 a folder that somebody is in is not removed; SF-2 of two processes in one folder
-// no two have the same name; SF-3 a folder of another user is neither used nor removed.
+// no two have the same name; SF-3 a folder of another user is neither used nor removed; SF-4 a file
+// of a process that is in a folder is not removed from there.
 // Limits: kEnterTries attempts to enter a folder that others make and remove meanwhile.
 #pragma once
 
@@ -29,7 +30,7 @@ class SharedFolder {
   // Makes it if it is not there. kPermissionDenied: it is another user's; kUnavailable: it cannot
   // be used at all.
   static Result<std::unique_ptr<SharedFolder>> Enter(const std::string& path);
-  // Removes those of this user that nobody is in.
+  // Removes those of this user that nobody is in; of the others the files of who has ended.
   static void RemoveEnded();
   // Leaves it; the last one out removes it. In a forked child nothing happens.
   ~SharedFolder();
@@ -42,8 +43,8 @@ class SharedFolder {
   [[nodiscard]] const std::string& spill_path() const { return spill_path_; }
   // Of this process, as others see it: hexadecimal digits and '-'.
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Whether the process of this name is not in it any more. Its lock goes then.
-  [[nodiscard]] bool HasEnded(const std::string& name) const;
+  // Removes the files of processes that have ended: those named NAME.*, of one of that name.
+  void Sweep() const;
 
  private:
   SharedFolder(std::string path, std::string identity, int lock);

@@ -72,7 +72,7 @@ struct WatchdogBeat::Beating {
 
 WatchdogBeat::WatchdogBeat() {
   const std::string path = Env(kSocketVariable);
-  const int64_t limit_us = std::atoll(Env(kTimeVariable).c_str());
+  const int64_t limit_us = std::strtoll(Env(kTimeVariable).c_str(), nullptr, 10);
   ::unsetenv(kSocketVariable);
   ::unsetenv(kTimeVariable);
   const auto address = AddressOf(path);

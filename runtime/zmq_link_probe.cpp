@@ -15,7 +15,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::string_view kLocalScheme = "ipc://";
 constexpr Duration kLook = milliseconds(20);
 
 LinkState ProbeLocal(const std::string& path) {
@@ -63,8 +62,8 @@ class Handshake final : public zmq::monitor_t {
 }  // namespace
 
 LinkState ProbeLink(const CurveKeys& own, const PeerAddress& peer, Duration limit) {
-  if (peer.endpoint.starts_with(kLocalScheme))
-    return ProbeLocal(peer.endpoint.substr(kLocalScheme.size()));
+  if (peer.endpoint.starts_with(internal::kLocalScheme))
+    return ProbeLocal(peer.endpoint.substr(internal::kLocalScheme.size()));
   ZmqTransportOptions options;
   options.name = "probe-" + RandomId();
   options.keys = own;

@@ -33,7 +33,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::string_view kLocalScheme = "ipc://";
 constexpr int kBurstMax =
     256;  // Frames taken from one socket before timers and others get their turn.
 
@@ -228,7 +227,9 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   // The path of an endpoint on this host; empty if it is none.
   static std::string PathOf(const std::string& endpoint) {
-    return endpoint.starts_with(kLocalScheme) ? endpoint.substr(kLocalScheme.size()) : "";
+    return endpoint.starts_with(internal::kLocalScheme)
+               ? endpoint.substr(internal::kLocalScheme.size())
+               : "";
   }
 
   Result<PeerAddress> ListenOnLoop(const std::string& endpoint) {

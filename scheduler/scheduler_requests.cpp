@@ -21,8 +21,6 @@ std::string UnitsText(const ResourceSet& resources) {
   return text;
 }
 
-Error Invalid(const std::string& message) { return Error{ErrorCode::kInvalidArgument, message}; }
-
 }  // namespace
 
 Status Scheduler::Impl::CheckResources(const ResourceSet& resources) const {
@@ -40,7 +38,8 @@ Status Scheduler::Impl::CheckResources(const ResourceSet& resources) const {
 
 Status Scheduler::Impl::Check(const LeaseRequest& request) const {
   if (request.id.empty() || request.id.size() > kSchedulerIdBytesMax) {
-    return Invalid("a lease's id has 1 to " + std::to_string(kSchedulerIdBytesMax) + " bytes");
+    return InvalidArgument("a lease's id has 1 to " + std::to_string(kSchedulerIdBytesMax) +
+                           " bytes");
   }
   if (leases_.size() >= kSchedulerLeasesMax) {
     return Error{ErrorCode::kResourceExhausted, "there are " + std::to_string(kSchedulerLeasesMax) +
@@ -51,16 +50,17 @@ Status Scheduler::Impl::Check(const LeaseRequest& request) const {
                                                     " different kinds of requests, the limit"};
   }
   if (request.fallback.size() > kFallbacksMax) {
-    return Invalid("at most " + std::to_string(kFallbacksMax) + " fallback selectors may be given");
+    return InvalidArgument("at most " + std::to_string(kFallbacksMax) +
+                           " fallback selectors may be given");
   }
   if (request.node.empty() && request.node_only) {
-    return Invalid("node_only is set but no node is named");
+    return InvalidArgument("node_only is set but no node is named");
   }
   Status resources = CheckResources(request.resources);
   if (!resources.ok() || request.group.empty()) return resources;
   if (!request.node.empty() || !request.labels.empty() || !request.prefer.empty() ||
       !request.fallback.empty()) {
-    return Invalid(
+    return InvalidArgument(
         "a request in a placement group runs where its bundle is; give labels to the "
         "bundle and no node");
   }
@@ -383,7 +383,7 @@ void Scheduler::Impl::On(const Request& event) {
 
 Status Scheduler::Impl::CheckGang(const RequestGang& event) const {
   if (event.leases.empty() || event.leases.size() > kGangMax) {
-    return Invalid("a gang has 1 to " + std::to_string(kGangMax) + " leases");
+    return InvalidArgument("a gang has 1 to " + std::to_string(kGangMax) + " leases");
   }
   std::set<std::string> ids;
   for (const LeaseRequest& request : event.leases) {
@@ -393,10 +393,10 @@ Status Scheduler::Impl::CheckGang(const RequestGang& event) const {
       return Error{ErrorCode::kAlreadyExists, "there is another lease " + Quoted(request.id)};
     }
     if (request.priority != event.leases[0].priority) {
-      return Invalid("the leases of a gang have one priority");
+      return InvalidArgument("the leases of a gang have one priority");
     }
     if (!request.group.empty() || !request.node.empty()) {
-      return Invalid("the leases of a gang name neither a node nor a placement group");
+      return InvalidArgument("the leases of a gang name neither a node nor a placement group");
     }
   }
   if (leases_.size() + event.leases.size() > kSchedulerLeasesMax) {

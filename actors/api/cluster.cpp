@@ -8,11 +8,6 @@ namespace troupe {
 namespace actors {
 namespace {
 
-Error NoCluster() {
-  return Error{ErrorCode::kUnavailable,
-               "this process is not part of a cluster; call troupe::Init first"};
-}
-
 Result<ActorAddress> Await(const std::function<void(ActorDirectoryClient::OnAddress)>& ask,
                            Duration limit) {
   const Future<ActorAddress> address;

@@ -38,11 +38,6 @@ namespace {
 constexpr Duration kRequestLimit = seconds(30);
 constexpr Duration kWatchLimit = seconds(60);  // Of one request; then comes another.
 
-Error NoCluster() {
-  return Error{ErrorCode::kUnavailable,
-               "this process is not part of a cluster; call troupe::Init first"};
-}
-
 ActorGroupRequest WatchRequest(const std::string& group, uint64_t since) {
   ActorGroupRequest request;
   request.verb = ActorGroupVerb::kWatch;

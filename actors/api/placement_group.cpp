@@ -1,6 +1,7 @@
 #include "actors/api/placement_group.h"
 
 #include "actors/api/future.h"
+#include "actors/host/placing.h"
 #include "runtime/process.h"
 #include "scheduler/resources.h"
 
@@ -22,10 +23,8 @@ namespace actors {
 
 Future<PlacementGroupStatus> AskGroupLater(const std::shared_ptr<ActorSystem>& system,
                                            GroupRequest request, Duration limit) {
-  if (system->directory_client() == nullptr) {
-    return Future<PlacementGroupStatus>::Failed(Error{
-        ErrorCode::kUnavailable, "this process is not part of a cluster; call troupe::Init first"});
-  }
+  if (system->directory_client() == nullptr)
+    return Future<PlacementGroupStatus>::Failed(NoCluster());
   // Here, since a request with too many of them would not even reach the head.
   for (size_t i = 0; i < request.add.size(); ++i) {
     const auto needs = ResourceSet::FromMap(request.add[i].resources);

@@ -33,9 +33,14 @@ struct ActorGroupSpec {
   uint32_t max_size = 1;
   double below_min_s = 600;  // It ends after so long with fewer than min_size members.
   ActorSpec member;          // What its members are; without id, name and owner.
+  // The workers of a training run, which knows when it is over: whoever is lost is followed by
+  // another, however few are left. For the head itself.
+  bool of_run = false;
+  std::string strategy = {};  // Of its first members together; empty: that of each.
   template <class A>
   void Fields(A& a) {
-    a(group, name, owner, detached, min_size, size, max_size, below_min_s, member);
+    a(group, name, owner, detached, min_size, size, max_size, below_min_s, member, of_run,
+      strategy);
   }
 };
 

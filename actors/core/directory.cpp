@@ -214,7 +214,39 @@ void Directory::Died(Time now, const std::string& id, uint64_t incarnation, cons
     backoff = milliseconds(static_cast<int64_t>(std::min(most, least * factor)));
   }
   if (!planned) ++life.failures;
-  Schedule(*actor, now + backoff);
+  if (!actor->held) Schedule(*actor, now + backoff);
+}
+
+// ---- what those know that it works for ----
+
+void Directory::Proven(const std::string& id) {
+  const auto it = actors_.find(id);
+  if (it != actors_.end()) it->second.life.failures = 0;
+}
+
+void Directory::Forgive(Time now, const std::string& id, uint64_t incarnation) {
+  PlacedActor* actor = Living(id, incarnation + 1);
+  if (actor == nullptr || actor->life.failures == 0) return;
+  --actor->life.failures;
+  if (actor->life.state == ActorState::kRestarting && !actor->held) Schedule(*actor, now);
+}
+
+void Directory::Hold(Time now, const std::string& id, DirectoryActions& actions) {
+  const auto it = actors_.find(id);
+  if (it == actors_.end() || it->second.dead() || std::exchange(it->second.held, true)) return;
+  PlacedActor& actor = it->second;
+  if (actor.life.state == ActorState::kPending) {
+    actions.emplace_back(DropPlace{id, actor.life.incarnation});
+    const Error why = DeadBecause(actor, "it is not needed for now");
+    Set(now, actor, ActorState::kRestarting, &why, actions);
+  }
+  if (actor.life.state == ActorState::kRestarting) Schedule(actor, Time::Never());
+}
+
+void Directory::Release(Time now, const std::string& id) {
+  const auto it = actors_.find(id);
+  if (it == actors_.end() || !std::exchange(it->second.held, false)) return;
+  if (it->second.life.state == ActorState::kRestarting) Schedule(it->second, now);
 }
 
 void Directory::End(Time now, PlacedActor& actor, const Error& reason, DirectoryActions& actions) {

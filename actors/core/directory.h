@@ -65,6 +65,7 @@ struct PlacedActor {
   Time since{};               // In this state.
   Time wake = Time::Never();  // Restarting: the end of the back-off. Starting: its limit.
   bool draining = false;      // Its next death is no failure.
+  bool held = false;          // No other life of it begins for now.
   bool unheld = false;        // Nobody refers to it: it is to end when its calls have run.
   std::string freed_name;     // That it had until then.
   [[nodiscard]] bool dead() const { return life.state == ActorState::kDead; }
@@ -107,6 +108,13 @@ class Directory {
   // The order to start its process never arrived.
   void Lost(Time now, const std::string& actor, uint64_t incarnation, const Error& how,
             DirectoryActions& actions);
+  // What only those know that it works for. It has proven itself: its next death is the first one.
+  void Proven(const std::string& actor);
+  // The death of this life was no fault of its own: it does not count for the back-off.
+  void Forgive(Time now, const std::string& actor, uint64_t incarnation);
+  // No life of it begins from now on, and it waits for no place; until it may again.
+  void Hold(Time now, const std::string& actor, DirectoryActions& actions);
+  void Release(Time now, const std::string& actor);
   void OwnerGone(Time now, const std::string& owner, const std::string& reason,
                  DirectoryActions& actions);
   // Its node will go: who can be started again is, elsewhere, unless somebody else takes care of

@@ -1,6 +1,7 @@
 #include "actors/host/links.h"
 
 #include "actors/host/actor_system.h"
+#include "actors/host/placing.h"
 
 namespace troupe::actors {
 
@@ -73,8 +74,7 @@ Status SetLink(const std::shared_ptr<ActorSystem>& system, const ActorAddress& o
   if (one.actor == other.actor)
     return Error{ErrorCode::kInvalidArgument, "an actor cannot be linked to itself"};
   if (one.placed && other.placed) {
-    if (system->directory_client() == nullptr)
-      return Error{ErrorCode::kUnavailable, "this process is not part of a cluster"};
+    if (system->directory_client() == nullptr) return NoCluster();
     const Future<std::string> done;
     system->directory_client()->Link(
         one.actor, other.actor, on, limit,

@@ -7,6 +7,11 @@
 
 namespace troupe::actors {
 
+Error NoCluster() {
+  return Error{ErrorCode::kUnavailable,
+               "this process is not part of a cluster; call troupe::Init first"};
+}
+
 Status CheckProgram(const ActorOptions& options) {
   if (options.plugin.empty()) return Status::Ok();
   if (!options.program.empty())

@@ -8,6 +8,8 @@
 
 namespace troupe::actors {
 
+// Of a process that is told of no directory.
+[[nodiscard]] Error NoCluster();
 // Of what a process is started with. The nodes' working directories are nobody's business.
 [[nodiscard]] Status CheckProgram(const ActorOptions& options);
 // With a new id. `system` is part of a cluster.

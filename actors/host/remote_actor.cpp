@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/host/placing.h"
 #include "runtime/trace.h"
 
 namespace troupe::actors {
@@ -27,7 +28,7 @@ RemoteActor::~RemoteActor() { system_->Forget(address_.actor, followed_); }
 void RemoteActor::Begin() {
   if (address_.placed) {
     if (system_->directory_client() != nullptr) return Follow(address_.actor);
-    return OnGone(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
+    return OnGone(NoCluster());
   }
   if (const Status s = system_->Reach(address_.process); !s.ok()) return OnGone(s.error());
   {
@@ -267,8 +268,7 @@ void RemoteActor::Demonitor(uint64_t monitor) {
 void RemoteActor::Kill(bool restart, const std::string& reason, CallDone done) {
   const ActorAddress address = this->address();
   if (address.placed) {
-    if (system_->directory_client() == nullptr)
-      return done(Error{ErrorCode::kUnavailable, "this process is not part of a cluster"});
+    if (system_->directory_client() == nullptr) return done(NoCluster());
     if (restart)
       return system_->directory_client()->Kill(address.actor, true, reason, std::move(done));
     // Its process may answer for some milliseconds more; who has ended it is not to hear that.

@@ -127,12 +127,13 @@ Status Algorithms::Exchange(std::span<const OutgoingBlock> outgoing,
 namespace {
 
 // Who is before and after this rank on the way of a stream; -1: nobody, -2: not on the way.
-struct Way {
+struct Neighbours {
   int from = -2;
   int to = -2;
 };
 
-std::vector<Way> WaysOf(int me, std::span<const int> sources, std::span<const int> receivers) {
+std::vector<Neighbours> NeighboursOf(int me, std::span<const int> sources,
+                                     std::span<const int> receivers) {
   const int lanes = static_cast<int>(receivers.size());
   const auto position = [&](std::span<const int> list) {
     const auto it = std::find(list.begin(), list.end(), me);
@@ -140,7 +141,7 @@ std::vector<Way> WaysOf(int me, std::span<const int> sources, std::span<const in
   };
   const int source = position(sources);
   const int receiver = position(receivers);
-  std::vector<Way> ways(sources.size());
+  std::vector<Neighbours> ways(sources.size());
   for (int k = 0; k < static_cast<int>(sources.size()); ++k) {
     const auto stop = [&](int index) { return receivers[(k + index) % lanes]; };
     if (source == k) ways[k] = {-1, stop(0)};
@@ -171,7 +172,7 @@ Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<co
                                       std::span<const MutableBuffer> buffers) {
   if (sources.empty() || receivers.empty()) return uint64_t{0};
   const size_t streams = sources.size();
-  const std::vector<Way> ways = WaysOf(team_->me, sources, receivers);
+  const std::vector<Neighbours> ways = NeighboursOf(team_->me, sources, receivers);
   const std::vector<MutableBuffer> chunks = ChunksOf(buffers);
   std::vector<std::vector<uint64_t>> hashes(streams);
   uint64_t sent = 0;
@@ -180,13 +181,13 @@ Result<uint64_t> Algorithms::Transfer(std::span<const int> sources, std::span<co
   size_t posted = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     for (; posted < chunks.size() && posted < i + kWindow * streams; ++posted) {
-      const Way& way = ways[posted % streams];
+      const Neighbours& way = ways[posted % streams];
       receiving.push_back(
           way.from < 0 ? 0 : Receive(way.from, kChunk, chunks[posted].data, chunks[posted].bytes));
     }
     const Channel::Ticket ticket = receiving.front();
     receiving.pop_front();
-    const Way& way = ways[i % streams];
+    const Neighbours& way = ways[i % streams];
     if (way.from == -2) continue;
     if (way.from >= 0) {
       if (Status s = channel_->Wait(ticket); !s.ok()) return s.error();

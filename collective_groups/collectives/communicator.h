@@ -33,6 +33,9 @@ namespace troupe::groups {
 
 // Death, stalls and epoch changes end an operation long before; this bounds everything else.
 inline constexpr Duration kCollectiveTimeout = seconds(3600);
+// Signatures that a member keeps of those that all have called in an epoch; names that never come
+// again would be kept for ever. Who has as many forgets all of them, at the same call as everybody.
+inline constexpr size_t kAgreedMax = 65'536;
 
 // What a rank is about to do.
 struct Operation {

@@ -444,7 +444,9 @@ class GroupCommunicator final : public Communicator {
     const uint64_t key = OperationKey(team.team.id, team.sequence, 0);
     Status status =
         CompareDescriptions(*epoch.channel, team.team, key, operation.signature, operation.text);
-    if (status.ok()) team.agreed.insert(operation.signature);
+    if (!status.ok()) return status;
+    if (team.agreed.size() >= kAgreedMax) team.agreed.clear();
+    team.agreed.insert(operation.signature);
     return status;
   }
 

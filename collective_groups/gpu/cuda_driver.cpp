@@ -21,7 +21,7 @@ namespace {
   X(cuEventRecord) X(cuEventQuery) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyAsync)
 // clang-format on
 
-struct Functions {
+struct CudaFunctions {
 #define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
   TROUPE_CUDA_FUNCTIONS(TROUPE_DECLARE)
 #undef TROUPE_DECLARE
@@ -31,7 +31,7 @@ struct Functions {
 #define TROUPE_TEXT(name) #name
 #define TROUPE_SYMBOL(name) TROUPE_TEXT(name)
 
-std::string Resolve(void* library, Functions& f) {
+std::string ResolveCuda(void* library, CudaFunctions& f) {
   std::string missing;
 #define TROUPE_REQUIRE(name)                                                        \
   f.name = reinterpret_cast<decltype(f.name)>(dlsym(library, TROUPE_SYMBOL(name))); \
@@ -43,7 +43,7 @@ std::string Resolve(void* library, Functions& f) {
 
 class LoadedDriver final : public CudaDriver {
  public:
-  LoadedDriver(const Functions& functions, int devices) : f_(functions), devices_(devices) {}
+  LoadedDriver(const CudaFunctions& functions, int devices) : f_(functions), devices_(devices) {}
   ~LoadedDriver() override {
     for (const auto& [device, context] : contexts_) (void)f_.cuDevicePrimaryCtxRelease(device);
   }
@@ -137,7 +137,7 @@ class LoadedDriver final : public CudaDriver {
                  std::string("CUDA: ") + what + ": " + reason};
   }
 
-  const Functions f_;
+  const CudaFunctions f_;
   const int devices_;
   std::mutex mu_;
   std::map<CUdevice, CUcontext> contexts_;  // Guarded by mu_.
@@ -152,8 +152,8 @@ Result<std::shared_ptr<CudaDriver>> LoadCudaDriver() {
   if (library == nullptr) {
     return Error{ErrorCode::kUnavailable, std::string("there is no CUDA driver: ") + dlerror()};
   }
-  Functions functions;
-  if (const std::string missing = Resolve(library, functions); !missing.empty()) {
+  CudaFunctions functions;
+  if (const std::string missing = ResolveCuda(library, functions); !missing.empty()) {
     return Error{ErrorCode::kUnavailable,
                  std::string("the CUDA driver ") + name + " is too old: it has no " + missing};
   }

@@ -47,7 +47,7 @@ constexpr size_t kScaledSumsMax = 16;  // Per communicator.
   X(ncclGetLastError)
 // clang-format on
 
-struct Functions {
+struct NcclFunctions {
 #define TROUPE_DECLARE(name) decltype(&::name) name = nullptr; /* NOLINT(bugprone-macro-*) */
   TROUPE_NCCL_NEEDED(TROUPE_DECLARE)
   TROUPE_NCCL_OPTIONAL(TROUPE_DECLARE)
@@ -55,7 +55,7 @@ struct Functions {
 };
 
 // The name of a function that the library lacks; empty if it has all that are needed.
-std::string Resolve(void* library, Functions& f) {
+std::string ResolveNccl(void* library, NcclFunctions& f) {
   std::string missing;
 #define TROUPE_RESOLVE(name) f.name = reinterpret_cast<decltype(f.name)>(dlsym(library, #name));
 #define TROUPE_REQUIRE(name) \
@@ -143,7 +143,7 @@ struct Scalar {
 
 class LoadedNccl final : public Nccl {
  public:
-  LoadedNccl(const Functions& functions, int version) : f_(functions) {
+  LoadedNccl(const NcclFunctions& functions, int version) : f_(functions) {
     features_.version = version;
     features_.shrink = f_.ncclCommShrink != nullptr && version >= kShrinkVersion;
     features_.revoke = f_.ncclCommRevoke != nullptr && version >= kRevokeVersion;
@@ -325,7 +325,7 @@ class LoadedNccl final : public Nccl {
     return op;
   }
 
-  const Functions f_;
+  const NcclFunctions f_;
   NcclFeatures features_;
   std::mutex mu_;
   std::vector<Comm> unformed_;  // Guarded by mu_: NCCL may yet write their handles.
@@ -347,8 +347,8 @@ Result<std::shared_ptr<Nccl>> LoadNccl() {
                  std::string("there is no NCCL: ") + dlerror() +
                      "; install it, or set TROUPE_NCCL_LIBRARY to its path"};
   }
-  Functions functions;
-  const std::string missing = Resolve(library, functions);
+  NcclFunctions functions;
+  const std::string missing = ResolveNccl(library, functions);
   int version = 0;
   if (functions.ncclGetVersion != nullptr) (void)functions.ncclGetVersion(&version);
   if (version < kNcclVersionMin || !missing.empty()) {

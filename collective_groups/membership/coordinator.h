@@ -84,6 +84,9 @@ struct CoordinatorOptions {
   // Members that are in the same collective with different signatures: for this long, or in two
   // reports each.
   Duration mismatch_grace = milliseconds(300);
+  // If all of them compare it themselves: for this long. They know better and tell the same, so
+  // that only what has gone wrong with that is left to the coordinator.
+  Duration compare_grace = seconds(10);
   // Members that wait in a collective for others: after this it is told, and told again.
   Duration stall_report_after = seconds(30);
   Duration stall_remove_after = seconds(600);  // Then the missing are evicted. 0: never.

@@ -155,14 +155,16 @@ std::string Coordinator::FindMismatch() const {
     uint64_t signature = 0;
     std::vector<int> ranks;
     std::string operation;
+    bool decided = false;  // One of its ranks does not wait to be told by the others.
   };
   std::map<uint64_t, std::vector<Side>> sides;  // By sequence number.
-  const auto add = [&](size_t rank, const Progress& progress) {
+  const auto add = [&](size_t rank, const Progress& progress, bool decided) {
     std::vector<Side>& at = sides[progress.sequence];
     auto side = std::find_if(at.begin(), at.end(),
                              [&](const Side& s) { return s.signature == progress.signature; });
     if (side == at.end()) side = at.insert(at.end(), {progress.signature, {}, progress.operation});
     side->ranks.push_back(static_cast<int>(rank));
+    side->decided |= decided;
   };
   std::vector<std::pair<size_t, const Peer*>> here;
   for (size_t rank = 0; rank < current_.members.size(); ++rank) {
@@ -170,19 +172,21 @@ std::string Coordinator::FindMismatch() const {
     if (it == peers_.end() || it->second.at_epoch != current_.epoch) continue;
     const Peer& peer = it->second;
     here.emplace_back(rank, &peer);
-    const bool sure =
-        peer.at_reports >= 2 || peer.at_until - peer.at_since >= options_.mismatch_grace;
-    if (peer.waits && sure && peer.report.progress.signature != 0) add(rank, peer.report.progress);
+    const Progress& progress = peer.report.progress;
+    const Duration lasted = peer.at_until - peer.at_since;
+    const bool sure = peer.at_reports >= 2 || lasted >= options_.mismatch_grace;
+    if (peer.waits && sure && progress.signature != 0)
+      add(rank, progress, !progress.compares || lasted >= options_.compare_grace);
   }
   for (const auto& [rank, peer] : here) {
     if (peer->report.state != MemberState::kActive) continue;  // It tells of the epoch before.
     for (const Progress& past : peer->report.recent) {
       const bool known = past.signature != 0 && !past.partial && !past.joined;
-      if (known && sides.contains(past.sequence)) add(rank, past);
+      if (known && sides.contains(past.sequence)) add(rank, past, true);
     }
   }
   for (const auto& [sequence, at] : sides) {
-    if (at.size() < 2) continue;
+    if (at.size() < 2 || std::ranges::none_of(at, &Side::decided)) continue;
     std::string text = "the ranks called different collectives: ";
     for (size_t i = 0; i < at.size(); ++i) {
       text += (i == 0 ? "" : ", but ") + Ranks(at[i].ranks) + " " + at[i].operation;

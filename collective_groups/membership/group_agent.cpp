@@ -160,6 +160,7 @@ void GroupAgent::Act(const MemberAction& action) {
     changed_.notify_all();
   } else if (const auto* a = std::get_if<Activated>(&action)) {
     next_sequence_ = 1;
+    agreed_.clear();
     active_ = ActiveView{a->view, TopologyOf(a->view, options_.id), a->pause};
     active_fresh_ = true;
     in_epoch_ = true;
@@ -380,11 +381,18 @@ void GroupAgent::Run(Pending& pending) {
       Error{ErrorCode::kEpochChanged, "the epoch ended before the operation began"};
   if (current) {
     at_ = &pending;
+    const uint64_t signature = pending.progress.signature;
+    pending.progress.compares = signature != 0 && !agreed_.contains(signature);
     FeedLocked(OperationBegan{pending.epoch, pending.progress});
     lock.unlock();
     result = pending.body(*communicator_, pending.operation);
     lock.lock();
     at_ = nullptr;
+    if (result.ok() && pending.progress.compares && in_epoch_ &&
+        active_.view.epoch == pending.epoch) {
+      if (agreed_.size() >= kAgreedMax) agreed_.clear();
+      agreed_.insert(signature);
+    }
     FeedLocked(OperationEnded{pending.epoch, pending.progress.sequence});
     if (trace::On()) TraceCollective(pending, begin);
   }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,7 @@ class GroupAgent {
   std::string expel_reason_;
   Status rejoined_;             // Why it could not be.
   uint64_t next_sequence_ = 1;  // Of the next operation of the whole view in this epoch.
+  std::set<uint64_t> agreed_;   // Signatures that all have called in this epoch.
   Epoch failed_epoch_ = 0;      // Its operations end with fail_reason_.
   Epoch aborted_epoch_ = 0;     // Up to here.
   std::optional<Progress> assist_;

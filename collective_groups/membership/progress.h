@@ -21,10 +21,11 @@ struct Progress {
   // For a member that has joined: what it needs to take part (see AssistedOperation). Empty: this
   // operation cannot be done without everybody's share.
   std::string recipe = {};
+  bool compares = false;  // The ranks tell each other what they call before they begin it.
 
   template <class A>
   void Fields(A& a) {
-    a(sequence, signature, operation, partial, joined, recipe);
+    a(sequence, signature, operation, partial, joined, recipe, compares);
   }
 };
 

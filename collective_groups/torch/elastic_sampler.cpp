@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "runtime/assert.h"
 
@@ -96,7 +97,7 @@ Status ElasticSampler::Load(const std::string& bytes) {
                      " samples, this member's has " + std::to_string(ledger_.samples()) +
                      "; all must read the same data set"};
   }
-  ledger_ = incoming;
+  ledger_ = std::move(incoming);
   leased_ = false;
   return Status::Ok();
 }

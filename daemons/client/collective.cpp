@@ -11,9 +11,9 @@
 namespace troupe {
 namespace {
 
-constexpr Duration kAskLimit = seconds(30);
+constexpr Duration kCollectiveAskLimit = seconds(30);
 // Longer than any collective: its own deadline ends it before.
-constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
+constexpr Duration kCollectiveLimit = std::chrono::hours(24 * 365);
 
 std::string Described(const std::string& what, DataType type, size_t count) {
   return what + " " + std::string(groups::DataTypeName(type)) + "[" + std::to_string(count) + "]";
@@ -43,7 +43,7 @@ struct CollectiveGroup::State {
       done.Set();
     });
     if (!posted.ok()) return posted.error();
-    (void)done.WaitFor(kNoLimit);
+    (void)done.WaitFor(kCollectiveLimit);
     return std::move(*result);
   }
   // A membership that is over is replaced by a new one. What had not begun when the head took this
@@ -51,7 +51,7 @@ struct CollectiveGroup::State {
   Status Run(const std::function<Status(groups::CollectiveGroup& group)>& collective) {
     return OnLane<Status>([&]() -> Status {
       for (;;) {
-        const auto group = groups->Enter(name, wanted, kAskLimit);
+        const auto group = groups->Enter(name, wanted, kCollectiveAskLimit);
         if (!group.ok()) return group.error();
         if (Status s = collective(**group);
             s.ok() || s.error().code != ErrorCode::kFenced || !(*group)->put_aside())
@@ -159,7 +159,8 @@ Status CollectiveGroup::Barrier() const {
 }
 
 Status CollectiveGroup::Leave() const {
-  return state_->OnLane<Status>([&] { return state_->groups->Leave(state_->name, kAskLimit); });
+  return state_->OnLane<Status>(
+      [&] { return state_->groups->Leave(state_->name, kCollectiveAskLimit); });
 }
 
 }  // namespace troupe

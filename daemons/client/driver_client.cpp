@@ -13,7 +13,7 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kBeat = milliseconds(500);
+constexpr Duration kDriverBeat = milliseconds(500);
 constexpr Duration kLeaveLimit = seconds(1);
 constexpr Duration kRequestLimit = seconds(20);
 constexpr size_t kSmallRequestBytes = 64 << 10;  // Larger ones are repeated less and less often.
@@ -199,7 +199,7 @@ void DriverClient::Beat() {
       if (!feed.done && feed.submitted) SendSubscribe(run, feed);
     }
   }
-  transport_->loop().CallAfter(kBeat, [this] { Beat(); });
+  transport_->loop().CallAfter(kDriverBeat, [this] { Beat(); });
 }
 
 Result<std::string> DriverClient::Request(uint8_t,

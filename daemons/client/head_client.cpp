@@ -8,7 +8,7 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kBeat = milliseconds(500);
+constexpr Duration kOfferBeat = milliseconds(500);
 constexpr uint32_t kBeatsMax = 8;  // A state is offered less and less often, but after so many.
 
 // What takes an answer for who wants the address in it.
@@ -374,7 +374,7 @@ void HeadClient::Beat() {
   }
   for (const OnAnswered& done : late)
     done(Error{ErrorCode::kDeadlineExceeded, "the head did not answer in time"});
-  scope_.CallAfter(kBeat, [this] { Beat(); });
+  scope_.CallAfter(kOfferBeat, [this] { Beat(); });
 }
 
 bool HeadClient::OnFrame(const std::string& frame) {

@@ -14,9 +14,9 @@
 namespace troupe {
 namespace {
 
-constexpr Duration kAskLimit = seconds(30);
+constexpr Duration kTrainingAskLimit = seconds(30);
 // Training lasts as long as it lasts; the end of the actor ends its waits.
-constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
+constexpr Duration kTrainingLimit = std::chrono::hours(24 * 365);
 
 struct Found {
   std::shared_ptr<daemons::ProcessGroups> groups;
@@ -77,7 +77,7 @@ Status OnTrainingThread(const std::string& group,
   FiberEvent done;
   std::thread thread([&, done]() mutable {
     NameThisThread("training");
-    const auto training = found->groups->Train(found->name, kAskLimit);
+    const auto training = found->groups->Train(found->name, kTrainingAskLimit);
     if (!training.ok()) entered = training.error();
     try {
       if (training.ok()) body(*training->agent);
@@ -86,7 +86,7 @@ Status OnTrainingThread(const std::string& group,
     }
     done.Set();
   });
-  (void)done.WaitFor(kNoLimit);
+  (void)done.WaitFor(kTrainingLimit);
   thread.join();
   if (thrown) std::rethrow_exception(thrown);
   return entered;
@@ -97,7 +97,7 @@ Status OnTrainingThread(const std::string& group,
 Status LeaveTraining(const std::string& group) {
   const Result<Found> found = Find(group);
   if (!found.ok()) return found.error();
-  return found->groups->Leave(found->name, kAskLimit);
+  return found->groups->Leave(found->name, kTrainingAskLimit);
 }
 
 }  // namespace troupe

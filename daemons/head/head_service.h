@@ -51,7 +51,7 @@ class HeadService {
   void Do(step::Publish& publish) { metrics::Publish(std::move(publish.families)); }
   void Do(step::Keep& keep);
   void Do(const step::DropRecords& drop) { records_.DeletePrefix(drop.prefix); }
-  void Do(const step::MarkRecords& /*mark*/) { records_.Mark(); }
+  void Do(const step::MarkRecords& mark) { mark.found ? records_.Watch() : records_.Mark(); }
   void Do(const step::AwaitKept& kept);
   void Do(const step::OfferState& offered);
   void Do(step::SaveState& saved);

@@ -210,6 +210,11 @@ void Records::Mark() {
   if (!looks) LookAgain();
 }
 
+void Records::Watch() {
+  Look();
+  LookAgain();
+}
+
 void Records::LookAgain() {
   scope_.CallAt(look_at_, [this] {
     if (loop_->Now() >= look_at_) Look();

@@ -47,6 +47,8 @@ class Records {
   void WhenKept(std::function<void()> then);
   // The same; of those of one name the first runs, so that repeated requests do not add up.
   void WhenKept(const std::string& name, std::function<void()> then);
+  // As Mark, of records that a head before has marked.
+  void Watch();
   void Mark();  // From now on it is noticed, within kLook or so, if the store loses them.
 
  private:

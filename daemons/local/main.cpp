@@ -311,7 +311,7 @@ Result<std::vector<Child>> MakeChildren(const Settings& settings) {
       if (!keys.ok()) return keys.error();
     }
     children.push_back(HeadChild(settings, socket));
-    children.back().files = files;
+    children.back().files = std::move(files);
     Watch(children.back(), settings);
   }
   if (!settings.no_node) {

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "runtime/descendants.h"
@@ -49,6 +49,12 @@ bool HasEnded(int worker) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(worker), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == worker;
+}
+
+int Number(const char* text) {
+  int number = -1;
+  (void)std::from_chars(text, text + std::strlen(text), number);
+  return number;
 }
 
 // The worker is not reaped yet, so the numbers are still its own.
@@ -140,8 +146,8 @@ int main(int argc, char** argv) {
   int input = -1;
   int worker = -1;
   if (adopts) {
-    worker = std::atoi(argv[2]);
-    input = std::atoi(argv[3]);
+    worker = Number(argv[2]);
+    input = Number(argv[3]);
   } else if (signals >= 0) {
     worker = Start(argv + (spare ? 2 : 1), spare, input);
   }

@@ -17,6 +17,7 @@
 #include "runtime/link_probe.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
+#include "runtime/shared_folder.h"
 #include "runtime/trace.h"
 #include "runtime/wire.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr Duration kExplainAfter = seconds(5);
 constexpr Duration kProbeLimit = seconds(2);
+constexpr Duration kSweepInterval = seconds(30);
 constexpr size_t kReadBytes = 64 << 10;
 constexpr Duration kPause = milliseconds(10);  // At least, before a worker's output is read again.
 
@@ -86,6 +88,7 @@ void NodeService::ReadNotice() {
 void NodeService::Hello() {
   ReadNotice();
   EndLeftBehind();
+  Sweep();
   core_.Tick(transport_->loop().Now());
   Act();
   if (!core_.leaving()) spares_.Tick();
@@ -95,6 +98,19 @@ void NodeService::Hello() {
   SendOutput();
   SayHello();
   scope_.CallAfter(core_.UntilHello(transport_->loop().Now()), [this] { Hello(); });
+}
+
+// Who was killed has left the shared buffers that were its own; a driver is no worker of ours.
+void NodeService::Sweep() {
+  const Time now = transport_->loop().Now();
+  if (sweeping_ || (!ended_ && now < swept_ + kSweepInterval)) return;
+  sweeping_ = files_.Post(0, [this, back = scope_.back()] {
+    SharedFolder::RemoveEnded();
+    back.Post([this] { sweeping_ = false; });
+  });
+  if (!sweeping_) return;
+  ended_ = false;
+  swept_ = now;
 }
 
 void NodeService::SayHello() {

@@ -101,6 +101,7 @@ class NodeService {
   void Hello();
   void SayHello();
   void EndLeftBehind();
+  void Sweep();
   void Tell(const std::string& frame);
   // How many processes the kernel has ended for want of memory: of this container, or of the host.
   [[nodiscard]] static uint64_t OomKills();
@@ -121,6 +122,9 @@ class NodeService {
   bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
   Time unforked_until_{};     // So may be the fork of one that was given up, until then.
   bool reading_notice_ = false;
+  bool sweeping_ = false;
+  bool ended_ = false;  // A worker, since it was swept last,
+  Time swept_{};        // which was then.
   Time begun_{};
   LoopScope scope_{&transport_->loop()};  // Last.
 };

@@ -175,6 +175,7 @@ void NodeService::OnExit(std::string process) {
                  std::move(last_lines)};
   const bool began = worker.child.began();
   workers_.erase(it);
+  ended_ = true;
   if (core_.OnExited(process, std::move(end), loop.Now())) {
     metrics::Add(metrics::Id::kNodeWorkerExits, 1,
                  info->signal != 0 ? "signal"

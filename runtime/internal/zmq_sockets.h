@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <zmq.hpp>
 
 #include "runtime/result.h"
@@ -16,6 +17,8 @@ namespace troupe::internal {
 // A frame travels in parts of this size, and no connection takes a larger one: also not from who
 // has not shown a key yet.
 inline constexpr size_t kZmqPartBytes = size_t{1} << 20;
+// Before the path of a process of this host.
+inline constexpr std::string_view kLocalScheme = "ipc://";
 
 // A ROUTER that listens on a tcp endpoint. kInvalidArgument without a key pair or for an endpoint
 // that is none, kAlreadyExists if the port is in use, kUnavailable for an address that is not ours.

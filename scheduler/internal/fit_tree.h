@@ -30,7 +30,7 @@ class FitTree {
 
   // The first node, in the order of places, that has room and is accepted. kNone: there is none.
   template <class Accept>
-  uint32_t First(const int64_t* need, bool within_half, Accept accept) const {
+  uint32_t First(const int64_t* need, bool within_half, const Accept& accept) const {
     const size_t offset = within_half ? dims_ : 0;
     size_t v = 1;
     while (v != 0) {
@@ -51,7 +51,7 @@ class FitTree {
   // The node with the least key among those; among equals the first. It looks at kLeavesMax leaves
   // and then takes the best so far, if there is one.
   template <class Accept>
-  uint32_t LeastUsed(const int64_t* need, Accept accept) const {
+  uint32_t LeastUsed(const int64_t* need, const Accept& accept) const {
     Best best;
     Descend(1, need, accept, best);
     return best.node;
@@ -77,7 +77,7 @@ class FitTree {
   }
 
   template <class Accept>
-  void Descend(size_t v, const int64_t* need, Accept accept, Best& best) const {
+  void Descend(size_t v, const int64_t* need, const Accept& accept, Best& best) const {
     if (!Covers(v, 0, need) || KeyOf(v) >= best.key) return;
     if (best.node != kNone && best.visited >= kLeavesMax) return;
     if (v >= size_) {

@@ -162,7 +162,8 @@ def test_what_a_process_that_has_ended_owned_is_swept(store: _objects.ObjectStor
                           capture_output=True, env={**os.environ, "PYTHONPATH": str(package)})
     theirs, ours = done.stdout.split()
     assert sorted(there(store)) == sorted([theirs, ours])
-    other = _objects.ObjectStore(store.base, 1 << 20)  # Whoever comes next.
+    other = _objects.ObjectStore(store.base, 1 << 20)
+    other.sweep()
     assert there(store) == [ours]
     other.discard_own()
     store.discard_own()

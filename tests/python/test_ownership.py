@@ -161,6 +161,17 @@ def test_items_of_a_generator_outlive_it() -> None:
     until(lambda: files() <= before)
 
 
+def test_values_of_a_process_that_was_killed_go_with_it() -> None:
+    before = files()
+    shelf = Shelf.remote()
+    kept = soon(shelf.make.remote())
+    assert len(files() - before) == 1
+    os.kill(soon(shelf.pid.remote()), signal.SIGKILL)
+    until(lambda: files() <= before)
+    with pytest.raises(troupe.OwnerDiedError):
+        soon(kept[0])
+
+
 def test_tasks_with_a_process_of_their_own() -> None:
     here = put_large.options(runtime_env={"env_vars": {"A": "1"}})
     large, pid = soon(here.remote(2.0))

@@ -8,7 +8,7 @@
 namespace troupe::groups::sim {
 namespace {
 
-CoordinatorOptions OptionsFor(World& world, const std::string& owner) {
+CoordinatorOptions CoordinatorOptionsFor(World& world, const std::string& owner) {
   CoordinatorOptions o;
   o.group = "g";
   o.owner = owner;
@@ -38,7 +38,7 @@ CoordinatorOptions OptionsFor(World& world, const std::string& owner) {
 SimHead::SimHead(World* world, std::string owner, std::optional<EpochRecord> record)
     : world_(world),
       owner_(std::move(owner)),
-      core_(OptionsFor(*world, owner_), std::move(record), world->Now()) {
+      core_(CoordinatorOptionsFor(*world, owner_), std::move(record), world->Now()) {
   ArmTimer();
 }
 

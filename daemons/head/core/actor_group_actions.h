@@ -20,10 +20,16 @@ struct StartMembers {  // With room for `at_least` of them at once, if that is n
   std::string group;
   std::vector<actors::ActorSpec> actors;
   size_t at_least = 0;
+  std::string strategy = {};  // Of all of them; empty: that of each.
 };
 struct EndMember {
   std::string actor;
   std::string reason;
+  bool overdue = false;  // It was to have left by now.
+};
+struct HoldMember {  // No life of it begins for now, or one may again.
+  std::string actor;
+  bool held = true;
 };
 struct DrainMember {  // It leaves the collective group at a boundary, and ends when it is idle.
   std::string group;
@@ -42,8 +48,8 @@ struct ReadmitMembers {  // Those that were dismissed.
 struct TellGroup {  // Those who wait for something to happen in it.
   std::string group;
 };
-using ActorGroupAction = std::variant<KeepGroup, ForgetGroup, StartMembers, EndMember, DrainMember,
-                                      DismissMembers, ReadmitMembers, TellGroup>;
+using ActorGroupAction = std::variant<KeepGroup, ForgetGroup, StartMembers, EndMember, HoldMember,
+                                      DrainMember, DismissMembers, ReadmitMembers, TellGroup>;
 using ActorGroupActions = std::vector<ActorGroupAction>;
 
 // What is durable of a group.
@@ -52,10 +58,12 @@ struct ActorGroupRecord {
     uint32_t number = 0;
     std::string actor;
     bool draining = false;
-    std::string reason;  // Why it is to leave.
+    std::string reason;          // Why it is to leave,
+    uint64_t limit_ms = 30'000;  // in which time; 0: as long as it takes.
+    bool finished = false;       // What it was to do is done: it has no other life.
     template <class A>
     void Fields(A& a) {
-      a(number, actor, draining, reason);
+      a(number, actor, draining, reason, limit_ms, finished);
     }
   };
   actors::ActorGroupSpec spec;
@@ -63,9 +71,10 @@ struct ActorGroupRecord {
   uint32_t next_member = 0;
   uint64_t restarts = 0;  // Of heads since it was made: their events have other numbers.
   std::vector<Member> members;
+  bool formed = false;  // min_size members have been alive at once.
   template <class A>
   void Fields(A& a) {
-    a(spec, size, next_member, restarts, members);
+    a(spec, size, next_member, restarts, members, formed);
   }
 };
 

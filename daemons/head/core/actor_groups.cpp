@@ -1,9 +1,11 @@
 #include "daemons/head/core/actor_groups.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "actors/core/error_chain.h"
+#include "runtime/mutation.h"
 
 namespace troupe::daemons {
 
@@ -12,40 +14,51 @@ using actors::ActorState;
 
 namespace {
 
-Error Invalid(const std::string& what) { return Error{ErrorCode::kInvalidArgument, what}; }
-
 std::string Named(uint32_t number) { return "member " + std::to_string(number); }
+
+std::string ActorOf(const ActorGroupSpec& spec, uint32_t number) {
+  return spec.group + (spec.of_run ? "/w" : "-") + std::to_string(number);
+}
+
+std::string Overdue(uint64_t limit_ms, const std::string& reason) {
+  std::ostringstream text;
+  text << "ended by force: it was still there " << static_cast<double>(limit_ms) / 1e3
+       << " s after it was asked to leave: " << reason;
+  return text.str();
+}
 
 }  // namespace
 
 // ---- making and ending ----
 
 Status ActorGroups::Check(const ActorGroupSpec& spec) const {
-  if (spec.group.empty()) return Invalid("a group of actors has an id");
+  if (spec.group.empty()) return InvalidArgument("a group of actors has an id");
   if (spec.name.size() > actors::kActorNameBytesMax) {
-    return Invalid("the name of a group has at most " + std::to_string(actors::kActorNameBytesMax) +
-                   " bytes");
+    return InvalidArgument("the name of a group has at most " +
+                           std::to_string(actors::kActorNameBytesMax) + " bytes");
   }
   if (spec.min_size == 0 || spec.min_size > spec.size || spec.size > spec.max_size) {
-    return Invalid("need 1 <= min_size <= size <= max_size, got " + std::to_string(spec.min_size) +
-                   ", " + std::to_string(spec.size) + ", " + std::to_string(spec.max_size));
+    return InvalidArgument("need 1 <= min_size <= size <= max_size, got " +
+                           std::to_string(spec.min_size) + ", " + std::to_string(spec.size) + ", " +
+                           std::to_string(spec.max_size));
   }
   if (spec.max_size > actors::kGroupMembersMax) {
-    return Invalid("a group has at most " + std::to_string(actors::kGroupMembersMax) +
-                   " members, not " + std::to_string(spec.max_size));
+    return InvalidArgument("a group has at most " + std::to_string(actors::kGroupMembersMax) +
+                           " members, not " + std::to_string(spec.max_size));
   }
-  if (!(spec.below_min_s > 0)) return Invalid("the time below min_size is more than 0 s");
+  if (!(spec.below_min_s > 0)) return InvalidArgument("the time below min_size is more than 0 s");
   if (!spec.member.name.empty())
-    return Invalid("members of a group have no names of their own; name the group");
+    return InvalidArgument("members of a group have no names of their own; name the group");
   return Status::Ok();
 }
 
-Status ActorGroups::Create(Time now, const ActorGroupSpec& asked, ActorGroupActions& actions) {
+Status ActorGroups::Create(Time now, const ActorGroupSpec& asked, ActorGroupActions& actions,
+                           uint32_t first) {
   if (groups_.contains(asked.group)) return Status::Ok();  // A repeat.
   if (Status s = Check(asked); !s.ok()) return s;
   ActorGroupSpec spec = asked;
   if (spec.name.empty()) spec.name = spec.group;
-  spec.member.program.env[actors::kActorGroupVariable] = spec.name;
+  if (!spec.of_run) spec.member.program.env[actors::kActorGroupVariable] = spec.name;
   if (names_.contains(spec.name)) {
     return Error{ErrorCode::kAlreadyExists, "there is a group named \"" + spec.name +
                                                 "\" already; end it first, or take "
@@ -56,10 +69,10 @@ Status ActorGroups::Create(Time now, const ActorGroupSpec& asked, ActorGroupActi
   names_[spec.name] = spec.group;
   Group& group = groups_[spec.group];
   group.size = spec.size;
+  group.next_member = first;
   group.spec = std::move(spec);
   group.below_since = now;
-  actions.emplace_back(KeepGroup{group.spec.group});
-  Add(group, group.size, group.spec.min_size, actions);
+  Fill(group, actions);
   return Status::Ok();
 }
 
@@ -67,15 +80,18 @@ void ActorGroups::Restore(Time now, ActorGroupRecord record, ActorGroupActions& 
   Group& group = groups_[record.spec.group];
   group.spec = std::move(record.spec);
   group.size = record.size;
-  group.next_member = record.next_member;
+  if (!TROUPE_MUTATED("AG-1 numbers are given again")) group.next_member = record.next_member;
   group.restarts = record.restarts + 1;
+  group.formed = record.formed;
   group.sequence = group.restarts << 32;
   group.below_since = now;
   names_[group.spec.name] = group.spec.group;
   for (ActorGroupRecord::Member& known : record.members) {
     members_[known.actor] = {group.spec.group, known.number};
     Member& member = group.members[known.number];
-    if (known.draining) member.leave_by = now + kDrainLimit;
+    member.life = ++lives_;
+    if (known.draining && known.limit_ms > 0)
+      member.leave_by = now + milliseconds(static_cast<int64_t>(known.limit_ms));
     member.record = std::move(known);
   }
   actions.emplace_back(KeepGroup{group.spec.group});
@@ -92,6 +108,7 @@ void ActorGroups::End(Time now, const std::string& id, const std::string& reason
   actions.emplace_back(ForgetGroup{id});
   for (const auto& [number, member] : std::exchange(group.members, {})) {
     members_.erase(member.record.actor);
+    if (TROUPE_MUTATED("AG-3 members of an ended group stay")) continue;
     actions.emplace_back(EndMember{member.record.actor, "its group has ended: " + reason});
   }
   Note(group, GroupEventKind::kEnded, -1, reason, actions);
@@ -140,14 +157,23 @@ void ActorGroups::Note(Group& group, GroupEventKind kind, int32_t member, const 
   actions.emplace_back(TellGroup{group.spec.group});
 }
 
+// Enough of the first ones have room at once.
+void ActorGroups::Fill(Group& group, ActorGroupActions& actions) {
+  const uint32_t there = Staying(group);
+  if (group.ended || there >= group.size) return;
+  if (group.closed && !TROUPE_MUTATED("AG-7 a closed group is filled")) return;
+  actions.emplace_back(KeepGroup{group.spec.group});
+  Add(group, group.size - there, group.members.empty() ? group.spec.min_size : 0, actions);
+}
+
 void ActorGroups::Add(Group& group, uint32_t count, size_t at_least, ActorGroupActions& actions) {
-  if (count == 0) return;
-  StartMembers start{group.spec.group, {}, at_least};
+  StartMembers start{group.spec.group, {}, count > 1 ? at_least : 0, group.spec.strategy};
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t number = group.next_member++;
     Member& member = group.members[number];
     member.record.number = number;
-    member.record.actor = group.spec.group + "-" + std::to_string(number);
+    member.record.actor = ActorOf(group.spec, number);
+    member.life = ++lives_;
     members_[member.record.actor] = {group.spec.group, number};
     start.actors.push_back(SpecOf(group, member));
     Note(group, GroupEventKind::kAdded, static_cast<int32_t>(number), "", actions);
@@ -156,35 +182,34 @@ void ActorGroups::Add(Group& group, uint32_t count, size_t at_least, ActorGroupA
 }
 
 Status ActorGroups::Resize(Time now, const std::string& id, uint32_t size,
-                           ActorGroupActions& actions) {
+                           const std::string& reason, Duration limit, ActorGroupActions& actions) {
   const Result<Group*> living = Living(id);
   if (!living.ok()) return living.error();
   Group& group = **living;
   if (size < group.spec.min_size || size > group.spec.max_size) {
-    return Invalid("cannot resize group \"" + group.spec.name + "\" to " + std::to_string(size) +
-                   ": it has " + std::to_string(group.spec.min_size) + " to " +
-                   std::to_string(group.spec.max_size) + " members");
+    return InvalidArgument("cannot resize group \"" + group.spec.name + "\" to " +
+                           std::to_string(size) + ": it has " +
+                           std::to_string(group.spec.min_size) + " to " +
+                           std::to_string(group.spec.max_size) + " members");
   }
   if (size != group.size) {
     const uint32_t before = std::exchange(group.size, size);
     Note(group, GroupEventKind::kResized, -1,
          std::to_string(before) + " -> " + std::to_string(size), actions);
   }
-  const uint32_t there = Staying(group);
   actions.emplace_back(KeepGroup{id});
-  if (there < size) Add(group, size - there, 0, actions);
-  // Who does nothing yet goes first, then the youngest.
-  std::vector<uint32_t> order;
-  for (const auto& [number, member] : group.members)
-    if (!member.record.draining) order.push_back(number);
-  std::ranges::sort(order, {}, [&](uint32_t number) {
-    const bool alive = group.members.at(number).state == GroupMemberState::kAlive;
-    return std::pair{alive ? 1 : 0, -static_cast<int64_t>(number)};
+  Fill(group, actions);
+  // Who does nothing yet goes first, then the youngest; who has finished is not in the way.
+  const uint32_t there = Staying(group);
+  std::vector<Member*> order;
+  for (auto& [number, member] : group.members)
+    if (!member.record.draining && !member.record.finished) order.push_back(&member);
+  std::ranges::sort(order, {}, [](const Member* member) {
+    const bool alive = member->state == GroupMemberState::kAlive;
+    return std::pair{alive ? 1 : 0, -static_cast<int64_t>(member->life)};
   });
-  for (uint32_t i = 0; i + size < there; ++i) {
-    StartDraining(now, group, group.members.at(order[i]), "the group has become smaller",
-                  kDrainLimit, actions);
-  }
+  for (uint32_t i = 0; i + size < there && i < order.size(); ++i)
+    StartDraining(now, group, *order[i], reason, limit, actions);
   return Status::Ok();
 }
 
@@ -198,28 +223,100 @@ Status ActorGroups::Drain(Time now, const std::string& id, uint32_t number,
     if (number < group.next_member) return Status::Ok();  // It has left.
     return Error{ErrorCode::kNotFound, "group \"" + group.spec.name + "\" has no " + Named(number)};
   }
+  actions.emplace_back(KeepGroup{id});
+  if (it->second.record.finished) return Status::Ok();  // It does.
   if (it->second.record.draining) {
-    it->second.leave_by = std::min(it->second.leave_by, now + limit);
+    SetLimit(now, it->second, limit);
     return Status::Ok();
   }
-  actions.emplace_back(KeepGroup{id});
   StartDraining(now, group, it->second, reason, limit, actions);
-  if (Staying(group) < group.size) Add(group, 1, 0, actions);
+  Fill(group, actions);
   return Status::Ok();
+}
+
+Status ActorGroups::Shrink(Time now, const std::string& id, uint32_t number,
+                           const std::string& reason, Duration limit, ActorGroupActions& actions) {
+  const Result<Group*> living = Living(id);
+  if (!living.ok()) return living.error();
+  Group& group = **living;
+  const auto it = group.members.find(number);
+  const bool goes =
+      it != group.members.end() && !it->second.record.draining && !it->second.record.finished;
+  if (goes && group.size <= group.spec.min_size) {
+    return InvalidArgument("draining " + Named(number) + " would leave fewer than min_size = " +
+                           std::to_string(group.spec.min_size));
+  }
+  if (goes || TROUPE_MUTATED("AG-2 a repeated shrink is another")) --group.size;
+  return Drain(now, id, number, reason, limit, actions);
+}
+
+// A shorter time than it has been given.
+void ActorGroups::SetLimit(Time now, Member& member, Duration limit) {
+  if (limit == kNoDrainLimit || now + limit >= member.leave_by) return;
+  member.leave_by = now + limit;
+  member.record.limit_ms = std::max<uint64_t>(1, static_cast<uint64_t>(limit / milliseconds(1)));
 }
 
 void ActorGroups::StartDraining(Time now, Group& group, Member& member, const std::string& reason,
                                 Duration limit, ActorGroupActions& actions) {
   member.record.draining = true;
   member.record.reason = reason;
-  member.leave_by = now + limit;
+  member.record.limit_ms = 0;
+  member.leave_by = Time::Never();
+  SetLimit(now, member, limit);
   Note(group, GroupEventKind::kDraining, static_cast<int32_t>(member.record.number), reason,
        actions);
-  if (member.state == GroupMemberState::kAlive) {
+  // A run knows of its own how far one has come that has a process.
+  if (member.state == GroupMemberState::kAlive || (group.spec.of_run && member.placed)) {
     AskToLeave(now, group, member, actions);
   } else {
     actions.emplace_back(EndMember{member.record.actor, reason});
   }
+}
+
+void ActorGroups::Left(const std::string& actor, const std::string& reason,
+                       ActorGroupActions& actions) {
+  const auto [group, member] = Lookup(actor);
+  if (member == nullptr) return;
+  member->leave_by = member->ask_again = Time::Never();
+  member->record.limit_ms = 0;
+  if (!std::exchange(member->record.draining, true)) {
+    member->record.reason = reason;
+    Note(*group, GroupEventKind::kDraining, static_cast<int32_t>(member->record.number), reason,
+         actions);
+  }
+  actions.emplace_back(KeepGroup{group->spec.group});
+  Fill(*group, actions);
+}
+
+void ActorGroups::Finished(const std::string& actor, ActorGroupActions& actions) {
+  const auto [group, member] = Lookup(actor);
+  if (member == nullptr || std::exchange(member->record.finished, true)) return;
+  actions.emplace_back(KeepGroup{group->spec.group});
+}
+
+void ActorGroups::SetClosed(const std::string& id, bool closed, ActorGroupActions& actions) {
+  const Result<Group*> living = Living(id);
+  if (!living.ok() || std::exchange((*living)->closed, closed) == closed) return;
+  Group& group = **living;
+  for (const auto& [number, member] : group.members) {
+    const bool joins = !member.placed && !member.record.draining && !member.record.finished;
+    if (joins) actions.emplace_back(HoldMember{member.record.actor, closed});
+  }
+  Fill(group, actions);
+}
+
+void ActorGroups::Missing(Time now, const std::string& actor, ActorGroupActions& actions) {
+  const auto [group, member] = Lookup(actor);
+  if (member == nullptr || member->record.finished) return;
+  Remove(now, *group, member->record.number, "nothing is known of it", actions);
+}
+
+std::pair<ActorGroups::Group*, ActorGroups::Member*> ActorGroups::Lookup(const std::string& actor) {
+  const auto known = members_.find(actor);
+  if (known == members_.end()) return {nullptr, nullptr};
+  Group& group = groups_.at(known->second.first);
+  return {&group, &group.members.at(known->second.second)};
 }
 
 void ActorGroups::AskToLeave(Time now, const Group& group, Member& member,
@@ -241,7 +338,11 @@ void ActorGroups::Remove(Time now, Group& group, uint32_t number, const std::str
   } else {
     Note(group, GroupEventKind::kLost, static_cast<int32_t>(number), reason, actions);
   }
-  if (group.members.size() < group.spec.min_size) {
+  if (group.spec.of_run) {  // One that has never had a place may not be able to: not at once.
+    if (member.placed || member.incarnation > 1) Fill(group, actions);
+    return;
+  }
+  if (group.members.size() < group.spec.min_size && !TROUPE_MUTATED("AG-4 too few go on")) {
     return End(now, group.spec.group,
                "fewer than " + std::to_string(group.spec.min_size) + " members are left; " +
                    Named(number) + ": " + reason,
@@ -252,8 +353,9 @@ void ActorGroups::Remove(Time now, Group& group, uint32_t number, const std::str
 
 void ActorGroups::CheckSize(Time now, Group& group, const std::string& why,
                             ActorGroupActions& actions) {
+  if (group.spec.of_run) return;
   if (Alive(group) >= group.spec.min_size) {
-    group.formed = true;
+    if (!std::exchange(group.formed, true)) actions.emplace_back(KeepGroup{group.spec.group});
     group.below_since = Time::Never();
     group.below_reason.clear();
     return;
@@ -267,14 +369,15 @@ void ActorGroups::CheckSize(Time now, Group& group, const std::string& why,
 
 void ActorGroups::OnActor(Time now, const actors::ActorLocation& actor,
                           ActorGroupActions& actions) {
-  const auto known = members_.find(actor.actor);
-  if (known == members_.end()) return;
-  Group& group = groups_.at(known->second.first);
-  const uint32_t number = known->second.second;
-  Member& member = group.members.at(number);
+  const auto [of, found] = Lookup(actor.actor);
+  if (found == nullptr) return;
+  Group& group = *of;
+  Member& member = *found;
+  const uint32_t number = member.record.number;
   const std::string why =
       actor.reason.empty() ? std::string() : actors::FromChain(actor.reason).message;
-  if (actor.state == ActorState::kDead) return Remove(now, group, number, why, actions);
+  if (actor.state == ActorState::kDead)
+    return member.record.finished ? void() : Remove(now, group, number, why, actions);
   if (actor.incarnation < member.incarnation) return;  // Late news.
   const bool was_alive = member.state == GroupMemberState::kAlive;
   const bool next_life = actor.incarnation > member.incarnation && member.incarnation != 0;
@@ -284,15 +387,24 @@ void ActorGroups::OnActor(Time now, const actors::ActorLocation& actor,
                                                          : GroupMemberState::kStarting;
   if (was_alive && (!alive || next_life))
     Note(group, GroupEventKind::kDied, static_cast<int32_t>(number), why, actions);
+  if (next_life) member.life = ++lives_;
   member.incarnation = actor.incarnation;
   member.state = state;
+  member.placed = alive || actor.state == ActorState::kStarting;
   member.reason = why;
   if (alive && (!was_alive || next_life)) {
     Note(group, GroupEventKind::kAlive, static_cast<int32_t>(number), "", actions);
     // It was asked in another life, or by a head that is gone.
     if (member.record.draining) AskToLeave(now, group, member, actions);
-  } else if (!alive && member.record.draining) {
-    actions.emplace_back(EndMember{actor.actor, member.record.reason});  // It need not come back.
+  } else if (!alive &&
+             (member.record.draining ||
+              (member.record.finished && !TROUPE_MUTATED("AG-7 the finished live again")))) {
+    // It need not come back.
+    if (!group.spec.of_run || !member.placed)
+      actions.emplace_back(EndMember{actor.actor, member.record.reason});
+  } else if (group.closed && !member.placed &&
+             !TROUPE_MUTATED("AG-7 the dead of a closed group live")) {
+    actions.emplace_back(HoldMember{actor.actor});
   }
   CheckSize(now, group, Named(number) + ": " + why, actions);
 }
@@ -332,97 +444,24 @@ void ActorGroups::Tick(Time now, ActorGroupActions& actions) {
   for (auto& [id, group] : groups_) {
     if (group.ended) continue;
     const Duration limit = milliseconds(static_cast<int64_t>(group.spec.below_min_s * 1e3));
+    if (TROUPE_MUTATED("AG-4 too few alive go on")) group.below_since = Time::Never();
     if (group.formed && group.below_since != Time::Never() && now >= group.below_since + limit) {
       End(now, id, "for too long " + group.below_reason, actions);
       continue;
     }
     if (now >= group.dismiss_at) Dismiss(group, actions);
+    if (group.spec.of_run) Fill(group, actions);
     for (auto& [number, member] : group.members) {
       if (now >= member.ask_again) AskToLeave(now, group, member, actions);
-      if (now < member.leave_by) continue;
+      if (now < member.leave_by || TROUPE_MUTATED("AG-5 the overdue stay")) continue;
       member.leave_by = Time::Never();
-      actions.emplace_back(
-          EndMember{member.record.actor, "it was to leave by now: " + member.record.reason});
+      actions.emplace_back(EndMember{member.record.actor,
+                                     Overdue(member.record.limit_ms, member.record.reason), true});
     }
   }
   std::erase_if(groups_, [&](const auto& g) {
     return g.second.ended && now > g.second.ended_at + actors::kDeadKept;
   });
-}
-
-// ---- looking ----
-
-std::string ActorGroups::Find(const std::string& name) const {
-  if (const auto it = names_.find(name); it != names_.end()) return it->second;
-  return groups_.contains(name) ? name : "";
-}
-
-Result<ActorGroupStatus> ActorGroups::StatusOf(const std::string& id, uint64_t since) const {
-  const auto it = groups_.find(id);
-  if (it == groups_.end())
-    return Error{ErrorCode::kNotFound, "there is no group " + id + "; `troupe groups` lists them"};
-  const Group& group = it->second;
-  ActorGroupStatus status;
-  status.id = id;
-  status.name = group.spec.name;
-  status.type = group.spec.member.type;
-  status.min_size = group.spec.min_size;
-  status.size = group.size;
-  status.max_size = group.spec.max_size;
-  status.ended = group.ended.has_value();
-  status.reason = group.ended.value_or(group.below_reason);
-  for (const auto& [number, member] : group.members) {
-    const GroupMemberState state =
-        member.record.draining ? GroupMemberState::kDraining : member.state;
-    status.members.push_back({number, member.record.actor, member.incarnation, state,
-                              member.record.draining ? member.record.reason : member.reason});
-  }
-  for (const GroupEvent& event : group.events)
-    if (event.sequence > since) status.events.push_back(event);
-  status.sequence = group.sequence;
-  const uint64_t first = status.events.empty() ? group.sequence + 1 : status.events[0].sequence;
-  status.missed = first > since + 1 ? first - since - 1 : 0;
-  return status;
-}
-
-std::optional<ActorGroupRecord> ActorGroups::RecordOf(const std::string& id) const {
-  const auto it = groups_.find(id);
-  if (it == groups_.end() || it->second.ended) return std::nullopt;
-  const Group& group = it->second;
-  ActorGroupRecord record{group.spec, group.size, group.next_member, group.restarts, {}};
-  for (const auto& [number, member] : group.members) record.members.push_back(member.record);
-  return record;
-}
-
-std::vector<actors::ActorSpec> ActorGroups::SpecsOf(const std::string& id) const {
-  std::vector<actors::ActorSpec> specs;
-  if (const auto it = groups_.find(id); it != groups_.end())
-    for (const auto& [number, member] : it->second.members)
-      specs.push_back(SpecOf(it->second, member));
-  return specs;
-}
-
-std::optional<GroupMembership> ActorGroups::MembershipOf(const std::string& id) const {
-  const auto it = groups_.find(id);
-  if (it == groups_.end() || it->second.ended) return std::nullopt;
-  const Group& group = it->second;
-  GroupMembership membership{group.spec.name, group.spec.min_size, group.spec.max_size, {}};
-  for (const auto& [number, member] : group.members)
-    membership.actors.push_back(member.record.actor);
-  return membership;
-}
-
-std::optional<std::pair<std::string, uint32_t>> ActorGroups::MemberOf(
-    const std::string& actor) const {
-  const auto it = members_.find(actor);
-  if (it == members_.end()) return std::nullopt;
-  return it->second;
-}
-
-std::vector<std::string> ActorGroups::groups() const {
-  std::vector<std::string> all;
-  for (const auto& [id, group] : groups_) all.push_back(id);
-  return all;
 }
 
 }  // namespace troupe::daemons

@@ -8,6 +8,7 @@
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/collective_groups.h"
 #include "daemons/protocol/messages.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -140,11 +141,21 @@ void CollectiveGroups::BeginTraining(const Record& record) {
 void CollectiveGroups::BeginAgain(Record& record) {
   const std::string before = EpochsOf(record);
   queue_->Put(step::CloseEpochs{actors::CollectiveGroupName(record.spec.name)});
-  BeginLife(record);
+  if (!TROUPE_MUTATED("CG-6 it begins again in one life")) BeginLife(record);
   record.spec.trains = false;
   Open(record);
   Keep(record.spec.name);
   queue_->Put(step::DropRecords{groups::KeysOfGroup(before)});
+}
+
+void CollectiveGroups::OnStoreLost() {
+  for (auto& [name, record] : groups_) {
+    const groups::Coordinator* known = coordinators_->Find(actors::CollectiveGroupName(name));
+    const bool used = record.joins != record.life;
+    if (!used || (known != nullptr && known->view().epoch > 0)) continue;
+    for (Record::Seat& seat : record.seats) seat.number = 0;
+    BeginAgain(record);
+  }
 }
 
 void CollectiveGroups::BeginLife(Record& record) const {

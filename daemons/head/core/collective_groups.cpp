@@ -7,6 +7,7 @@
 #include "collective_groups/membership/group_keys.h"
 #include "collective_groups/membership/messages.h"
 #include "daemons/head/core/read_record.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -19,8 +20,6 @@ using actors::CollectiveVerb;
 namespace {
 
 groups::MemberId MemberOf(const CollectiveRecord::Seat& seat) { return {seat.actor, seat.number}; }
-
-Error Invalid(const std::string& what) { return Error{ErrorCode::kInvalidArgument, what}; }
 
 }  // namespace
 
@@ -96,21 +95,22 @@ Error CollectiveGroups::NoGroup(const std::string& name) const {
 
 Status CollectiveGroups::CheckSpec(const CollectiveSpec& spec) const {
   if (spec.name.empty() || spec.name.size() > actors::kActorNameBytesMax)
-    return Invalid("the name of a collective group has 1 to 256 bytes");
+    return InvalidArgument("the name of a collective group has 1 to 256 bytes");
   if (spec.size == 0 || spec.size > actors::kCollectiveMembersMax) {
-    return Invalid("a collective group has 1 to " + std::to_string(actors::kCollectiveMembersMax) +
-                   " members, not " + std::to_string(spec.size));
+    return InvalidArgument("a collective group has 1 to " +
+                           std::to_string(actors::kCollectiveMembersMax) + " members, not " +
+                           std::to_string(spec.size));
   }
-  if (spec.trains && !spec.elastic) return Invalid("a group to train in is an elastic one");
+  if (spec.trains && !spec.elastic) return InvalidArgument("a group to train in is an elastic one");
   if (spec.elastic && (spec.min_size == 0 || spec.min_size > spec.size))
-    return Invalid("need 1 <= min_size <= size");
+    return InvalidArgument("need 1 <= min_size <= size");
   if (!spec.actors.empty() && spec.actors.size() != spec.size) {
-    return Invalid(std::to_string(spec.actors.size()) + " actors are not the " +
-                   std::to_string(spec.size) + " of the group");
+    return InvalidArgument(std::to_string(spec.actors.size()) + " actors are not the " +
+                           std::to_string(spec.size) + " of the group");
   }
   std::set<std::string> seen;
   for (const std::string& id : spec.actors) {
-    if (!seen.insert(id).second) return Invalid("actor " + id + " is named twice");
+    if (!seen.insert(id).second) return InvalidArgument("actor " + id + " is named twice");
     const actors::PlacedActor* actor = directory_->Find(id);
     if (actor == nullptr) return Error{ErrorCode::kPeerGone, "there is no actor " + id};
     if (actor->dead()) return Error{ErrorCode::kPeerGone, "actor " + id + " is dead"};
@@ -154,7 +154,7 @@ Result<CollectiveRecord::Seat*> CollectiveGroups::SeatFor(Record& record,
   if (record.spec.elastic) {
     if (mine != record.seats.end()) return &*mine;
     if (!record.spec.actors.empty())
-      return Invalid("this actor is none of those that " + group + " was made for");
+      return InvalidArgument("this actor is none of those that " + group + " was made for");
     if (record.seats.size() >= record.spec.size) {
       return Error{ErrorCode::kResourceExhausted,
                    group + " has all of its " + std::to_string(record.spec.size) + " members"};
@@ -164,14 +164,14 @@ Result<CollectiveRecord::Seat*> CollectiveGroups::SeatFor(Record& record,
   if (mine != record.seats.end()) {
     const auto rank = mine - record.seats.begin();
     if (request.rank < 0 || request.rank == rank) return &*mine;
-    return Invalid("this actor is rank " + std::to_string(rank) + " of " + group + ", not " +
-                   std::to_string(request.rank));
+    return InvalidArgument("this actor is rank " + std::to_string(rank) + " of " + group +
+                           ", not " + std::to_string(request.rank));
   }
   if (!record.spec.actors.empty() || request.rank < 0)
-    return Invalid("this actor is none of those that " + group + " was made for");
+    return InvalidArgument("this actor is none of those that " + group + " was made for");
   if (request.rank >= static_cast<int32_t>(record.seats.size())) {
-    return Invalid("rank " + std::to_string(request.rank) + " is not in 0.." +
-                   std::to_string(record.seats.size() - 1) + " of " + group);
+    return InvalidArgument("rank " + std::to_string(request.rank) + " is not in 0.." +
+                           std::to_string(record.seats.size() - 1) + " of " + group);
   }
   Record::Seat& seat = record.seats[static_cast<size_t>(request.rank)];
   if (seat.actor.empty()) return &seat;
@@ -195,16 +195,16 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
                                                request.spec.elastic == record.spec.elastic);
   if (fits && record.spec.elastic && request.spec.size != 0 &&
       request.spec.min_size != record.spec.min_size) {
-    return Invalid("collective group \"" + name + "\" has min_size " +
-                   std::to_string(record.spec.min_size) + ", not " +
-                   std::to_string(request.spec.min_size));
+    return InvalidArgument("collective group \"" + name + "\" has min_size " +
+                           std::to_string(record.spec.min_size) + ", not " +
+                           std::to_string(request.spec.min_size));
   }
   if (!fits) {
-    return Invalid("collective group \"" + name + "\" is " +
-                   (record.spec.elastic ? "an elastic one of up to " : "a fixed one of ") +
-                   std::to_string(record.spec.size) + " members, not " +
-                   (request.spec.elastic ? "an elastic one of up to " : "a fixed one of ") +
-                   std::to_string(request.spec.size));
+    return InvalidArgument("collective group \"" + name + "\" is " +
+                           (record.spec.elastic ? "an elastic one of up to " : "a fixed one of ") +
+                           std::to_string(record.spec.size) + " members, not " +
+                           (request.spec.elastic ? "an elastic one of up to " : "a fixed one of ") +
+                           std::to_string(request.spec.size));
   }
   if (Status s = Agree(record, request); !s.ok()) return s.error();
   const Result<Record::Seat*> found = SeatFor(record, request);
@@ -216,7 +216,9 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
   const std::string id = from + "#" + std::to_string(request.request);
   if (seat.number != 0 && seat.request == id) return seat.number;  // A repeat.
   if (seat.number != 0) End(record, seat, "it joins again");
-  seat = {request.actor, request.incarnation, ++record.joins, from, id, "", ""};
+  if (!TROUPE_MUTATED("CG-1 numbers are given again") || record.joins == record.life)
+    ++record.joins;
+  seat = {request.actor, request.incarnation, record.joins, from, id, "", ""};
   of_actor_[request.actor].insert(name);
   TellOrder(record);
   Keep(name);
@@ -227,18 +229,19 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
 Status CollectiveGroups::Agree(Record& record, const CollectiveRequest& request) {
   const bool trains = request.spec.trains;
   if (trains && !record.spec.elastic) {
-    return Invalid("collective group \"" + record.spec.name +
-                   "\" is a fixed one, and training needs an elastic one");
+    return InvalidArgument("collective group \"" + record.spec.name +
+                           "\" is a fixed one, and training needs an elastic one");
   }
   if (trains == record.spec.trains) return Status::Ok();
   const bool used = std::ranges::any_of(record.seats, [&](const Record::Seat& seat) {
     return seat.number != 0 && seat.actor != request.actor;
   });
   if (used) {
-    return Invalid("collective group \"" + record.spec.name + "\" is one that its members " +
-                   (record.spec.trains ? "train in; use the functions of the training library"
-                                       : "do not train in, but call collectives of one by one; "
-                                         "train in another group"));
+    return InvalidArgument(
+        "collective group \"" + record.spec.name + "\" is one that its members " +
+        (record.spec.trains ? "train in; use the functions of the training library"
+                            : "do not train in, but call collectives of one by one; "
+                              "train in another group"));
   }
   record.spec.trains = trains;
   if (trains) BeginTraining(record);
@@ -297,7 +300,7 @@ void CollectiveGroups::OnActor(const std::string& id) {
       End(record, *seat, why);
       Keep(name);
     }
-    if (!dead) continue;
+    if (!dead || TROUPE_MUTATED("CG-4 it waits for the dead")) continue;
     if (!record.spec.elastic) {
       Remove(name, Describe(record, *seat) + " is dead: " + why);
       continue;

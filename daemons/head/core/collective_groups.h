@@ -95,6 +95,8 @@ class CollectiveGroups {
   void Dismiss(const std::string& name, const std::vector<std::string>& actors,
                const std::string& reason);
   void Readmit(const std::string& name);
+  // The store is empty. A group whose epochs nobody knows any more begins another life.
+  void OnStoreLost();
   [[nodiscard]] bool Has(const std::string& name) const { return groups_.contains(name); }
   [[nodiscard]] bool HasMember(const std::string& actor) const { return of_actor_.contains(actor); }
   void OnTick();

@@ -35,12 +35,18 @@ void HeadActorGroups::Restore(const std::map<std::string, std::string>& records)
   Do(actions);
   for (const std::string& group : names) {
     // The head before had no time to start them; or they have ended, and it had none to note it:
-    // then they live once more.
+    // then they live once more. A worker of a run is followed by another, since its peers must not
+    // take a new life of it for an old one.
     StartMembers missing{group, {}, 0};
-    for (const actors::ActorSpec& spec : groups_.SpecsOf(group)) {
-      if (directory_->Find(spec.actor) == nullptr) missing.actors.push_back(spec);
-    }
     ActorGroupActions again;
+    for (const actors::ActorSpec& spec : groups_.SpecsOf(group)) {
+      if (directory_->Find(spec.actor) != nullptr) continue;
+      if (IsRunActor(spec.actor)) {
+        groups_.Missing(queue_->now(), spec.actor, again);
+      } else {
+        missing.actors.push_back(spec);
+      }
+    }
     if (!missing.actors.empty()) again.emplace_back(std::move(missing));
     Do(again);
     // Of those that are about to be started nothing is known yet, which is no death.
@@ -76,18 +82,24 @@ std::string HeadActorGroups::NameOf(const std::string& group) const {
 }
 
 void HeadActorGroups::DoOne(const ActorGroupAction& action) {
+  // The collective group of a run is its own.
   if (const auto* keep = std::get_if<KeepGroup>(&action)) {
     Keep(keep->group);
+    if (IsRunActor(keep->group)) return;
     if (std::optional<GroupMembership> m = groups_.MembershipOf(keep->group))
       queue_->Put(step::SetGroupMembers{m->name, m->min_size, m->max_size, std::move(m->actors)});
   } else if (const auto* forget = std::get_if<ForgetGroup>(&action)) {
     Keep(forget->group);
-    queue_->Put(step::SetGroupMembers{NameOf(forget->group)});
+    if (!IsRunActor(forget->group)) queue_->Put(step::SetGroupMembers{NameOf(forget->group)});
   } else if (const auto* start = std::get_if<StartMembers>(&action)) {
-    queue_->Put(step::StartActors{start->actors, start->at_least});
+    queue_->Put(step::StartActors{start->actors, start->at_least, start->strategy});
   } else if (const auto* end = std::get_if<EndMember>(&action)) {
-    queue_->Put(step::EndActor{end->actor, end->reason});
+    queue_->Put(step::EndActor{end->actor, end->reason, end->overdue});
+  } else if (const auto* hold = std::get_if<HoldMember>(&action)) {
+    queue_->Put(step::HoldActor{hold->actor, hold->held});
   } else if (const auto* drain = std::get_if<DrainMember>(&action)) {
+    if (IsRunActor(drain->group))
+      return queue_->Put(step::DrainWorker{drain->actor, drain->reason});
     queue_->Put(step::DrainFromGroup{NameOf(drain->group), drain->actor, drain->reason});
     queue_->Put(step::DismissActor{drain->actor, drain->reason});
   } else if (const auto* dismiss = std::get_if<DismissMembers>(&action)) {
@@ -102,6 +114,11 @@ void HeadActorGroups::DoOne(const ActorGroupAction& action) {
 // ---- requests ----
 
 Status HeadActorGroups::Handle(const ActorGroupRequest& request, std::string& group) {
+  if (IsRunActor(group) || request.spec.of_run) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the workers of a training run are no group of yours; resize, drain and cancel "
+                 "the run"};
+  }
   ActorGroupActions actions;
   Status status;
   switch (request.verb) {
@@ -124,7 +141,8 @@ Status HeadActorGroups::Handle(const ActorGroupRequest& request, std::string& gr
       return Error{ErrorCode::kNotFound, "there is no group of actors named \"" +
                                              request.spec.name + "\"; `troupe groups` lists them"};
     case ActorGroupVerb::kResize:
-      status = groups_.Resize(queue_->now(), group, request.size, actions);
+      status = groups_.Resize(queue_->now(), group, request.size, "the group has become smaller",
+                              kDrainLimit, actions);
       break;
     case ActorGroupVerb::kDrain: {
       const double limit_s = std::clamp(request.limit_s, 0.0, kLongestDrain_s);
@@ -211,8 +229,10 @@ bool HeadActorGroups::OnNodeDrain(const std::string& actor, const std::string& r
                                   Duration limit) {
   const auto member = groups_.MemberOf(actor);
   if (!member) return false;
+  // Who trains leaves at a boundary, and goes with its node at the latest.
+  const Duration within = IsRunActor(actor) ? kNoDrainLimit : limit;
   ActorGroupActions actions;
-  (void)groups_.Drain(queue_->now(), member->first, member->second, reason, limit, actions);
+  (void)groups_.Drain(queue_->now(), member->first, member->second, reason, within, actions);
   Do(actions);
   return true;
 }
@@ -231,9 +251,10 @@ void HeadActorGroups::OnTick() {
 
 std::vector<ActorGroupStatus> HeadActorGroups::List() const {
   std::vector<ActorGroupStatus> all;
-  for (const std::string& group : groups_.groups())
-    if (Result<ActorGroupStatus> status = groups_.StatusOf(group, UINT64_MAX); status.ok())
-      all.push_back(std::move(*status));
+  for (const std::string& group : groups_.groups()) {
+    Result<ActorGroupStatus> status = groups_.StatusOf(group, UINT64_MAX);
+    if (status.ok() && !IsRunActor(group)) all.push_back(std::move(*status));
+  }
   return all;
 }
 

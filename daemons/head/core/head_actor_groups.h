@@ -9,6 +9,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,19 @@ class HeadActorGroups {
       : queue_(queue), directory_(directory), collectives_(collectives) {}
   // From the store, after the actors and the collective groups.
   void Restore(const std::map<std::string, std::string>& records);
+  // For the head itself: what `change(groups, actions)` returns, with what comes of it done.
+  template <class F>
+  auto Change(F&& change) {
+    ActorGroupActions actions;
+    if constexpr (std::is_void_v<decltype(change(groups_, actions))>) {
+      change(groups_, actions);
+      Do(actions);
+    } else {
+      auto result = change(groups_, actions);
+      Do(actions);
+      return result;
+    }
+  }
 
   void OnRequest(const std::string& from, const actors::ActorGroupRequest& request);
   // Something has changed about the actor.
@@ -38,6 +52,7 @@ class HeadActorGroups {
   bool OnNodeDrain(const std::string& actor, const std::string& reason, Duration limit);
   void OnTick();
   void RefreshKeys();
+  // Without those of runs, which are listed as runs.
   [[nodiscard]] std::vector<ActorGroupStatus> List() const;
   [[nodiscard]] const ActorGroups& groups() const { return groups_; }
 

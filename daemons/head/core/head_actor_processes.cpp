@@ -56,15 +56,10 @@ void HeadActors::Launch(step::Launch launch) {
   const HeadProcess* process = processes_.Find(name);
   if (process == nullptr) return;
   if (process->gone_by != Time::Never()) return Gone(name, "was not started any more");
-  const actors::PlacedActor* actor = ActorOf(*process);
-  const Time from = actor == nullptr ? Time{} : head_->HeldUntil(actor->spec.actor);
-  if (Now() < from) return queue_->PutAt(from, std::move(launch));
-  // An actor has one process, also where the one before takes its time to end.
-  if (EndsBefore(*process)) {
-    held_[name] = {std::move(launch), Now() + kEndingLimit};
-    return;
-  }
-  Order(launch);
+  const Time from = head_->HeldUntil(process->owner.actor);
+  if (Now() >= from && !EndsBefore(*process)) return Order(launch);
+  held_[name] = {std::move(launch), Now() + kEndingLimit};
+  if (Now() < from) queue_->PutAt(from, step::OrderHeld{});
 }
 
 void HeadActors::Order(const step::Launch& launch) {
@@ -74,21 +69,29 @@ void HeadActors::Order(const step::Launch& launch) {
   queue_->Put(step::SendToNode{process->node, wire::Encode(kFrameStartWorker, launch.start)});
 }
 
+// An actor has one process, also where the one before takes its time to end; and room is given to
+// one process, also where it was taken from another.
 bool HeadActors::EndsBefore(const HeadProcess& process) const {
-  if (process.owner.incarnation <= 1) return false;
   return std::ranges::any_of(processes_.all(), [&](const auto& entry) {
     const HeadProcess& other = entry.second;
-    return other.owner.actor == process.owner.actor &&
-           other.owner.incarnation < process.owner.incarnation && !other.ended &&
-           other.gone_by != Time::Never();
+    const bool earlier = other.owner.actor == process.owner.actor &&
+                         other.owner.incarnation < process.owner.incarnation && !other.ended &&
+                         other.gone_by != Time::Never();
+    return earlier || (other.roomless && other.node == process.node && &other != &process);
   });
+}
+
+// Its process has it nevertheless, until it has been reaped.
+void HeadActors::TakeRoom(const std::string& name) {
+  if (HeadProcess* process = processes_.Find(name); process != nullptr) process->roomless = true;
 }
 
 void HeadActors::OrderHeld() {
   for (auto it = held_.begin(); it != held_.end();) {
     const HeadProcess* process = processes_.Find(it->first);
-    const bool wait = process != nullptr && !process->ended && process->gone_by == Time::Never() &&
-                      Now() < it->second.until && EndsBefore(*process);
+    const bool wanted = process != nullptr && !process->ended && process->gone_by == Time::Never();
+    const bool wait = wanted && ((Now() < it->second.until && EndsBefore(*process)) ||
+                                 Now() < head_->HeldUntil(process->owner.actor));
     if (wait) {
       ++it;
       continue;
@@ -215,6 +218,7 @@ void HeadActors::TellEnded(const WorkerExited& exited) {
   if (exited.reaped) {
     queue_->Put(step::EndLoad{exited.process});
     processes_.Remove(exited.process);
+    if (!held_.empty()) queue_->Put(step::OrderHeld{});
     TellProcess(exited.process);
     // First its room, so that its next life may have it.
     Schedule(sched::Release{MakeLeaseId(owner.actor, owner.incarnation)});
@@ -268,6 +272,7 @@ void HeadActors::OnOrderLost(const std::string& name) {
   const ProcessOwner& owner = process.owner;
   processes_.Remove(name);
   queue_->Warn("the order to start ", Named(owner.actor, process.node), " was lost");
+  queue_->Put(step::OrderLost{owner.actor, owner.incarnation});
   Schedule(sched::Release{MakeLeaseId(owner.actor, owner.incarnation)});
   actors::DirectoryActions actions;
   directory_.Lost(Now(), owner.actor, owner.incarnation,
@@ -309,11 +314,12 @@ void HeadActors::Claim(const Result<LeaseRequest>& lease, const HeadProcess& pro
   if (lease.ok()) Schedule(sched::Claim{*lease, process.node, room.bundle, room.devices});
 }
 
-bool HeadActors::Runs(const std::string& actor, uint64_t incarnation) const {
-  return std::ranges::any_of(processes_.all(), [&](const auto& entry) {
+std::string HeadActors::ProcessOf(const std::string& actor, uint64_t incarnation) const {
+  const auto it = std::ranges::find_if(processes_.all(), [&](const auto& entry) {
     const ProcessOwner& owner = entry.second.owner;
     return owner.actor == actor && owner.incarnation == incarnation;
   });
+  return it == processes_.all().end() ? "" : it->first;
 }
 
 void HeadActors::OnNode(const NodeHello& hello, uint64_t heard) {
@@ -368,6 +374,7 @@ void HeadActors::Confirm(const NodeHello* hello, uint64_t heard) {
     actors::DirectoryActions actions;
     if (one.order_lost) {
       queue_->Warn("the order to start ", name, " was lost with the head that gave it");
+      queue_->Put(step::OrderLost{one.id, one.incarnation});
       directory_.Lost(Now(), one.id, one.incarnation,
                       Error{ErrorCode::kUnavailable, "the order to start it was lost"}, actions);
     } else {

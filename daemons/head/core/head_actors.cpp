@@ -80,7 +80,7 @@ void HeadActors::Restore(const std::map<std::string, std::string>& records) {
     auto record =
         ReadRecord<actors::ActorLife>(*queue_, actors::kActorRecord, life->first, life->second);
     if (!record) continue;
-    if (!spec->detached && !IsRunActor(spec->actor)) owners_[spec->owner] = Now();
+    if (!spec->detached) owners_[spec->owner] = Now();
     if (record->state == ActorState::kPending)
       actions.emplace_back(actors::WantPlace{spec->actor, record->incarnation});
     directory_.Restore(Now(), std::move(*spec), std::move(*record));
@@ -200,6 +200,23 @@ void HeadActors::Do(const actors::DirectoryActions& actions) {
       ForgetHandles(tell->actor);
     }
   }
+  WakeLater();
+}
+
+// What comes of it now comes before.
+void HeadActors::WakeLater() {
+  const Time wake = directory_.next_wake();
+  if (wake >= wake_at_) return;
+  wake_at_ = wake;
+  queue_->PutAt(wake, step::WakeActors{wake});
+}
+
+void HeadActors::Wake(Time at) {
+  if (wake_at_ != at) return;  // Another one is due before.
+  wake_at_ = Time::Never();
+  actors::DirectoryActions actions;
+  directory_.Tick(Now(), actions);
+  Do(actions);
 }
 
 void HeadActors::Request(const std::string& id, uint64_t incarnation) {
@@ -222,8 +239,9 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
   const bool current = actor != nullptr && !actor->dead() && actor->life.incarnation == incarnation;
   if (current && actor->life.node == granted.node &&
       processes_.Find(actor->life.process) != nullptr)
-    return;                                       // It was claimed.
-  if (!current && Runs(id, incarnation)) return;  // Likewise: its process has not ended yet.
+    return;  // It was claimed.
+  if (!current && !ProcessOf(id, incarnation).empty())
+    return;  // Likewise: its process has not ended yet.
   if (!current || actor->life.state != ActorState::kPending)
     return Schedule(sched::Release{granted.lease});
   const std::string name = "a" + options_.new_id();
@@ -247,13 +265,11 @@ void HeadActors::OnGranted(const sched::Granted& granted) {
 
 void HeadActors::OnRevoked(const sched::Revoked& revoked) {
   const auto [id, incarnation] = ParseLeaseId(revoked.lease);
-  std::string process;
-  for (const auto& [name, p] : processes_.all()) {
-    if (p.owner.actor == id && p.owner.incarnation == incarnation) process = name;
-  }
+  const std::string process = ProcessOf(id, incarnation);
   const Error why{ErrorCode::kPeerGone, revoked.reason};
   actors::DirectoryActions actions;
-  if (!process.empty()) End(process, revoked.reason);
+  TakeRoom(process);
+  End(process, revoked.reason);
   if (waiting_.erase(revoked.lease) > 0) {  // What it was to be in is no more.
     const Error nowhere{ErrorCode::kResourceExhausted, revoked.reason};
     directory_.Unplaced(Now(), id, incarnation, nowhere, true, actions);
@@ -267,6 +283,7 @@ void HeadActors::OnRevoked(const sched::Revoked& revoked) {
 void HeadActors::OnRefused(const sched::Refused& refused) {
   waiting_.erase(refused.what);
   const auto [id, incarnation] = ParseLeaseId(refused.what);
+  TakeRoom(ProcessOf(id, incarnation));
   actors::DirectoryActions actions;
   // One that waits cannot be; one that was claimed after a restart has no room.
   const actors::PlacedActor* actor = directory_.Find(id);
@@ -460,6 +477,17 @@ Status HeadActors::StartMembers(const std::vector<actors::ActorSpec>& members, s
 void HeadActors::EndActor(const std::string& actor, const std::string& reason) {
   actors::DirectoryActions actions;
   (void)directory_.Kill(Now(), actor, false, reason, "", actions);
+  Do(actions);
+}
+
+void HeadActors::Forgive(const std::string& actor, uint64_t incarnation) {
+  directory_.Forgive(Now(), actor, incarnation);
+  WakeLater();
+}
+
+void HeadActors::Hold(const std::string& actor, bool held) {
+  actors::DirectoryActions actions;
+  held ? directory_.Hold(Now(), actor, actions) : directory_.Release(Now(), actor);
   Do(actions);
 }
 

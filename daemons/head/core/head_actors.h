@@ -109,6 +109,12 @@ class HeadActors {
   [[nodiscard]] Status StartMembers(const std::vector<actors::ActorSpec>& members, size_t at_least,
                                     std::optional<PlacementStrategy> together = std::nullopt);
   void EndActor(const std::string& actor, const std::string& reason);
+  // As the directory has them, of a worker of a run.
+  void Proven(const std::string& actor) { directory_.Proven(actor); }
+  void Forgive(const std::string& actor, uint64_t incarnation);
+  void Hold(const std::string& actor, bool held);
+  void Wake(Time at);
+  void OrderHeld();
   void Launch(step::Launch launch);
   void End(const std::string& process, const std::string& reason);
   // What was saved, for the next life of its actor; empty: nothing was.
@@ -126,14 +132,14 @@ class HeadActors {
 
  private:
   void Do(const actors::DirectoryActions& actions);
+  void WakeLater();
   void Request(const std::string& actor, uint64_t incarnation);
   void Assign(const std::string& process);
   void Keep(const std::string& actor, bool spec);
   void Gone(const std::string& process, const std::string& how);
   void Order(const step::Launch& launch);
-  // Whether the process of an earlier life of this one's actor is told to end, and has not.
+  // Whether a process is to end before this one may begin, and has not.
   [[nodiscard]] bool EndsBefore(const HeadProcess& process) const;
-  void OrderHeld();
   // Whether the process hosts the life that its actor has now.
   [[nodiscard]] bool Lives(const std::string& name, const HeadProcess& process) const;
   void TakeCounts(HeadProcess& process, const WorkerCounts& counts);
@@ -146,8 +152,9 @@ class HeadActors {
   void TellProcess(const std::string& process);
   void Confirm(const NodeHello* hello, uint64_t heard);
   void Claim(const Result<sched::LeaseRequest>& lease, const HeadProcess& process);
-  // Whether a process has this lease.
-  [[nodiscard]] bool Runs(const std::string& actor, uint64_t incarnation) const;
+  // The process that has this lease; empty: none.
+  [[nodiscard]] std::string ProcessOf(const std::string& actor, uint64_t incarnation) const;
+  void TakeRoom(const std::string& process);
   void OnCreate(const std::string& from, const actors::CreateActor& create);
   void OnRequest(const std::string& from, const actors::ActorRequest& request);
   void OnOffer(const std::string& from, const actors::OfferState& offer);
@@ -185,7 +192,7 @@ class HeadActors {
     step::Launch launch;
     Time until{};
   };
-  std::map<std::string, Held> held_;    // Processes, until those of earlier lives have ended.
+  std::map<std::string, Held> held_;    // Processes that something is to be over before.
   std::set<std::string> told_room_;     // Peers that are to hear when nobody waits.
   std::string last_waiting_;            // Up to which TakeWaiting has come.
   std::map<std::string, Time> owners_;  // When they were heard last.
@@ -196,6 +203,7 @@ class HeadActors {
   };
   std::map<std::string, OwnerOutput> outputs_;                  // By owner.
   std::map<std::string, std::pair<uint64_t, uint64_t>> saved_;  // Incarnation and version.
+  Time wake_at_ = Time::Never();                                // The directory.
   Time confirm_by_ = Time::Never();
   bool asked_longer_ = false;  // One more hello than there was time for.
   bool node_heard_ = false;    // One at least.

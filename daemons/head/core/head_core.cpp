@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "collective_groups/membership/messages.h"
 #include "runtime/metrics.h"
@@ -56,7 +57,7 @@ void HeadCore::On(const step::SendToNode& send) {
 }
 
 void HeadCore::On(const step::ActorChanged& changed) {
-  if (IsRunActor(changed.actor)) return OnRunActor(changed.actor);
+  if (IsRunActor(changed.actor)) OnRunActor(changed.actor);
   collective_groups_.OnActor(changed.actor);
   actor_groups_.OnActor(changed.actor);
 }
@@ -67,20 +68,12 @@ void HeadCore::On(const step::OwnerEnded& ended) {
   actor_groups_.OwnerGone(ended.owner);
 }
 
-void HeadCore::On(const step::FillRun& fill) {
-  if (Run* run = FindRun(fill.run); run != nullptr) Fill(*run);
-}
-
 void HeadCore::On(const step::KeepSpare& spare) {
   if (Run* run = FindRun(spare.run); run != nullptr) EnsureSpare(*run);
 }
 
 void HeadCore::On(const step::OpenRun& open) {
   if (Run* run = FindRun(open.run); run != nullptr && !run->done()) OpenGroup(*run);
-}
-
-void HeadCore::On(const step::CheckRoom& check) {
-  if (Run* run = FindRun(check.run); run != nullptr) CheckRoom(*run);
 }
 
 bool HeadCore::Grouped(const std::string& actor) const {
@@ -168,8 +161,9 @@ void HeadCore::OnWorkerHello(const std::string& from, const WorkerHello& hello) 
   const auto [run, worker] = Owner(hello.process);
   const HeadProcess* process = processes_.Find(hello.process);
   if (worker == nullptr || process == nullptr || process->ended) return;
-  worker->pid = hello.pid;
+  const bool news = std::exchange(worker->pid, hello.pid) != hello.pid;
   worker->host = hello.host;
+  if (news) Save(*run);  // The next head may never hear it.
   if (worker->state != WorkerState::kStarting || hello.assignment.empty()) return;
   worker->state = WorkerState::kRunning;
   Save(*run);
@@ -183,8 +177,19 @@ void HeadCore::OnReport(const std::string& group, const groups::Report& report) 
   const auto run = runs_.find(group);
   if (run == runs_.end()) return;
   const RunWorker* worker = FindWorker(run->second, report.id.ToString());
-  if (worker != nullptr && worker->alive() && !worker->fenced)
-    TellGroup(run->second, groups::ReportReceived{report});
+  if (worker == nullptr || !worker->alive() || worker->fenced) return;
+  TellGroup(run->second, groups::ReportReceived{report});
+  // Its group did not know it when it was told.
+  if (worker->state == WorkerState::kDraining && !InGroup(run->second, *worker))
+    TellGroup(run->second, groups::DrainRequested{report.id, "drain"});
+}
+
+bool HeadCore::InGroup(const Run& run, const RunWorker& worker) const {
+  const groups::Coordinator* group = coordinators_->Find(run.spec.id);
+  if (group == nullptr) return false;
+  const std::vector<groups::Report> reports = group->members();
+  return std::any_of(reports.begin(), reports.end(),
+                     [&](const groups::Report& r) { return r.id == worker.member(); });
 }
 
 std::optional<Assignment> HeadCore::AssignmentOf(const std::string& process) const {
@@ -196,7 +201,11 @@ std::optional<Assignment> HeadCore::AssignmentOf(const std::string& process) con
   assignment.id = run->spec.id;
   assignment.name = run->spec.name;
   assignment.member = worker->member().ToString();
-  assignment.index = worker->index;
+  // Its rank for as long as it has none: numbers of workers only grow.
+  assignment.index = static_cast<uint32_t>(
+      std::ranges::count_if(run->record.workers, [index = worker->index](const RunWorker& other) {
+        return other.alive() && other.index < index;
+      }));
   assignment.devices = worker->devices;
   assignment.min_workers = run->spec.min_workers;
   assignment.max_workers = run->spec.max_workers;
@@ -215,15 +224,12 @@ void HeadCore::OnWorkerExited(const WorkerExited& exited, bool lost) {
     RunWorker* worker = Owner(exited.process).second;
     if (worker != nullptr && worker->alive()) WorkerDied(*run, *worker, exited.how);
   }
-  if (run != nullptr && exited.reaped) TellDeath(*run, exited, lost);
-  const std::string actor = process->owner.actor;
   actors_.OnWorkerExited(exited, lost);
   if (!exited.reaped) return;
   uploads_.Forget(exited.process);
-  if (run = RunOf(actor); run != nullptr) {
-    Fill(*run);
-    EmitLast(*run);
-  }
+  if (run == nullptr) return;
+  TellDeath(*run, exited, lost);
+  EmitLast(*run);
 }
 
 void HeadCore::OnWorkerOutput(const std::string& from, const WorkerOutput& output) {
@@ -319,6 +325,7 @@ void HeadCore::OnWorkerResult(const WorkerResult& result) {
       return;
     }
   }
+  const std::string actor = worker->actor;
   if (result.rank >= 0) worker->rank = result.rank;
   if (!result.ok) {
     EmitWorker(*run, *worker, StatusOf(*run, *worker), "failed", "");
@@ -330,11 +337,12 @@ void HeadCore::OnWorkerResult(const WorkerResult& result) {
   if (result.payload.empty() && !file) {
     worker->state = WorkerState::kDrained;
     EmitWorker(*run, *worker, StatusOf(*run, *worker), "drained", "");
-    if (!run->results.empty()) run->restarts.clear();  // The group has no use for another life.
+    if (!run->results.empty()) run->crashes.clear();  // The group has no use for another life.
     Send(result.process, wire::Encode(kFrameReleaseWorker, ReleaseWorker{"drained"}));
     Save(*run);
+    CloseIfOver(*run);
+    actor_groups_.Change([&](ActorGroups& g, auto& a) { g.Left(actor, "it has left", a); });
     FinishIfDone(*run);
-    Fill(*run);
     return;
   }
   // A worker that had finished repeats its result to a head that lacks it.
@@ -345,6 +353,8 @@ void HeadCore::OnWorkerResult(const WorkerResult& result) {
   SaveResult(*run, member);
   if (!told) EmitWorker(*run, *worker, StatusOf(*run, *worker), "finished", "");
   Save(*run);
+  actor_groups_.Change([&](ActorGroups& g, auto& a) { g.Finished(actor, a); });
+  CloseIfOver(*run);
   FinishIfDone(*run);
 }
 
@@ -386,8 +396,7 @@ void HeadCore::On(const step::Tick& /*tick*/) {
     // The head before may have got the last result, and no further.
     FinishIfDone(run);
     if (run.done()) continue;
-    for (RunWorker& worker : run.record.workers) PressDrain(run, worker);
-    Fill(run);
+    CloseIfOver(run);
     CheckRoom(run);
     EnsureSpare(run);
   }
@@ -408,7 +417,6 @@ void HeadCore::On(const step::Tick& /*tick*/) {
   for (const std::string& name : Outdated()) {
     Forget(runs_.at(name));  // Again: the store may have been away when it ended.
     runs_.erase(name);
-    actors_.OwnerGone(RunOwner(name), "its run is over");
   }
   RefreshKeys();
   Measure();

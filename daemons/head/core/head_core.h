@@ -80,7 +80,10 @@ class HeadCore final : private HeadKnowledge {
   void On(const step::Tick& tick);
   void On(step::StateLoaded& loaded) { actors_.Give(loaded.process, std::move(loaded.state)); }
   void On(const step::CoordinatorSays& says);
-  void On(const step::WriteAll& /*all*/) { WriteAll(); }
+  void On(const step::WriteAll& /*all*/) {
+    collective_groups_.OnStoreLost();
+    WriteAll();
+  }
   void On(const step::SendToNode& send);
   void On(const step::Schedule& schedule);
   void On(const step::WakeScheduler& wake);
@@ -89,11 +92,15 @@ class HeadCore final : private HeadKnowledge {
   void On(const step::AnswerWaiters& placed) { placement_groups_.AnswerPlaced(placed.group); }
   void On(const step::ActorChanged& changed);
   void On(const step::OwnerEnded& ended);
-  void On(const step::StartActors& s) { (void)actors_.StartMembers(s.actors, s.at_least); }
-  void On(const step::EndActor& end) { actors_.EndActor(end.actor, end.reason); }
+  void On(const step::StartActors& start);
+  void On(const step::EndActor& end);
+  void On(const step::HoldActor& hold) { actors_.Hold(hold.actor, hold.held); }
   void On(const step::DismissActor& d) { actors_.TellToLeave(d.actor, d.reason); }
   void On(step::Launch& launch) { actors_.Launch(std::move(launch)); }
   void On(const step::EndProcess& end) { actors_.End(end.process, end.reason); }
+  void On(const step::WakeActors& wake) { actors_.Wake(wake.at); }
+  void On(const step::OrderHeld& /*order*/) { actors_.OrderHeld(); }
+  void On(const step::OrderLost& lost);
   void On(const step::NodeLost& lost);
   void On(const step::EndRecovery& end);
   void On(const step::PressDown& press) { PressDown(press.until); }
@@ -103,11 +110,10 @@ class HeadCore final : private HeadKnowledge {
     collective_groups_.Dismiss(d.group, d.actors, d.reason);
   }
   void On(const step::ReadmitToGroup& readmit) { collective_groups_.Readmit(readmit.group); }
-  void On(const step::FillRun& fill);
-  void On(const step::FillAfterDeath& death);
+  void On(const step::DrainWorker& drain);
+  void On(const step::DeathTold& death);
   void On(const step::KeepSpare& spare);
   void On(const step::OpenRun& open);
-  void On(const step::CheckRoom& check);
   void On(const step::EndProcessesOfRun& end) { EndProcesses(end.run); }
 
   // ---- what its parts may know ----
@@ -156,18 +162,20 @@ class HeadCore final : private HeadKnowledge {
   void Reconcile(const NodeHello& hello, uint64_t heard);
   void EndIfOver(const std::string& process);
   void EndMissing(const std::string& process, const std::string& how);
-  bool Confirm(Run& run);
+  void Confirm(Run& run);
 
   // ---- runs ----
-  void Fill(Run& run);
-  void AskForRoom(Run& run, uint32_t count, bool gang);
-  void GiveUpRoom(Run& run, size_t count);
+  // Its workers are a group of actors, which gets them places, follows those who are lost by others
+  // and has them leave; the run says when nobody is to join it any more.
+  [[nodiscard]] Status MakeWorkers(const Run& run, uint32_t first);
+  void EndWorkers(const std::string& run, const std::string& reason);
+  void CloseIfOver(const Run& run);
   void CheckRoom(Run& run);
   [[nodiscard]] bool CannotGrow() const;
-  [[nodiscard]] actors::ActorSpec SpecOf(const Run& run, const RunWorker& worker) const;
+  [[nodiscard]] actors::ActorSpec WorkerSpec(const Run& run) const;
   // What the directory says of an actor that is a run's worker.
   void OnRunActor(const std::string& actor);
-  void OnPlaced(Run& run, RunWorker worker, const actors::ActorLife& life);
+  void OnPlaced(Run& run, const std::string& actor, const actors::ActorLife& life);
   void OnWorkerGone(Run& run, RunWorker& worker, const std::string& why);
   [[nodiscard]] Run* FindRun(const std::string& run);
   // Nothing: it is no worker of a run.
@@ -179,6 +187,7 @@ class HeadCore final : private HeadKnowledge {
   void AskForSpares(const Run& run, uint32_t count);
   void OpenGroup(Run& run);
   void TellGroup(const Run& run, groups::CoordinatorEvent event);
+  [[nodiscard]] bool InGroup(const Run& run, const RunWorker& worker) const;  // It has reported.
   void OnNotice(Run& run, const groups::SendCommand& send);
   void OnNotice(Run& run, const groups::FenceMember& fence);
   void OnNotice(Run& run, const groups::EpochActivated& activated);
@@ -193,15 +202,11 @@ class HeadCore final : private HeadKnowledge {
   // The cause of a death is known, or will not be.
   void TellDeath(Run& run, const WorkerExited& exited, bool lost);
   void TellDeaths(Run& run, Time until);
-  void BackOff(Run& run, const RunWorker& worker);
   void CheckResult(Run& run, const RunWorker& worker);
   [[nodiscard]] bool Trains(const Run& run) const;  // Some member of it does.
   [[nodiscard]] bool MayJoin(const Run& run) const;
-  // After `limit` it is ended; zero: never.
-  void DrainWorker(Run& run, RunWorker& worker, const std::string& reason,
-                   Duration limit = Duration::zero());
-  void PressDrain(Run& run, RunWorker& worker);
-  void Shrink(Run& run);
+  [[nodiscard]] Status Resize(Run& run, uint32_t workers);
+  [[nodiscard]] Status DrainByDriver(Run& run, const RunCommand& command);
   void FinishIfDone(Run& run);
   void TellResults(Run& run, const std::vector<const RunWorker*>& finished);
   void End(Run& run, RunState state, const std::string& reason, const WorkerStatus& worker = {},
@@ -226,7 +231,7 @@ class HeadCore final : private HeadKnowledge {
   void SaveEnd(const Run& run);
   void RestoreRuns(const std::map<std::string, std::string>& records);
   void RestoreEnd(EndedRecord record);
-  void EndStrays();
+  void RestoreWorkers();
   void EndLeftMembers();
   void DropLeftEpochs(const HeadRecords& records);
   void ForgetWhenSeen(Run& run);

@@ -1,7 +1,6 @@
 // What HeadCore does when a worker dies: the group goes on, the driver is told why, and a next
 // life is started, later and later, or the run fails with the cause.
 #include <algorithm>
-#include <sstream>
 
 #include "daemons/head/core/head_core.h"
 #include "runtime/metrics.h"
@@ -14,10 +13,7 @@ constexpr const char* kKilled = "signal SIGKILL";  // As a node tells it.
 }  // namespace
 
 void HeadCore::WorkerDied(Run& run, RunWorker& worker, const std::string& cause) {
-  std::ostringstream forced;
-  forced << "ended by force: it was still there " << static_cast<double>(worker.drain_ms) / 1e3
-         << " s after it was asked to leave";
-  const std::string how = worker.overdue ? forced.str() : cause;
+  const std::string how = worker.forced.empty() ? cause : worker.forced;
   const bool was_starting = worker.state == WorkerState::kStarting;
   const bool had_finished = worker.state == WorkerState::kFinished;
   const bool was_draining = worker.state == WorkerState::kDraining;
@@ -30,19 +26,23 @@ void HeadCore::WorkerDied(Run& run, RunWorker& worker, const std::string& cause)
   EmitEpochOf(run, worker);
   run.deaths[worker.process] = {worker, status, was_draining ? "drained" : "died", was_starting,
                                 Now() + kCauseGrace};
-  if (!was_draining && !worker.fenced) BackOff(run, worker);
-  if (worker.overdue) TellDeath(run, {worker.process, true, how, -1, {}}, true);
+  const bool settled =
+      worker.member_since != Time::Never() && Now() > worker.member_since + kSettledTime;
+  if (settled) run.crashes.erase(worker.index);
+  if (settled || worker.fenced) actors_.Proven(worker.actor);
+  if (!worker.forced.empty()) TellDeath(run, {worker.process, true, how, -1, {}}, true);
   Save(run);
   FinishIfDone(run);
   if (run.done()) return;
-  // What its group makes of the death decides whether a replacement may start at once.
+  // What its group makes of the death decides whether its next life may begin at once.
   ++run.deaths_untold;
-  queue_.Put(step::FillAfterDeath{{run.spec.id}});
+  run.quiet_until = Now() + kReformQuiet;
+  queue_.Put(step::DeathTold{{run.spec.id}});
 }
 
-// The survivors get the machine to themselves first: the replacement can only join when they are
+// The survivors get the machine to themselves first: whoever follows can only join when they are
 // active again, and its start would slow that down.
-void HeadCore::On(const step::FillAfterDeath& death) {
+void HeadCore::On(const step::DeathTold& death) {
   Run* run = FindRun(death.run);
   if (run == nullptr || --run->deaths_untold > 0) return;
   const groups::Coordinator* group = coordinators_->Find(death.run);
@@ -50,11 +50,9 @@ void HeadCore::On(const step::FillAfterDeath& death) {
   const bool reforms = phase == groups::GroupPhase::kPersisting ||
                        phase == groups::GroupPhase::kPreparing ||
                        phase == groups::GroupPhase::kLinking;
-  if (reforms) {
-    run->quiet_until = Now() + kReformQuiet;
-    queue_.PutAt(run->quiet_until, step::FillRun{{death.run}});
-  }
-  Fill(*run);
+  if (reforms) return;
+  run->quiet_until = Time{};
+  queue_.Put(step::OrderHeld{});
 }
 
 // The head before may have known of the end of members, and had no time to tell their group.
@@ -81,18 +79,6 @@ void HeadCore::CheckResult(Run& run, const RunWorker& worker) {
           " is lost: it was with the head that has ended, and its worker has ended too");
 }
 
-// A worker that dies again and again before it has settled is given less and less of the machine.
-void HeadCore::BackOff(Run& run, const RunWorker& worker) {
-  Run::Restart& restart = run.restarts[worker.index];
-  const bool settled =
-      worker.member_since != Time::Never() && Now() > worker.member_since + kSettledTime;
-  if (settled) restart = {};
-  if (++restart.deaths < 2) return;
-  const int doubled = std::min(restart.deaths - 2, 16);
-  restart.not_before = Now() + std::min<Duration>(kRestartDelay * (1 << doubled), kRestartDelayMax);
-  queue_.PutAt(restart.not_before, step::FillRun{{run.spec.id}});
-}
-
 bool HeadCore::Trains(const Run& run) const {
   return run.view.epoch > 0 && std::ranges::any_of(run.record.workers, [&](const RunWorker& w) {
            return w.alive() && w.state != WorkerState::kFinished &&
@@ -106,8 +92,7 @@ bool HeadCore::MayJoin(const Run& run) const {
   if (run.results.empty()) return true;
   const bool elastic = std::ranges::any_of(
       run.view.members, [](const groups::ViewMember& m) { return m.has_state || m.version > 0; });
-  return !elastic && run.results.size() < run.view.members.size() &&
-         std::ranges::any_of(run.restarts, [](const auto& r) { return r.second.crashes > 0; });
+  return !elastic && run.results.size() < run.view.members.size() && !run.crashes.empty();
 }
 
 void HeadCore::TellDeaths(Run& run, Time until) {
@@ -136,28 +121,26 @@ void HeadCore::TellDeath(Run& run, const WorkerExited& exited, bool lost) {
   for (const std::string& line : lines) run.last_death += "\n  " + line;
   // Whoever was killed may have been so for reasons that do not lie in it; a member that was, had
   // started well, and its next life need not wait.
-  Run::Restart& restart = run.restarts[death.worker.index];
+  const RunWorker& worker = death.worker;
   const bool killed = exited.how.starts_with(kKilled);
-  if (!lost && !killed && restart.deaths > 0) ++restart.crashes;
-  if (killed && death.worker.member_since != Time::Never() && restart.deaths > 0) {
-    --restart.deaths;
-    restart.not_before = Time{};
-  }
+  int crashes = 0;
+  if (!lost && !killed) crashes = ++run.crashes[worker.index];
+  if (killed && worker.member_since != Time::Never())
+    actors_.Forgive(worker.actor, worker.incarnation);
   if (death.was_starting && !lost) ++run.start_failures;
-  if (Trains(run)) return Fill(run);
+  CloseIfOver(run);
+  if (Trains(run)) return;
   if (run.start_failures >= kStartFailuresMax) {
     return End(run, RunState::kFailed,
                std::to_string(run.start_failures) + " workers in a row died " +
                    "before they could start; the last one, " + run.last_death,
                death.status);
   }
-  if (restart.crashes >= kCrashesMax) {
+  if (crashes >= kCrashesMax) {
     return End(run, RunState::kFailed,
-               "a worker crashed " + std::to_string(restart.crashes) + " times in a row; " +
-                   run.last_death,
+               "a worker crashed " + std::to_string(crashes) + " times in a row; " + run.last_death,
                death.status);
   }
-  Fill(run);
   FinishIfDone(run);
 }
 

@@ -15,9 +15,8 @@ constexpr uint64_t kEndedBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kEndedFileBytesMax = uint64_t{4} << 30;
 constexpr Duration kLookFrom = seconds(1);  // Of silence: whether its process runs.
 constexpr size_t kDriversMax = 10'000;
-constexpr double kSilenceMax = 1e9;                  // In nanoseconds it still fits a Duration.
-constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // Likewise.
-constexpr size_t kRunsNamed = 10;                    // In a message.
+constexpr double kSilenceMax = 1e9;  // In nanoseconds it still fits a Duration.
+constexpr size_t kRunsNamed = 10;    // In a message.
 
 Duration SilenceOf(double seconds) {
   return Duration(static_cast<int64_t>(std::clamp(seconds, 0.0, kSilenceMax) * 1e9));

@@ -53,7 +53,11 @@ struct Keep {
 struct DropRecords {
   std::string prefix;
 };
-struct MarkRecords {};  // From now on it is noticed if the store loses them.
+// From now on it is noticed if the store loses them. `found`: those of a head before were there,
+// and may have been lost since they were read.
+struct MarkRecords {
+  bool found = false;
+};
 
 // ---- what actors save ----
 

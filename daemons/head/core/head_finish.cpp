@@ -67,7 +67,7 @@ void HeadCore::End(Run& run, RunState state, const std::string& reason, const Wo
   EmitEpochs(run);
   EmitNoted(run, std::numeric_limits<groups::Epoch>::max());
   queue_.Note("run ", run.spec.id, " ", RunStateName(state), reason.empty() ? "" : ": ", reason);
-  GiveUpRoom(run, run.record.waiting.size());
+  CloseIfOver(run);
   if (!run.spares_on.empty()) AskForSpares(run, 0);
   queue_.Put(step::CloseEpochs{run.spec.id});
   // What a worker printed comes through its node and may be behind its result: the run's last event
@@ -99,9 +99,7 @@ void HeadCore::EndProcesses(const std::string& id) {
       Kill(name, SIGTERM, "the run is over");
     }
   }
-  // Those that are about to be started once more.
-  for (const RunWorker& worker : std::vector(run->second.record.workers))
-    if (worker.process.empty()) actors_.EndActor(worker.actor, "the run is over");
+  EndWorkers(id, "the run is over");
 }
 
 void HeadCore::EmitLast(Run& run) {

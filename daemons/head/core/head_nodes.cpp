@@ -66,9 +66,7 @@ void HeadCore::OnNodeHello(const std::string& from, const NodeHello& hello) {
     ApplyNodes(nodes_.Step(
         Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
   }
-  for (auto& [name, run] : runs_) {
-    if (Confirm(run) || is_new) Fill(run);
-  }
+  for (auto& [name, run] : runs_) Confirm(run);
   queue_.Put(step::EndRecovery{});
 }
 
@@ -133,30 +131,27 @@ void HeadCore::EndMissing(const std::string& name, const std::string& how) {
   OnWorkerExited(WorkerExited{name, true, how, -1, {}}, true);
 }
 
-// After a restart the nodes tell which workers still run. Returns whether it is known of all of the
-// run's for the first time.
-bool HeadCore::Confirm(Run& run) {
-  if (run.done() || !run.confirming) return false;
+// After a restart the nodes tell which workers still run.
+void HeadCore::Confirm(Run& run) {
+  if (run.done() || !run.confirming) return;
   const actors::Directory& directory = actors_.directory();
   // The head before may have known of an end, and had no time to note what it means here.
   const auto over = [&](const RunWorker& worker) {
     const actors::PlacedActor* actor = directory.Find(worker.actor);
-    return actor == nullptr || actor->dead();
+    return actor == nullptr || actor->dead() || actor->life.incarnation != worker.incarnation;
   };
   bool all = true;
   for (RunWorker& worker : run.record.workers) {
     if (!worker.alive()) continue;
     if (over(worker)) {
       OnWorkerGone(run, worker, "gone when the head restarted");
-      if (run.done()) return false;
+      if (run.done()) return;
     }
     all = all && !(worker.alive() && actors_.Unconfirmed(worker.process));
   }
-  std::erase_if(run.record.waiting, over);
-  if (!all) return false;
+  if (!all) return;
   run.confirming = false;
   EmitEpochs(run);
-  return true;
 }
 
 void HeadCore::ApplyNodes(const NodeDecision& decision) {
@@ -173,14 +168,6 @@ void HeadCore::ApplyNodes(const NodeDecision& decision) {
                                  nodes_.nodes().at(change.id).drain_deadline});
     }
     if (!change.draining) continue;
-    for (auto& [name, run] : runs_) {
-      for (RunWorker& worker : run.record.workers) {
-        if (worker.alive() && worker.node == change.id)
-          DrainWorker(run, worker, "node " + change.id + ": " + change.reason);
-      }
-      Save(run);
-      Fill(run);
-    }
     const Duration limit = nodes_.nodes().at(change.id).drain_deadline - Now();
     const std::string reason = "node " + change.id + ": " + change.reason;
     std::set<std::string> members;  // Of groups: those see to it.

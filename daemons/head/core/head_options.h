@@ -2,6 +2,7 @@
 // Thread: plain values.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -12,6 +13,7 @@
 namespace troupe::daemons {
 
 inline constexpr Duration kWorkerStartLimit = seconds(60);  // From start to hello.
+inline constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it fits a Duration.
 
 struct HeadOptions {
   bool embedded = false;  // Only this machine: what does not fit now never will.

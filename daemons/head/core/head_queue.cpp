@@ -47,11 +47,11 @@ template void HeadQueue::PutWhenKept(const std::string&, step::Send);
 template void HeadQueue::PutAt(Time, HeadStep);
 template void HeadQueue::PutAt(Time, step::Down);
 template void HeadQueue::PutAt(Time, step::EndProcessesOfRun);
-template void HeadQueue::PutAt(Time, step::FillRun);
 template void HeadQueue::PutAt(Time, step::KeepSpare);
-template void HeadQueue::PutAt(Time, step::Launch);
+template void HeadQueue::PutAt(Time, step::OrderHeld);
 template void HeadQueue::PutAt(Time, step::PressDown);
 template void HeadQueue::PutAt(Time, step::Tick);
+template void HeadQueue::PutAt(Time, step::WakeActors);
 template void HeadQueue::PutAt(Time, step::WakeScheduler);
 
 std::optional<HeadStep> HeadQueue::Take(Time now) {

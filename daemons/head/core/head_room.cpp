@@ -1,26 +1,16 @@
 // How the runs of HeadCore get their workers: each is one life of an actor of the directory, and
 // what the directory says of it is what the run hears of its place.
 #include <algorithm>
-#include <set>
+#include <csignal>
 
 #include "daemons/head/core/head_core.h"
 #include "runtime/metrics.h"
 
 namespace troupe::daemons {
 
-namespace {
-
-std::string RunActorOf(const Run& run, const RunWorker& worker) {
-  return RunOwner(run.spec.id) + "/" + worker.member().ToString();
-}
-
-}  // namespace
-
-actors::ActorSpec HeadCore::SpecOf(const Run& run, const RunWorker& worker) const {
+actors::ActorSpec HeadCore::WorkerSpec(const Run& run) const {
   actors::ActorSpec spec;
-  spec.actor = worker.actor;
   spec.type = run.spec.name;
-  spec.owner = RunOwner(run.spec.id);
   spec.wish.resources = run.spec.resources;
   // Of each worker for itself; that all go to one node or to different ones holds for a gang.
   const PlacementStrategy strategy = *ParsePlacementStrategy(run.spec.strategy);
@@ -31,51 +21,74 @@ actors::ActorSpec HeadCore::SpecOf(const Run& run, const RunWorker& worker) cons
                   run.spec.spares > 0 ? run.spec.spare_argv : std::vector<std::string>{}};
   if (options_.metrics) spec.program.env["TROUPE_METRICS"] = "1";  // It has something to tell us.
   spec.start_timeout_s = ToSeconds(kWorkerStartLimit);
+  spec.max_restarts = -1;
+  spec.backoff_ms = kRestartDelayMs;
+  spec.backoff_max_ms = kRestartDelayMaxMs;
   return spec;
 }
 
-// `gang`: the first workers, of which there must be enough at once.
-void HeadCore::AskForRoom(Run& run, uint32_t count, bool gang) {
-  std::set<uint32_t> used;
-  for (const RunWorker& worker : run.record.workers) {
-    if (worker.alive()) used.insert(worker.index);
-  }
-  for (const RunWorker& worker : run.record.waiting) used.insert(worker.index);
-  std::vector<actors::ActorSpec> specs;
-  for (uint32_t i = 0; i < count; ++i) {
-    RunWorker worker;
-    while (used.contains(worker.index)) ++worker.index;
-    used.insert(worker.index);
-    worker.incarnation = ++run.record.incarnations[std::to_string(worker.index)];
-    worker.actor = RunActorOf(run, worker);
-    specs.push_back(SpecOf(run, worker));
-    run.record.waiting.push_back(std::move(worker));
-  }
-  // The next head must not give the same incarnation to another process.
-  Save(run);
-  const size_t at_least = gang && count > 1 ? std::min<size_t>(count, run.spec.min_workers) : 0;
-  const Status started =
-      actors_.StartMembers(specs, at_least, *ParsePlacementStrategy(run.spec.strategy));
-  if (!started.ok())
-    return End(run, RunState::kFailed,
-               "cannot start " + run.spec.name + ": " + started.error().message);
-  queue_.Put(step::CheckRoom{{run.spec.id}});
+Status HeadCore::MakeWorkers(const Run& run, uint32_t first) {
+  actors::ActorGroupSpec spec;
+  spec.group = spec.owner = RunOwner(run.spec.id);
+  spec.detached = spec.of_run = true;
+  spec.min_size = run.spec.min_workers;
+  spec.size = run.record.target;
+  spec.max_size = run.spec.max_workers;
+  spec.member = WorkerSpec(run);
+  spec.strategy = run.spec.strategy;
+  return actor_groups_.Change([&](ActorGroups& groups, ActorGroupActions& actions) {
+    return groups.Create(Now(), spec, actions, first);
+  });
 }
 
-void HeadCore::GiveUpRoom(Run& run, size_t count) {
-  for (; count > 0 && !run.record.waiting.empty(); --count) {
-    const std::string actor = run.record.waiting.back().actor;
-    run.record.waiting.pop_back();
-    Save(run);
-    actors_.EndActor(actor, "not needed any more");
+void HeadCore::EndWorkers(const std::string& run, const std::string& reason) {
+  actor_groups_.Change([&](ActorGroups& groups, ActorGroupActions& actions) {
+    groups.End(Now(), RunOwner(run), reason, actions);
+  });
+}
+
+// A group whose members finish takes nobody in.
+void HeadCore::CloseIfOver(const Run& run) {
+  const bool finishing = std::ranges::any_of(run.record.workers, [](const RunWorker& worker) {
+    return worker.state == WorkerState::kFinished;
+  });
+  const bool closed = run.done() || (finishing && !MayJoin(run));
+  actor_groups_.Change([&](ActorGroups& groups, ActorGroupActions& actions) {
+    groups.SetClosed(RunOwner(run.spec.id), closed, actions);
+  });
+}
+
+void HeadCore::On(const step::StartActors& start) {
+  std::optional<PlacementStrategy> together;
+  if (!start.strategy.empty()) together = *ParsePlacementStrategy(start.strategy);
+  const Status started = actors_.StartMembers(start.actors, start.at_least, together);
+  if (started.ok()) return;
+  if (Run* run = RunOf(start.actors.front().actor); run != nullptr && !run->done())
+    End(*run, RunState::kFailed, "cannot start " + run->spec.name + ": " + started.error().message);
+}
+
+void HeadCore::On(const step::EndActor& end) {
+  Run* run = end.overdue ? RunOf(end.actor) : nullptr;
+  if (run == nullptr) return actors_.EndActor(end.actor, end.reason);
+  // How its process has ended is told when it has.
+  bool killed = false;
+  for (RunWorker& worker : run->record.workers) {
+    if (worker.actor != end.actor || !worker.alive()) continue;
+    worker.forced = end.reason;
+    Kill(worker.process, SIGKILL, "its drain is overdue");
+    killed = true;
   }
+  if (!killed) actors_.EndActor(end.actor, end.reason);
 }
 
 // Why it waits; and whether that makes sense.
 void HeadCore::CheckRoom(Run& run) {
-  if (run.done() || run.record.waiting.empty()) return;
+  const std::vector<std::string> waiting = actor_groups_.groups().WaitingIn(RunOwner(run.spec.id));
+  if (run.done() || waiting.empty()) return;
+  const actors::PlacedActor* actor = actors_.directory().Find(waiting.front());
+  if (actor == nullptr) return;
   const std::optional<sched::LeaseStatus> lease =
-      scheduler_.FindLease(MakeLeaseId(run.record.waiting.front().actor, 1));
+      scheduler_.FindLease(MakeLeaseId(waiting.front(), actor->life.incarnation));
   if (!lease) return;
   run.reason = lease->reason;
   if (!run.record.workers.empty()) return;
@@ -106,32 +119,31 @@ void HeadCore::OnRunActor(const std::string& id) {
   const actors::PlacedActor* actor = actors_.directory().Find(id);
   Run* run = RunOf(id);
   if (actor == nullptr || run == nullptr) return;
-  auto& waiting = run->record.waiting;
-  const auto waits = std::ranges::find(waiting, id, &RunWorker::actor);
-  const auto worker = std::ranges::find(run->record.workers, id, &RunWorker::actor);
   const actors::ActorLife& life = actor->life;
-  if (life.state == actors::ActorState::kStarting) {
-    if (worker == run->record.workers.end() && waits == waiting.end())
-      return actors_.EndActor(id, "its run does not know it");
-    const RunWorker placed = waits != waiting.end() ? *waits : *worker;
-    if (waits != waiting.end()) waiting.erase(waits);
-    OnPlaced(*run, placed, life);
-  } else if (life.state == actors::ActorState::kDead && waits != waiting.end()) {
-    waiting.erase(waits);
-    Save(*run);
-    const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
-    if (!run->done() && run->record.workers.empty())
-      End(*run, RunState::kFailed, "cannot place " + run->spec.name + ": " + why);
-  } else if (worker != run->record.workers.end() && worker->alive()) {
-    if (life.state == actors::ActorState::kDead) {
-      const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
-      OnWorkerGone(*run, *worker, why);
-    } else if (life.process.empty()) {  // The order to start it was lost, and comes again.
-      worker->process.clear();
-      worker->node.clear();
-      if (worker->state == WorkerState::kDraining) actors_.EndActor(id, "not needed any more");
-    }
+  const std::string why = life.reason.empty() ? "it was ended" : life.reason.front().message;
+  for (size_t i = 0; i < run->record.workers.size(); ++i) {
+    RunWorker& worker = run->record.workers[i];
+    const bool over = actor->dead() || worker.incarnation != life.incarnation;
+    if (worker.actor == id && worker.alive() && over) OnWorkerGone(*run, worker, why);
   }
+  const bool here = std::ranges::any_of(run->record.workers, [&](const RunWorker& worker) {
+    return worker.actor == id && worker.incarnation == life.incarnation;
+  });
+  if (life.state == actors::ActorState::kStarting && !here) OnPlaced(*run, id, life);
+  // One that cannot have a place, not one that was asked to leave.
+  if (actor->dead() && actor_groups_.groups().Stays(id) && !run->done() &&
+      run->record.workers.empty())
+    End(*run, RunState::kFailed, "cannot place " + run->spec.name + ": " + why);
+}
+
+// It was to be a life, and has been none.
+void HeadCore::On(const step::OrderLost& lost) {
+  Run* run = RunOf(lost.actor);
+  if (run == nullptr) return;
+  const auto is = [&](const RunWorker& worker) {
+    return worker.actor == lost.actor && worker.incarnation == lost.incarnation;
+  };
+  if (std::erase_if(run->record.workers, is) > 0) Save(*run);
 }
 
 // It has ended, and if its process has, too, nobody will say how.
@@ -141,14 +153,20 @@ void HeadCore::OnWorkerGone(Run& run, RunWorker& worker, const std::string& why)
   if (processes_.Find(process) == nullptr) TellDeath(run, {process, true, why, -1, {}}, true);
 }
 
-void HeadCore::OnPlaced(Run& run, RunWorker worker, const actors::ActorLife& life) {
-  if (run.done()) return actors_.EndActor(worker.actor, "the run is over");
+void HeadCore::OnPlaced(Run& run, const std::string& id, const actors::ActorLife& life) {
+  const auto member = actor_groups_.groups().MemberOf(id);
+  if (run.done() || !member) return actors_.EndActor(id, "its run has no use for it");
+  RunWorker worker;
+  worker.index = member->second;
+  worker.incarnation = life.incarnation;
+  worker.actor = id;
   worker.node = life.node;
   worker.process = life.process;
   if (const HeadProcess* process = processes_.Find(life.process); process != nullptr)
     worker.devices = process->owner.room.devices;
   std::erase_if(run.record.workers, [&](const RunWorker& old) {
-    return old.actor == worker.actor || (old.index == worker.index && !old.alive());
+    return !old.alive() &&
+           (old.index == worker.index || !actor_groups_.groups().MemberOf(old.actor));
   });
   run.record.workers.push_back(std::move(worker));
   run.joined_by = Now() + kJoinTime;

@@ -12,12 +12,6 @@
 #include "scheduler/devices.h"
 
 namespace troupe::daemons {
-namespace {
-
-constexpr uint64_t kDrainMsMax = 1'000'000'000'000;  // In nanoseconds it still fits a Duration.
-
-}  // namespace
-
 const char* WorkerStateName(WorkerState state) {
   static constexpr const char* kNames[] = {"starting", "active",  "draining",
                                            "finished", "drained", "dead"};
@@ -71,8 +65,9 @@ void HeadCore::OnSubmit(const std::string& from, const SubmitRun& submit) {
   Run& stored = runs_[spec.id] = std::move(run);
   SaveSpec(stored);
   Save(stored);
+  if (const Status made = MakeWorkers(stored, 0); !made.ok())
+    End(stored, RunState::kFailed, "cannot start " + spec.name + ": " + made.error().message);
   ReplyWhenKept(from, submit.request);
-  Fill(stored);
 }
 
 void HeadCore::OnRunCommand(const std::string& from, const RunCommand& command) {
@@ -90,38 +85,48 @@ void HeadCore::OnRunCommand(const std::string& from, const RunCommand& command) 
   if (run.done())
     return Reply(from, command.request,
                  Error{ErrorCode::kNotFound, "the run has ended: " + run.reason});
-  if (command.verb == RunVerb::kResize) {
-    if (command.workers < run.spec.min_workers || command.workers > run.spec.max_workers) {
-      return Reply(from, command.request,
-                   Error{ErrorCode::kInvalidArgument,
-                         "cannot resize to " + std::to_string(command.workers) +
-                             ": min_workers is " + std::to_string(run.spec.min_workers) +
-                             ", max_workers " + std::to_string(run.spec.max_workers)});
-    }
-    run.record.target = command.workers;
-    Shrink(run);
-    Fill(run);
-    Save(run);
-    return ReplyWhenKept(from, command.request);
-  }
-  // kDrain
-  RunWorker* worker = FindWorker(run, command.member);
-  if (worker == nullptr || !worker->alive()) {
-    return Reply(from, command.request,
-                 Error{ErrorCode::kNotFound, "no live worker " + command.member});
-  }
-  const bool repeated = worker->state == WorkerState::kDraining;
-  if (!repeated && run.record.target <= run.spec.min_workers) {
-    return Reply(from, command.request,
-                 Error{ErrorCode::kInvalidArgument, "draining " + command.member +
-                                                        " would leave fewer than min_workers = " +
-                                                        std::to_string(run.spec.min_workers)});
-  }
-  if (!repeated) --run.record.target;
-  DrainWorker(run, *worker, "asked by the driver",
-              milliseconds(std::min(command.deadline_ms, kDrainMsMax)));
+  // Else kDrain.
+  const Status done =
+      command.verb == RunVerb::kResize ? Resize(run, command.workers) : DrainByDriver(run, command);
+  if (!done.ok()) return Reply(from, command.request, done);
   Save(run);
   return ReplyWhenKept(from, command.request);
+}
+
+Status HeadCore::Resize(Run& run, uint32_t workers) {
+  if (workers < run.spec.min_workers || workers > run.spec.max_workers) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "cannot resize to " + std::to_string(workers) + ": min_workers is " +
+                     std::to_string(run.spec.min_workers) + ", max_workers " +
+                     std::to_string(run.spec.max_workers)};
+  }
+  run.record.target = workers;
+  return actor_groups_.Change([&](ActorGroups& groups, ActorGroupActions& actions) {
+    return groups.Resize(Now(), RunOwner(run.spec.id), workers,
+                         "resized to " + std::to_string(workers), kNoDrainLimit, actions);
+  });
+}
+
+// Nobody follows who is drained by name.
+Status HeadCore::DrainByDriver(Run& run, const RunCommand& command) {
+  const RunWorker* worker = FindWorker(run, command.member);
+  if (worker == nullptr || !worker->alive())
+    return Error{ErrorCode::kNotFound, "no live worker " + command.member};
+  const bool repeated =
+      worker->state == WorkerState::kDraining || worker->state == WorkerState::kFinished;
+  if (!repeated && run.record.target <= run.spec.min_workers) {
+    return Error{ErrorCode::kInvalidArgument, "draining " + command.member +
+                                                  " would leave fewer than min_workers = " +
+                                                  std::to_string(run.spec.min_workers)};
+  }
+  if (!repeated) --run.record.target;
+  const Duration limit = command.deadline_ms == 0
+                             ? kNoDrainLimit
+                             : milliseconds(std::min(command.deadline_ms, kDrainMsMax));
+  return actor_groups_.Change([&](ActorGroups& groups, ActorGroupActions& actions) {
+    return groups.Shrink(Now(), RunOwner(run.spec.id), worker->index, "asked by the driver", limit,
+                         actions);
+  });
 }
 
 void HeadCore::OnSubscribe(const std::string& from, const Subscribe& subscribe) {
@@ -159,23 +164,6 @@ void HeadCore::TellLost(const std::string& from, const Subscribe& subscribe) {
 
 // ---- workers of a run ----
 
-void HeadCore::Fill(Run& run) {
-  if (run.done() || run.confirming || run.deaths_untold > 0 || Now() < run.quiet_until) return;
-  uint32_t alive = 0;
-  for (const RunWorker& worker : run.record.workers) {
-    if (worker.state == WorkerState::kFinished && !MayJoin(run))
-      return GiveUpRoom(run, run.record.waiting.size());
-    if (worker.alive() && worker.state != WorkerState::kDraining) ++alive;
-  }
-  const auto held = static_cast<uint32_t>(std::ranges::count_if(
-      run.restarts, [&](const auto& entry) { return entry.second.not_before > Now(); }));
-  alive += held;
-  const uint32_t wanted = run.record.target > alive ? run.record.target - alive : 0;
-  const auto asked = static_cast<uint32_t>(run.record.waiting.size());
-  if (asked > wanted) GiveUpRoom(run, asked - wanted);
-  if (asked < wanted) AskForRoom(run, wanted - asked, run.record.workers.empty() && asked == 0);
-}
-
 // A warm process, so that a replacement starts with its imports done. Its node keeps it.
 void HeadCore::EnsureSpare(Run& run) {
   const bool wanted = !run.done() && run.spec.spares > 0 && !run.spec.spare_argv.empty() &&
@@ -199,7 +187,7 @@ void HeadCore::EnsureSpare(Run& run) {
 void HeadCore::AskForSpares(const Run& run, uint32_t count) {
   const auto node = node_links_.find(run.spares_on);
   if (node == node_links_.end()) return;
-  const actors::Program program = SpecOf(run, {}).program;
+  const actors::Program program = WorkerSpec(run).program;
   SendToNode(node->first,
              wire::Encode(kFrameKeepSpares, KeepSpares{program.spare_argv, program.env, count}));
 }
@@ -261,7 +249,7 @@ void HeadCore::OnNotice(Run& run, const groups::EpochActivated& activated) {
   run.reason.clear();
   if (run.quiet_until > Now()) {
     run.quiet_until = Now() + kReformSettle;
-    queue_.PutAt(run.quiet_until, step::FillRun{{run.spec.id}});
+    queue_.PutAt(run.quiet_until, step::OrderHeld{});
   }
   for (RunWorker& worker : run.record.workers) {
     worker.rank = RankOf(run.view, worker.member());
@@ -304,58 +292,26 @@ void HeadCore::OnNotice(Run& run, const groups::GroupFailed& failed) {
 // The workers' results decide when the run is done.
 void HeadCore::OnNotice(Run& /*run*/, const groups::GroupEnded& /*ended*/) {}
 
-void HeadCore::DrainWorker(Run& run, RunWorker& worker, const std::string& reason, Duration limit) {
-  if (worker.state == WorkerState::kFinished) return;
-  if (limit > Duration::zero() && Now() + limit < worker.drain_by) {
-    worker.drain_by = Now() + limit;
-    worker.drain_ms = static_cast<uint64_t>(limit / milliseconds(1));
-  }
-  if (worker.state == WorkerState::kDraining) return;
+// Its group wants it to leave, and says so again until it has.
+void HeadCore::On(const step::DrainWorker& drain) {
+  Run* run = RunOf(drain.actor);
+  if (run == nullptr || run->done()) return;
+  const auto worker = std::ranges::find_if(run->record.workers, [&](const RunWorker& w) {
+    return w.actor == drain.actor && w.alive() && w.state != WorkerState::kFinished;
+  });
+  if (worker == run->record.workers.end()) return;
   // A report may overtake the hello: who is known to the group is a member and leaves like one. So
   // may be who was started before this head, heard or not.
-  const HeadProcess* process = processes_.Find(worker.process);
+  const actors::PlacedActor* actor = actors_.directory().Find(drain.actor);
+  const HeadProcess* process = processes_.Find(worker->process);
   const bool ours = process != nullptr && !process->found;
-  const groups::Coordinator* group = coordinators_->Find(run.spec.id);
-  const auto reports = group == nullptr ? std::vector<groups::Report>{} : group->members();
-  const bool started = worker.state == WorkerState::kRunning || !ours ||
-                       std::any_of(reports.begin(), reports.end(), [&](const groups::Report& r) {
-                         return r.id == worker.member();
-                       });
-  worker.state = WorkerState::kDraining;
+  const bool alive = actor != nullptr && actor->life.state == actors::ActorState::kAlive;
+  const bool started = alive || !ours || InGroup(*run, *worker);
+  if (std::exchange(worker->state, WorkerState::kDraining) != WorkerState::kDraining) Save(*run);
   if (started) {
-    TellGroup(run, groups::DrainRequested{worker.member(), reason});
+    TellGroup(*run, groups::DrainRequested{worker->member(), drain.reason});
   } else {
-    Kill(worker.process, SIGKILL, "not needed any more");
-  }
-}
-
-// Repeats a drain, since the group may not have known the worker then, or the head may be new; ends
-// what is still there after its time.
-void HeadCore::PressDrain(Run& run, RunWorker& worker) {
-  if (worker.state != WorkerState::kDraining) return;
-  if (worker.drain_ms > 0 && worker.drain_by == Time::Never())
-    worker.drain_by = Now() + milliseconds(worker.drain_ms);
-  if (Now() < worker.drain_by) {
-    TellGroup(run, groups::DrainRequested{worker.member(), "drain"});
-    return;
-  }
-  worker.overdue = true;
-  Kill(worker.process, SIGKILL, "its drain is overdue");
-}
-
-// Drains the youngest workers over the target.
-void HeadCore::Shrink(Run& run) {
-  std::vector<RunWorker*> live;
-  for (RunWorker& worker : run.record.workers) {
-    if (worker.alive() && worker.state != WorkerState::kDraining) live.push_back(&worker);
-  }
-  std::stable_sort(live.begin(), live.end(), [](const RunWorker* a, const RunWorker* b) {
-    const auto key = [](const RunWorker* w) { return w->rank < 0 ? 1 << 20 : w->rank; };
-    return key(a) < key(b);
-  });
-  while (live.size() > run.record.target) {
-    DrainWorker(run, *live.back(), "resized to " + std::to_string(run.record.target));
-    live.pop_back();
+    Kill(worker->process, SIGKILL, "not needed any more");
   }
 }
 

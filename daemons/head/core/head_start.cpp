@@ -1,4 +1,6 @@
 // How HeadCore is put together, and what it takes up from the store.
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "collective_groups/membership/group_keys.h"
@@ -32,36 +34,54 @@ HeadCore::~HeadCore() = default;
 
 void HeadCore::Restore(Time now, const HeadRecords& records) {
   queue_.SetNow(now);
-  if (!records.runs.empty() || !records.actors.empty() || !records.placement_groups.empty())
-    Recover(Now() + options_.confirm_grace);
+  const bool runs =
+      !records.runs.empty() || !records.actors.empty() || !records.placement_groups.empty();
+  const bool found = runs || !records.collective_groups.empty() || !records.actor_groups.empty();
+  if (runs) Recover(Now() + options_.confirm_grace);
   RestoreRuns(records.runs);
   placement_groups_.Restore(records.placement_groups);  // Before those that are in them.
   for (const auto& [id, group] : placement_groups_.groups())
     if (!group.spec.detached) actors_.Own(group.spec.owner);
   actors_.Restore(records.actors);
-  EndStrays();
   collective_groups_.Restore(records.collective_groups);
   for (const actors::CollectiveStatus& group : collective_groups_.List())
     if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
   actor_groups_.Restore(records.actor_groups);
+  RestoreWorkers();
   EndLeftMembers();
   DropLeftEpochs(records);
   for (const std::string& group : actor_groups_.groups().groups()) {
     const auto record = actor_groups_.groups().RecordOf(group);
     if (record && !record->spec.detached) actors_.Own(record->spec.owner);
   }
-  queue_.Put(step::MarkRecords{});
+  queue_.Put(step::MarkRecords{found});
   queue_.Put(step::Tick{});
 }
 
-// Workers of runs that are over: the head before had no time to end them.
-void HeadCore::EndStrays() {
-  std::set<std::string> owners;
-  for (const auto& [id, actor] : actors_.directory().actors()) {
-    if (!IsRunActor(id) || actor.dead()) continue;
-    if (const Run* run = RunOf(id); run == nullptr || run->done()) owners.insert(actor.spec.owner);
+// The head before may have noted a change of a run, and had no time to note what it means for its
+// workers; it may have been of a release that had no group of them.
+void HeadCore::RestoreWorkers() {
+  for (const std::string& group : actor_groups_.groups().groups()) {
+    if (!IsRunActor(group)) continue;
+    const std::string id = group.substr(std::string_view(kRunActor).size());
+    if (const Run* run = FindRun(id); run == nullptr || run->done())
+      EndWorkers(id, "its run is over");
   }
-  for (const std::string& owner : owners) actors_.OwnerGone(owner, "its run is over");
+  for (auto& [id, run] : runs_) {
+    if (run.done()) continue;
+    uint32_t first = 0;  // No two of a run's workers have one number, ever.
+    for (const auto& [number, incarnation] : run.record.numbers)
+      first = std::max(first, static_cast<uint32_t>(std::strtoul(number.c_str(), nullptr, 10)) + 1);
+    for (const RunWorker& worker : run.record.workers) first = std::max(first, worker.index + 1);
+    Status status = MakeWorkers(run, first);  // Again is no error.
+    if (status.ok()) status = Resize(run, run.record.target);
+    if (!status.ok())
+      End(run, RunState::kFailed, "cannot start " + run.spec.name + ": " + status.error().message);
+    for (const RunWorker& worker : run.record.workers) {
+      if (worker.state == WorkerState::kFinished)
+        actor_groups_.Change([&](ActorGroups& g, auto& a) { g.Finished(worker.actor, a); });
+    }
+  }
 }
 
 // Members of groups that have ended: nobody but their group ends them, and the head before had no
@@ -69,7 +89,7 @@ void HeadCore::EndStrays() {
 void HeadCore::EndLeftMembers() {
   if (TROUPE_MUTATED("members of ended groups stay")) return;
   for (const auto& [id, actor] : actors_.directory().actors()) {
-    const bool of_group = id.starts_with(actors::kActorGroupId);
+    const bool of_group = id.starts_with(actors::kActorGroupId) || IsRunActor(id);
     if (of_group && !actor.dead() && !actor_groups_.groups().MemberOf(id))
       queue_.Put(step::EndActor{id, "its group has ended"});
   }

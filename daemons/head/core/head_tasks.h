@@ -11,6 +11,7 @@
 
 #include "actors/core/cluster_protocol.h"
 #include "collective_groups/membership/coordinators.h"
+#include "daemons/head/core/head_group_tasks.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/clock.h"
 #include "scheduler/scheduler_events.h"
@@ -70,10 +71,17 @@ struct OwnerEnded {
 struct StartActors {
   std::vector<actors::ActorSpec> actors;
   size_t at_least = 0;  // With room for so many at once; 0: for each as it comes.
+  std::string strategy = {};
 };
 struct EndActor {
   std::string actor;
   std::string reason;
+  bool overdue = false;  // It was asked to leave long ago.
+};
+// No life of it begins for now, or one may again.
+struct HoldActor {
+  std::string actor;
+  bool held = true;
 };
 // It is told to finish what it does, and to leave.
 struct DismissActor {
@@ -88,6 +96,16 @@ struct EndProcess {
   std::string process;
   std::string reason;
 };
+struct WakeActors {
+  Time at{};
+};
+// Processes that wait for something else to be over may be started now.
+struct OrderHeld {};
+// A process that was not begun has never been: nobody has died.
+struct OrderLost {
+  std::string actor;
+  uint64_t incarnation = 0;
+};
 // A node is gone, and the scheduler knows it.
 struct NodeLost {
   std::string node;
@@ -99,50 +117,15 @@ struct PressDown {
   Time until{};
 };
 
-// ---- tasks: collective groups of actors, and who is in them ----
-
-struct SetGroupMembers {  // None: it is over.
-  std::string group;
-  uint32_t min_size = 0;
-  uint32_t max_size = 0;
-  std::vector<std::string> actors = {};
-};
-struct DrainFromGroup {
-  std::string group;
-  std::string actor;
-  std::string reason;
-};
-struct DismissFromGroup {
-  std::string group;
-  std::vector<std::string> actors;
-  std::string reason;
-};
-struct ReadmitToGroup {
-  std::string group;
-};
-
-// ---- tasks: runs ----
-
-struct OfRun {
-  std::string run;
-};
-struct FillRun : OfRun {};
-struct FillAfterDeath : OfRun {};  // Its group has heard of it.
-struct KeepSpare : OfRun {};
-struct OpenRun : OfRun {};
-struct CheckRoom : OfRun {};
-struct EndProcessesOfRun : OfRun {};
-
 }  // namespace step
 
-using HeadTask =
-    std::variant<step::Frame, step::Tick, step::StateLoaded, step::CoordinatorSays, step::WriteAll,
-                 step::SendToNode, step::Schedule, step::WakeScheduler, step::GroupTried,
-                 step::AnswerGroup, step::AnswerWaiters, step::ActorChanged, step::OwnerEnded,
-                 step::StartActors, step::EndActor, step::DismissActor, step::Launch,
-                 step::EndProcess, step::NodeLost, step::EndRecovery, step::PressDown,
-                 step::SetGroupMembers, step::DrainFromGroup, step::DismissFromGroup,
-                 step::ReadmitToGroup, step::FillRun, step::FillAfterDeath, step::KeepSpare,
-                 step::OpenRun, step::CheckRoom, step::EndProcessesOfRun>;
+using HeadTask = std::variant<
+    step::Frame, step::Tick, step::StateLoaded, step::CoordinatorSays, step::WriteAll,
+    step::SendToNode, step::Schedule, step::WakeScheduler, step::GroupTried, step::AnswerGroup,
+    step::AnswerWaiters, step::ActorChanged, step::OwnerEnded, step::StartActors, step::EndActor,
+    step::HoldActor, step::DismissActor, step::Launch, step::EndProcess, step::WakeActors,
+    step::OrderHeld, step::OrderLost, step::NodeLost, step::EndRecovery, step::PressDown,
+    step::SetGroupMembers, step::DrainFromGroup, step::DismissFromGroup, step::ReadmitToGroup,
+    step::DrainWorker, step::DeathTold, step::KeepSpare, step::OpenRun, step::EndProcessesOfRun>;
 
 }  // namespace troupe::daemons

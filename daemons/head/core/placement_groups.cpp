@@ -6,6 +6,7 @@
 
 #include "actors/core/error_chain.h"
 #include "daemons/head/core/read_record.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 #include "scheduler/devices.h"
 
@@ -209,7 +210,8 @@ Result<bool> PlacementGroups::Resize(const std::string& from, const GroupRequest
   const auto it = groups_.find(id);
   if (it == groups_.end()) return NoGroup(id);
   GroupRecord& record = it->second;
-  if (std::ranges::count(record.requests, key) > 0) return false;  // Its answer was lost.
+  const bool repeated = std::ranges::count(record.requests, key) > 0;  // Its answer was lost.
+  if (repeated && !TROUPE_MUTATED("PG-1 a repeat is another")) return false;
   Result<std::vector<BundleSpec>> specs = Specs(request.add);
   if (!specs.ok()) return specs.error();
   std::set<uint32_t> there;
@@ -280,7 +282,9 @@ void PlacementGroups::OnRequest(const std::string& from, const GroupRequest& req
 
 void PlacementGroups::AnswerWhenKept(const std::string& from, uint64_t request,
                                      const std::string& group) {
-  queue_->PutWhenKept(KeyOf(from, request), step::AnswerGroup{from, request, group});
+  step::AnswerGroup answer{from, request, group};
+  if (TROUPE_MUTATED("PG-2 answers do not wait")) return queue_->Put(std::move(answer));
+  queue_->PutWhenKept(KeyOf(from, request), std::move(answer));
 }
 
 void PlacementGroups::AnswerKept(const step::AnswerGroup& answer) {

@@ -50,6 +50,8 @@ struct HeadProcess {
   // The last answer to its node before it was ordered or found; before that: none is enough.
   uint64_t order = std::numeric_limits<uint64_t>::max();
   Time gone_by = Time::Never();  // It must have ended by then.
+  bool roomless =
+      false;  // The room that it has was taken from it: the scheduler counts it no more.
   ProcessOwner owner;
   WorkerCounts counts = {};       // The last it told,
   WorkerLoan loan = {};           // and of its CPU.

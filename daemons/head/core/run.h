@@ -28,10 +28,10 @@ inline constexpr Duration kReformSettle = milliseconds(5);  // From active on: t
 // were ready, and lives in a row of one worker that crashed before it had settled.
 inline constexpr int kStartFailuresMax = 3;
 inline constexpr int kCrashesMax = 5;
-inline constexpr Duration kSettledTime = seconds(2);  // As a member.
-// From the second such death of a worker on its next life waits, twice as long each time.
-inline constexpr Duration kRestartDelay = milliseconds(250);
-inline constexpr Duration kRestartDelayMax = seconds(30);
+inline constexpr Duration kSettledTime = seconds(2);  // As a member: it has proven itself.
+// From its second death in a row on the next life of a worker waits, twice as long each time.
+inline constexpr uint64_t kRestartDelayMs = 250;
+inline constexpr uint64_t kRestartDelayMaxMs = 30'000;
 inline constexpr size_t kKeptResultBytes = 64 << 10;
 inline constexpr size_t kKeptErrorBytes = 1 << 20;  // Of a pickled exception.
 inline constexpr Duration kSeeResults = seconds(30);
@@ -54,12 +54,7 @@ struct Run {
   Time quiet_until{};       // No process is started before: a group is being re-formed.
   int deaths_untold = 0;    // Of which its group has not heard yet.
   int start_failures = 0;
-  struct Restart {
-    int deaths = 0;   // In a row, none of them settled.
-    int crashes = 0;  // Those by a fault of its own.
-    Time not_before{};
-  };
-  std::map<uint32_t, Restart> restarts;  // By index.
+  std::map<uint32_t, int> crashes;  // In a row, by a fault of its own and not settled, by index.
   // Deaths whose cause is not known yet, by process.
   struct Death {
     RunWorker worker;

@@ -33,9 +33,8 @@ struct RunWorker {
   std::string node;
   WorkerState state = WorkerState::kStarting;
   int rank = -1;
-  uint64_t drain_ms = 0;          // Draining: the time it was given; 0: no limit.
-  Time drain_by = Time::Never();  // Its end on this head's clock.
-  bool overdue = false;           // It is ended by force.
+  uint64_t unused = 0;  // Older releases kept here how long it had to leave; its group does.
+  std::string forced;   // Why it is ended by force; empty: it is not.
   Time member_since = Time::Never();
   bool fenced = false;            // Evicted by its group: what it says is void.
   std::string actor;              // It is one life of this actor.
@@ -51,21 +50,21 @@ struct RunWorker {
   }
   template <class A>
   void Fields(A& a) {
-    a(index, incarnation, process, node, state, rank, drain_ms, fenced, actor, devices, pid, host);
+    a(index, incarnation, process, node, state, rank, unused, fenced, actor, devices, pid, host);
   }
 };
 
-// The part that outlives the head.
+// The part that outlives the head, beside the record of its group of workers.
 struct RunRecord {
   std::string driver;
-  uint32_t target = 0;
-  std::map<std::string, uint64_t> incarnations;  // Last one used, by index.
-  std::vector<RunWorker> workers;
-  std::string driver_place;             // Which process it is.
-  std::vector<RunWorker> waiting = {};  // For a place, the oldest first.
+  uint32_t target = 0;  // How many workers were asked for last.
+  // Older releases kept here which numbers they had given to workers.
+  std::map<std::string, uint64_t> numbers;
+  std::vector<RunWorker> workers;  // Those lives of members of its group that have had a place.
+  std::string driver_place;        // Which process it is.
   template <class A>
   void Fields(A& a) {
-    a(driver, target, incarnations, workers, driver_place, waiting);
+    a(driver, target, numbers, workers, driver_place);
   }
 };
 

@@ -29,9 +29,8 @@ bool NodeCore::OnFrame(const std::string& frame, Time now) {
   if (!type.ok()) return false;
   head_.Heard(now);
   // What cannot be read is passed over: the head says it again, or finds that nothing came of it.
-  const auto decoded = [&](auto sample, auto&& take) {
-    if (const auto message = wire::Decode<decltype(sample)>(*type, frame); message.ok())
-      take(*message);
+  const auto decoded = [&]<class Message>(const Message& /*sample*/, auto&& take) {
+    if (const auto message = wire::Decode<Message>(*type, frame); message.ok()) take(*message);
     return false;
   };
   switch (*type) {

@@ -79,7 +79,6 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._used = 0
         self._scanned = 0.0
-        self.sweep()
 
     # ---- names ----
 
@@ -237,15 +236,7 @@ class ObjectStore:
 
     def sweep(self) -> None:
         """Unlinks what belongs to processes that have ended."""
-        ended: dict[str, bool] = {}
-        for folder in self._folders():
-            for name in _listed(folder):
-                owner = name.lstrip(".").partition(".")[0]
-                if owner not in ended:
-                    ended[owner] = self._shared.has_ended(owner)
-                if ended[owner]:
-                    with contextlib.suppress(OSError):
-                        os.unlink(os.path.join(folder, name))
+        self._shared.sweep()
 
     def used_bytes(self) -> int:
         """What all processes of the host's cluster have in memory and refer to."""

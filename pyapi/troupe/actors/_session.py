@@ -147,7 +147,7 @@ class Session:
 def _make_store(cluster: str, limit_bytes: Optional[int]) -> Optional[ObjectStore]:
     """Where this process shares buffers with others of its host; ``None``: nowhere."""
     core = _native.core()
-    core.remove_ended_folders()  # Of clusters that were killed as a whole.
+    core.remove_ended_folders()  # And what processes left in the others that were killed.
     try:
         store = ObjectStore(core.shared_folder_path(cluster), limit_bytes)
     except (OSError, RuntimeError) as error:

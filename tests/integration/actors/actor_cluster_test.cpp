@@ -28,11 +28,6 @@ class ActorCluster : public SharedCluster<ActorCluster> {
   }
 };
 
-template <class R>
-std::string ErrorOf(const Result<R>& result) {
-  return result.ok() ? "no error" : result.error().ToString();
-}
-
 TEST_F(ActorCluster, CallsRunInOrderAndKeepState) {
   auto counter = Spawned<Counter>({}, 10);
   std::vector<Future<int>> sums;

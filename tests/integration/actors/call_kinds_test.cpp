@@ -24,11 +24,6 @@ class CallKinds : public SharedCluster<CallKinds> {
   }
 };
 
-template <class R>
-std::string ErrorOf(const Result<R>& result) {
-  return result.ok() ? "no error" : result.error().ToString();
-}
-
 // What who gives up waiting is told, as soon as it names `word`.
 template <class R>
 std::string WhyNot(const Future<R>& future, const std::string& word) {

@@ -14,6 +14,11 @@ namespace troupe::testing {
 
 inline constexpr Duration kSoon = seconds(30);
 
+template <class R>
+std::string ErrorOf(const Result<R>& result) {
+  return result.ok() ? "no error" : result.error().ToString();
+}
+
 // `Suite` makes it one cluster for each; it may have a static Resources() of its own.
 template <class Suite>
 class SharedCluster : public ::testing::Test {

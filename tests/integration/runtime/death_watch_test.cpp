@@ -13,13 +13,14 @@
 #include "tests/integration/runtime/child_lines.h"
 #include "tests/integration/runtime/resources.h"
 #include "tests/integration/runtime/temp_dir.h"
+#include "tests/support/soon.h"
 
 namespace troupe {
 namespace {
 
 using tests::ReadLine;
 
-constexpr Duration kSoon = seconds(20);
+using tests::kSoon;
 
 // A process that holds a slot until it is told to let go or killed.
 struct Holder {

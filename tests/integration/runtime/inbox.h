@@ -12,11 +12,9 @@
 #include <vector>
 
 #include "runtime/transport.h"
+#include "tests/support/soon.h"
 
 namespace troupe::tests {
-
-inline constexpr Duration kSoon =
-    seconds(20);  // For what must happen; a busy machine may take a while.
 
 class Inbox {
  public:

@@ -14,6 +14,7 @@
 #include "tests/integration/runtime/child_lines.h"
 #include "tests/integration/runtime/resources.h"
 #include "tests/integration/runtime/temp_dir.h"
+#include "tests/support/soon.h"
 
 namespace troupe {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using tests::ReadLine;
 
-constexpr Duration kSoon = seconds(20);
+using tests::kSoon;
 
 SpawnOptions Shell(const std::string& script) {
   SpawnOptions options;

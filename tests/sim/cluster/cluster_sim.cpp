@@ -17,7 +17,7 @@
 namespace troupe::daemons::sim {
 namespace {
 
-constexpr Duration kLook = milliseconds(50);
+constexpr Duration kStepMax = milliseconds(50);
 constexpr Duration kEndLimit = seconds(60);      // From the last step to the end of the run.
 constexpr Duration kCleanLimit = seconds(20);    // From there until no process of it is left,
 constexpr Duration kForgetLimit = seconds(330);  // and no key.
@@ -400,7 +400,7 @@ bool World::Await(Duration limit, const std::function<std::string()>& what, cons
   const Time until = Now() + limit;
   std::string why = "not looked at";
   while (result_.ok && Now() < until) {
-    const Time look = std::min(until, Now() + kLook);
+    const Time look = std::min(until, Now() + kStepMax);
     while (result_.ok && network_.Step(look)) {
       dead_.clear();
       dead_nodes_.clear();

@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(All, ClusterMutants,
                          ::testing::Values(std::pair(Mutation::kStateNotKept, "the run has failed"),
                                            std::pair(Mutation::kLivesNotKept, "has room for"),
                                            std::pair(Mutation::kEndNotKept, "has lost this run"),
-                                           std::pair(Mutation::kKillsIgnored, "is left"),
+                                           std::pair(Mutation::kKillsIgnored, "settling"),
                                            std::pair(Mutation::kDeathsUntold, "settling"),
                                            std::pair(Mutation::kNoStateSent, "diverge"),
                                            std::pair(Mutation::kPidsUnknown,
@@ -167,7 +167,12 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("lives are not noted", "a second process"),
                       std::pair("an end is not kept", "has lost this run"),
                       std::pair("the unrecorded are dead", "has ended"),
-                      std::pair("members of ended groups stay", "is left")));
+                      std::pair("members of ended groups stay", "is left"),
+                      std::pair("CG-1 numbers are given again", "settling"),
+                      std::pair("CG-4 it waits for the dead", "is left"),
+                      std::pair("CG-6 it begins again in one life", "diverge"),
+                      std::pair("PG-1 a repeat is another", "settling"),
+                      std::pair("PG-2 answers do not wait", "is left")));
 
 }  // namespace
 }  // namespace troupe::daemons::sim

@@ -11,7 +11,6 @@
 namespace troupe::daemons::sim {
 namespace {
 
-constexpr Duration kLook = milliseconds(300);
 constexpr const char* kGroup = "group-1";
 constexpr double kDrainLimit_s = 2;
 
@@ -89,7 +88,7 @@ void SimActorGroup::Look() {
   look.spec.group = kGroup;
   look.since = sequence_;
   requests_.Look(actors::kFrameActorGroupRequest, look);
-  port_.loop().CallAfter(kLook, [this] { Look(); });
+  port_.loop().CallAfter(kSimLook, [this] { Look(); });
 }
 
 void SimActorGroup::Ask(actors::ActorGroupRequest request) {

@@ -8,12 +8,6 @@
 #include "tests/sim/cluster/sim_worker.h"
 
 namespace troupe::daemons::sim {
-namespace {
-
-constexpr Duration kBeat = milliseconds(300);
-
-}  // namespace
-
 SimActors::SimActors(World* world)
     : world_(world),
       port_(world, "owner-1", kHeadHost),
@@ -86,7 +80,7 @@ void SimActors::Beat() {
   actors::FollowActors follow{kOwner, "", 0, 1, true, {}, {}};
   for (const auto& [id, actor] : actors_) follow.add.push_back(id);
   (void)port_.Send(kHeadName, wire::Encode(actors::kFrameFollowActors, follow));
-  port_.loop().CallAfter(kBeat, [this] { Beat(); });
+  port_.loop().CallAfter(kSimBeat, [this] { Beat(); });
 }
 
 void SimActors::OnFrame(const std::string& frame) {

@@ -8,7 +8,7 @@
 namespace troupe::daemons::sim {
 namespace {
 
-constexpr Duration kBeat = milliseconds(500);
+constexpr Duration kDriverBeat = milliseconds(500);
 constexpr Duration kRepeat = milliseconds(100);
 
 }  // namespace
@@ -66,7 +66,7 @@ void SimDriver::Beat() {
   (void)port_.Send(kHeadName, wire::Encode(kFrameDriverHello, DriverHello{"driver-1", "", 20}));
   asked_lost_ = false;
   if (submitted_ && !done_) SendSubscribe(false);
-  port_.loop().CallAfter(kBeat, [this] { Beat(); });
+  port_.loop().CallAfter(kDriverBeat, [this] { Beat(); });
 }
 
 void SimDriver::SendSubscribe(bool lost) {

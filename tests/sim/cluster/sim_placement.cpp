@@ -5,12 +5,6 @@
 #include "actors/core/error_chain.h"
 
 namespace troupe::daemons::sim {
-namespace {
-
-constexpr Duration kLook = milliseconds(300);
-
-}  // namespace
-
 SimPlacement::SimPlacement(World* world, uint32_t bundles)
     : world_(world),
       bundles_(bundles),
@@ -71,7 +65,7 @@ void SimPlacement::Remove() {
 
 void SimPlacement::Look() {
   requests_.Look(actors::kFrameGroupRequest, About(actors::PlacementGroupVerb::kStatus));
-  port_.loop().CallAfter(kLook, [this] { Look(); });
+  port_.loop().CallAfter(kSimLook, [this] { Look(); });
 }
 
 std::string SimPlacement::NotSettled() const {

@@ -12,6 +12,10 @@ namespace troupe::daemons::sim {
 
 class World;
 
+inline constexpr Duration kSimBeat = milliseconds(300);  // Of processes of actors and workers.
+inline constexpr Duration kSimLook =
+    milliseconds(300);  // How often a process looks what it waits for.
+
 class SimPort final : public Transport, private EventLoop {
  public:
   SimPort(World* world, const std::string& name, std::string host);

@@ -7,12 +7,6 @@
 #include "tests/sim/cluster/sim_training.h"
 
 namespace troupe::daemons::sim {
-namespace {
-
-constexpr Duration kLook = milliseconds(300);
-
-}  // namespace
-
 SimRing::SimRing(World* world, SimTraining* training, uint32_t size)
     : world_(world),
       training_(training),
@@ -58,7 +52,7 @@ void SimRing::Destroy() {
 
 void SimRing::Look() {
   requests_.Look(actors::kFrameCollectiveRequest, About(actors::CollectiveVerb::kStatus));
-  port_.loop().CallAfter(kLook, [this] { Look(); });
+  port_.loop().CallAfter(kSimLook, [this] { Look(); });
 }
 
 std::string SimRing::NotSettled() const {

@@ -14,7 +14,6 @@ namespace troupe::daemons::sim {
 
 namespace {
 
-constexpr Duration kBeat = milliseconds(300);
 constexpr Duration kRepeatResult = milliseconds(200);
 constexpr size_t kResultPart = 5;  // Bytes.
 constexpr Duration kRepeatJoin = milliseconds(100);
@@ -61,7 +60,7 @@ void SimWorker::Hello(bool again) {
   hello.member = assignment_.member;
   if (!actor_.empty()) hello.address = {process_ + "-calls", "sim://" + process_, ""};
   (void)port_.Send(kHeadName, wire::Encode(kFrameWorkerHello, hello));
-  if (again) Later(kBeat, [this] { Hello(true); });
+  if (again) Later(kSimBeat, [this] { Hello(true); });
 }
 
 void SimWorker::OnFrame(const std::string& frame) {

@@ -5,58 +5,58 @@
 namespace troupe {
 namespace {
 
-constexpr Time kStart{1'000'000'000'000};
+constexpr Time kFleetStart{1'000'000'000'000};
 
 TEST(FleetTest, NodesGoThroughTheirPhasesAndOnlyForward) {
   Fleet fleet;
-  fleet.Update(kStart, {{"a-1", "t-1", "a", false, ""}});
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, ""}});
   ASSERT_EQ(fleet.nodes().size(), 1u);
   EXPECT_EQ(fleet.nodes()[0].phase, NodePhase::kLaunching);
-  EXPECT_EQ(fleet.nodes()[0].since, kStart);
-  fleet.NodeUp(kStart + seconds(3), "a-1");
+  EXPECT_EQ(fleet.nodes()[0].since, kFleetStart);
+  fleet.NodeUp(kFleetStart + seconds(3), "a-1");
   EXPECT_EQ(fleet.nodes()[0].phase, NodePhase::kUp);
-  EXPECT_EQ(fleet.nodes()[0].idle_since, kStart + seconds(3));
-  fleet.Update(kStart + seconds(4), {{"a-1", "t-1", "a", false, ""}});
-  EXPECT_EQ(fleet.nodes()[0].since, kStart + seconds(3));
-  fleet.Draining(kStart + seconds(5), "a-1");
-  fleet.NodeUp(kStart + seconds(6), "a-1");
+  EXPECT_EQ(fleet.nodes()[0].idle_since, kFleetStart + seconds(3));
+  fleet.Update(kFleetStart + seconds(4), {{"a-1", "t-1", "a", false, ""}});
+  EXPECT_EQ(fleet.nodes()[0].since, kFleetStart + seconds(3));
+  fleet.Draining(kFleetStart + seconds(5), "a-1");
+  fleet.NodeUp(kFleetStart + seconds(6), "a-1");
   EXPECT_EQ(fleet.nodes()[0].phase, NodePhase::kDraining);
-  EXPECT_EQ(fleet.nodes()[0].since, kStart + seconds(5));
-  fleet.Update(kStart + seconds(7), {{"a-1", "t-1", "a", true, ""}});
+  EXPECT_EQ(fleet.nodes()[0].since, kFleetStart + seconds(5));
+  fleet.Update(kFleetStart + seconds(7), {{"a-1", "t-1", "a", true, ""}});
   EXPECT_EQ(fleet.nodes()[0].phase, NodePhase::kTerminating);
-  fleet.Update(kStart + seconds(8), {});
+  fleet.Update(kFleetStart + seconds(8), {});
   EXPECT_TRUE(fleet.nodes().empty());
 }
 
 TEST(FleetTest, IdlenessCountsFromItsBeginning) {
   Fleet fleet;
-  fleet.Update(kStart, {{"a-1", "t-1", "a", false, ""}});
-  fleet.NodeUp(kStart, "a-1");
-  fleet.SetIdle(kStart + seconds(5), "a-1", true);
-  EXPECT_EQ(fleet.nodes()[0].idle_since, kStart);
-  fleet.SetIdle(kStart + seconds(6), "a-1", false);
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, ""}});
+  fleet.NodeUp(kFleetStart, "a-1");
+  fleet.SetIdle(kFleetStart + seconds(5), "a-1", true);
+  EXPECT_EQ(fleet.nodes()[0].idle_since, kFleetStart);
+  fleet.SetIdle(kFleetStart + seconds(6), "a-1", false);
   EXPECT_EQ(fleet.nodes()[0].idle_since, Time::Never());
-  fleet.SetIdle(kStart + seconds(7), "a-1", true);
-  fleet.SetIdle(kStart + seconds(8), "a-1", true);
-  EXPECT_EQ(fleet.nodes()[0].idle_since, kStart + seconds(7));
+  fleet.SetIdle(kFleetStart + seconds(7), "a-1", true);
+  fleet.SetIdle(kFleetStart + seconds(8), "a-1", true);
+  EXPECT_EQ(fleet.nodes()[0].idle_since, kFleetStart + seconds(7));
 }
 
 TEST(FleetTest, ASecondNoticeOnlyBringsTheDeadlineNearer) {
   Fleet fleet;
-  fleet.Update(kStart, {{"a-1", "t-1", "a", false, ""}});
-  fleet.Noticed("a-1", kStart + seconds(120));
-  fleet.Noticed("a-1", kStart + seconds(30));
-  fleet.Noticed("a-1", kStart + seconds(300));
-  EXPECT_EQ(fleet.nodes()[0].notice_deadline, kStart + seconds(30));
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, ""}});
+  fleet.Noticed("a-1", kFleetStart + seconds(120));
+  fleet.Noticed("a-1", kFleetStart + seconds(30));
+  fleet.Noticed("a-1", kFleetStart + seconds(300));
+  EXPECT_EQ(fleet.nodes()[0].notice_deadline, kFleetStart + seconds(30));
 }
 
 TEST(FleetTest, UnknownNodesAreIgnored) {
   Fleet fleet;
-  fleet.NodeUp(kStart, "x");
-  fleet.SetIdle(kStart, "x", true);
-  fleet.Noticed("x", kStart);
-  fleet.Draining(kStart, "x");
-  fleet.Terminating(kStart, "x");
+  fleet.NodeUp(kFleetStart, "x");
+  fleet.SetIdle(kFleetStart, "x", true);
+  fleet.Noticed("x", kFleetStart);
+  fleet.Draining(kFleetStart, "x");
+  fleet.Terminating(kFleetStart, "x");
   EXPECT_TRUE(fleet.nodes().empty());
 }
 

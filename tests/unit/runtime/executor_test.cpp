@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/blocking_lane.h"
+#include "tests/support/soon.h"
 
 namespace troupe {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(20);  // For what must happen.
+using tests::kSoon;
 
 TEST(ExecutorTest, FibersOfAThreadStartInOrderAndStayOnIt) {
   Executor executor({"test", 2, nullptr});

@@ -61,6 +61,7 @@ TEST(ProcessPlaceTest, WhatCannotBeSeenFromHereHasNotSurelyEnded) {
   EXPECT_FALSE(SurelyEnded("another-boot pid:[1] 1 1"));
   const std::string own = ProcessPlace();
   EXPECT_FALSE(SurelyEnded(own.substr(0, own.find(']') + 1) + " ../../etc 1"));
+  EXPECT_FALSE(SurelyEnded(own.substr(0, own.find(']') + 1) + " 99999999999 1")) << "no pid";
 }
 
 }  // namespace

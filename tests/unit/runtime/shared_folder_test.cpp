@@ -74,27 +74,51 @@ TEST_F(SharedFolderTest, IsForItsUserAloneAndGoesWithTheLast) {
   EXPECT_NE(first->name(), second->name());  // SF-2
   const std::string spill = first->spill_path();
   EXPECT_EQ(spill, second->spill_path());
-  std::ofstream(path_ + "/objects/x") << "left behind";
+  const std::string file = path_ + "/objects/" + second->name() + ".1.2";
+  std::ofstream(file) << "left behind";
   std::ofstream(spill + "/x") << "left behind";
   first.reset();
   SharedFolder::RemoveEnded();
-  EXPECT_TRUE(fs::exists(path_ + "/objects/x")) << "somebody is in it (SF-1)";
+  EXPECT_TRUE(fs::exists(file)) << "somebody is in it (SF-1)";
   second.reset();
   EXPECT_FALSE(fs::exists(path_));
   EXPECT_FALSE(fs::exists(spill));
 }
 
-TEST_F(SharedFolderTest, AnotherProcessReadsTheSameIdentityAndItsEndIsSeen) {
+TEST_F(SharedFolderTest, AnotherProcessReadsTheSameIdentityAndItsFilesGoWithIt) {
   const auto mine = Enter();
   const auto [pid, fd] = Another();
   const std::string line = ReadLine(fd);
   const std::string name = line.substr(0, line.find(' '));
   EXPECT_EQ(line.substr(line.find(' ') + 1), mine->identity());
-  EXPECT_FALSE(mine->HasEnded(name));
-  EXPECT_FALSE(mine->HasEnded(mine->name()));
+  const std::string theirs = path_ + "/objects/" + name + ".1.2";
+  const std::string half = mine->spill_path() + "/." + name + ".1.3";
+  const std::string own = path_ + "/fresh/" + mine->name() + ".1.2";
+  const std::string nobodys = path_ + "/objects/123-no-such.1.2";
+  const auto sweep = [&] {
+    for (const std::string& file : {theirs, half, own, nobodys}) std::ofstream(file) << "x";
+    mine->Sweep();
+  };
+  sweep();
+  EXPECT_TRUE(fs::exists(own) && fs::exists(theirs) && fs::exists(half)) << "SF-4";
+  EXPECT_FALSE(fs::exists(nobodys));
   Kill(pid);
-  EXPECT_TRUE(mine->HasEnded(name));
-  EXPECT_TRUE(mine->HasEnded("123-no-such"));
+  sweep();
+  EXPECT_TRUE(fs::exists(own));
+  EXPECT_FALSE(fs::exists(theirs) || fs::exists(half) || fs::exists(nobodys));
+  EXPECT_FALSE(fs::exists(path_ + "/lives/" + name));
+}
+
+TEST_F(SharedFolderTest, SomebodyWhoIsNotInItSweepsIt) {
+  const auto mine = Enter();
+  const auto [pid, fd] = Another();
+  const std::string line = ReadLine(fd);
+  const std::string name = line.substr(0, line.find(' '));
+  Kill(pid);
+  std::ofstream(path_ + "/objects/" + name + ".1.2") << "x";
+  SharedFolder::RemoveEnded();
+  EXPECT_FALSE(fs::exists(path_ + "/objects/" + name + ".1.2"));
+  EXPECT_TRUE(fs::exists(path_ + "/lives/" + mine->name()));
 }
 
 TEST_F(SharedFolderTest, WhatKilledProcessesLeaveIsRemovedAndMadeAnew) {

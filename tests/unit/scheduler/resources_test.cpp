@@ -6,16 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/unit/scheduler/scheduler_fixture.h"
+
 namespace troupe {
 namespace {
 
 using ::testing::HasSubstr;
-
-ResourceSet Of(const std::map<std::string, double>& amounts) {
-  Result<ResourceSet> set = ResourceSet::FromMap(amounts);
-  EXPECT_TRUE(set.ok()) << (set.ok() ? "" : set.error().message);
-  return *set;
-}
 
 std::string ProblemOf(const std::map<std::string, double>& amounts) {
   const Result<ResourceSet> set = ResourceSet::FromMap(amounts);

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr Time kNow{1'000'000'000};
+constexpr Time kArrived{1'000'000'000};
 
 class MailboxTest : public ::testing::Test {
  protected:
@@ -53,7 +53,7 @@ class MailboxTest : public ::testing::Test {
     return numbers;
   }
 
-  Time now_ = kNow;
+  Time now_ = kArrived;
   std::optional<Mailbox> mailbox_{std::in_place, "a", Mailbox::Limits{}};
   std::vector<Mailbox::Work> running_;
 };

@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Time kNow{1'000'000'000};
+constexpr Time kMade{1'000'000'000};
 const Error kCrash{ErrorCode::kPeerGone, "killed by signal 9"};
 
 class UnheldActorsTest : public ::testing::Test {
@@ -26,12 +26,12 @@ class UnheldActorsTest : public ::testing::Test {
     spec.max_restarts = -1;
     return spec;
   }
-  void Create(const ActorSpec& spec) { ASSERT_TRUE(directory_.Create(kNow, spec, actions_).ok()); }
-  void Place(const std::string& id) { directory_.Placed(kNow, id, 1, "n", "p" + id, actions_); }
+  void Create(const ActorSpec& spec) { ASSERT_TRUE(directory_.Create(kMade, spec, actions_).ok()); }
+  void Place(const std::string& id) { directory_.Placed(kMade, id, 1, "n", "p" + id, actions_); }
   void Ready(const std::string& id) {
-    directory_.Ready(kNow, id, 1, {"peer", "ipc://x", ""}, actions_);
+    directory_.Ready(kMade, id, 1, {"peer", "ipc://x", ""}, actions_);
   }
-  void Unheld(const std::string& id) { directory_.Unheld(kNow, id, actions_); }
+  void Unheld(const std::string& id) { directory_.Unheld(kMade, id, actions_); }
   std::vector<std::string> Asked() {
     std::vector<std::string> asked;
     for (const DirectoryAction& action : std::exchange(actions_, {})) {
@@ -61,12 +61,12 @@ TEST_F(UnheldActorsTest, OneThatIsMadeIsAskedToLeaveUntilItHas) {
   Unheld("a");
   EXPECT_THAT(Asked(), ElementsAre("a"));
   Unheld("a");
-  directory_.Tick(kNow + kLeaveRepeat - milliseconds(1), actions_);
+  directory_.Tick(kMade + kLeaveRepeat - milliseconds(1), actions_);
   EXPECT_THAT(Asked(), IsEmpty());
-  directory_.Tick(kNow + kLeaveRepeat, actions_);
+  directory_.Tick(kMade + kLeaveRepeat, actions_);
   EXPECT_THAT(Asked(), ElementsAre("a"));
-  directory_.Exited(kNow, "a", 1, kCrash, actions_);
-  directory_.Tick(kNow + 3 * kLeaveRepeat, actions_);
+  directory_.Exited(kMade, "a", 1, kCrash, actions_);
+  directory_.Tick(kMade + 3 * kLeaveRepeat, actions_);
   EXPECT_THAT(Asked(), IsEmpty());
 }
 
@@ -86,7 +86,7 @@ TEST_F(UnheldActorsTest, OneIsNotStartedAgain) {
   Ready("a");
   Unheld("a");
   EXPECT_TRUE(directory_.Find("a")->in_last_life());
-  directory_.Died(kNow, "a", 1, kCrash, false, actions_);
+  directory_.Died(kMade, "a", 1, kCrash, false, actions_);
   EXPECT_EQ(State("a"), ActorState::kDead);
 }
 
@@ -95,7 +95,7 @@ TEST_F(UnheldActorsTest, OneIsNotStartedAgainWhenItsNodeIsDrained) {
   Place("a");
   Ready("a");
   Unheld("a");
-  directory_.Drain(kNow, "n", "notice", actions_);
+  directory_.Drain(kMade, "n", "notice", actions_);
   EXPECT_EQ(State("a"), ActorState::kDead);
 }
 
@@ -108,9 +108,9 @@ TEST_F(UnheldActorsTest, OneGoesOnWhenSomebodyRefersToItAfterAll) {
   directory_.Held("a", actions_);
   EXPECT_EQ(directory_.Named("name"), directory_.Find("a"));
   (void)Asked();
-  directory_.Tick(kNow + 3 * kLeaveRepeat, actions_);
+  directory_.Tick(kMade + 3 * kLeaveRepeat, actions_);
   EXPECT_THAT(Asked(), IsEmpty());
-  directory_.Died(kNow, "a", 1, kCrash, false, actions_);
+  directory_.Died(kMade, "a", 1, kCrash, false, actions_);
   EXPECT_EQ(State("a"), ActorState::kRestarting);
   directory_.Held("a", actions_);
   directory_.Held("unknown", actions_);
@@ -124,7 +124,7 @@ TEST_F(UnheldActorsTest, TheNameOfOneIsFreeAndStaysWithWhoTakesIt) {
   Create(Spec("b", "name"));
   directory_.Held("a", actions_);
   EXPECT_EQ(directory_.Named("name"), directory_.Find("b"));
-  directory_.Exited(kNow, "a", 1, kCrash, actions_);
+  directory_.Exited(kMade, "a", 1, kCrash, actions_);
   EXPECT_EQ(directory_.Named("name"), directory_.Find("b"));
 }
 
@@ -162,10 +162,10 @@ TEST(ActorHoldersTest, TheLastOfAllIsTold) {
 TEST(ActorHoldersTest, WhatTheDeadHaveHeldSettles) {
   ActorHolders holders;
   holders.Made(1, "maker");
-  holders.Gone(kNow, "maker");
-  holders.Tick(kNow + kRefSettle - milliseconds(1));
+  holders.Gone(kMade, "maker");
+  holders.Tick(kMade + kRefSettle - milliseconds(1));
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Tick(kNow + kRefSettle);
+  holders.Tick(kMade + kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), ElementsAre(1));
   EXPECT_EQ(holders.holds(), 0U);
 }
@@ -173,25 +173,25 @@ TEST(ActorHoldersTest, WhatTheDeadHaveHeldSettles) {
 TEST(ActorHoldersTest, WhatAnActorHeldThatIsStartedAgainWaitsForIt) {
   ActorHolders holders;
   holders.Made(1, "p1");
-  holders.Gone(kNow, "p1", "actor/a");
-  holders.Tick(kNow + 10 * kRefSettle);
+  holders.Gone(kMade, "p1", "actor/a");
+  holders.Tick(kMade + 10 * kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Back(kNow, "actor/a");
-  holders.Gone(kNow, "p2", "actor/a");  // Before it has said what it found.
-  holders.Tick(kNow + kRefSettle);
+  holders.Back(kMade, "actor/a");
+  holders.Gone(kMade, "p2", "actor/a");  // Before it has said what it found.
+  holders.Tick(kMade + kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Back(kNow, "actor/a");
-  holders.Tick(kNow + kRefSettle);
+  holders.Back(kMade, "actor/a");
+  holders.Tick(kMade + kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), ElementsAre(1));
 }
 
 TEST(ActorHoldersTest, AnActorIsNotWaitedForForEver) {
   ActorHolders holders;
   holders.Made(1, "p1");
-  holders.Gone(kNow, "p1", "actor/a");
-  holders.Tick(kNow + kHeirsMost);
+  holders.Gone(kMade, "p1", "actor/a");
+  holders.Tick(kMade + kHeirsMost);
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Tick(kNow + kHeirsMost + kRefSettle);
+  holders.Tick(kMade + kHeirsMost + kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), ElementsAre(1));
 }
 
@@ -208,10 +208,10 @@ TEST(ActorHoldersTest, ANewHeadWaitsForAllWhoMayHoldSomething) {
   holders.Heard("p");
   holders.Heard("q");
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Gone(kNow, "r");  // What it had passed on may be on its way.
-  holders.Tick(kNow);
+  holders.Gone(kMade, "r");  // What it had passed on may be on its way.
+  holders.Tick(kMade);
   EXPECT_THAT(holders.TakeUnheld(), IsEmpty());
-  holders.Tick(kNow + kRefSettle);
+  holders.Tick(kMade + kRefSettle);
   EXPECT_THAT(holders.TakeUnheld(), ElementsAre(2));
 }
 

@@ -6,6 +6,7 @@
 
 #include "actors/core/actor_group_protocol.h"
 #include "runtime/loopback_transport.h"
+#include "tests/support/soon.h"
 #include "tests/unit/actors/mailing.h"
 
 namespace troupe::actors {
@@ -13,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(30);  // Of real time, for what must happen.
+using tests::kSoon;
 
 // What the actors of a test have done, and what their incarnations leave to each other.
 struct World {

@@ -8,11 +8,12 @@
 #include <mutex>
 
 #include "runtime/clock.h"
+#include "tests/support/soon.h"
 
 namespace troupe::actors {
 namespace {
 
-constexpr Duration kSoon = seconds(20);
+using tests::kSoon;
 
 // Waits until so many threads are in it.
 class Meeting {

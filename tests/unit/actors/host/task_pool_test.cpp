@@ -8,6 +8,7 @@
 #include "actors/core/cluster_protocol.h"
 #include "actors/host/actor_system.h"
 #include "runtime/loopback_transport.h"
+#include "tests/support/soon.h"
 #include "tests/unit/actors/mailing.h"
 
 namespace troupe::actors {
@@ -20,10 +21,10 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr Duration kSoon = seconds(30);  // Of real time, for what must happen.
+using tests::kSoon;
 
 // What runners have done; "wait" waits for the gate, "insist" does so although it is cancelled.
-struct World {
+struct PoolWorld {
   std::mutex mu;
   std::vector<std::string> ran;  // "RUNNER ARGUMENT".
   FiberEvent gate;
@@ -32,7 +33,7 @@ struct World {
 
 class Runner final : public Instance {
  public:
-  Runner(World* world, std::string name) : world_(world), name_(std::move(name)) {}
+  Runner(PoolWorld* world, std::string name) : world_(world), name_(std::move(name)) {}
   Result<std::string> Invoke(CallContext& context, const std::string& method,
                              std::string arguments) override {
     {
@@ -52,7 +53,7 @@ class Runner final : public Instance {
   Status Restore(const std::string&) override { return Status::Ok(); }
 
  private:
-  World* const world_;
+  PoolWorld* const world_;
   const std::string name_;
 };
 
@@ -175,7 +176,7 @@ class TaskPoolTest : public ::testing::Test {
   }
   TaskPool& pool() { return caller_->tasks(); }
 
-  World world_;
+  PoolWorld world_;
   LoopbackNetwork network_{7};
   std::shared_ptr<Asked> directory_client_ = std::make_shared<Asked>();
   std::map<std::string, Mailing*> mails_;

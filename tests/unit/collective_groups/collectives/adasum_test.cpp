@@ -13,7 +13,7 @@ namespace troupe::groups {
 namespace {
 
 template <class T>
-std::vector<T> Model(const std::vector<T>& a, const std::vector<T>& b) {
+std::vector<T> ModelOf(const std::vector<T>& a, const std::vector<T>& b) {
   double ab = 0;
   double aa = 0;
   double bb = 0;
@@ -41,7 +41,7 @@ void ExpectModel(DataType type) {
       a[i] = normal(random);
       b[i] = normal(random);
     }
-    const std::vector<T> wanted = Model(a, b);
+    const std::vector<T> wanted = ModelOf(a, b);
     std::vector<T> out(count);
     AdasumCombine(out.data(), a.data(), b.data(), count, type);
     for (size_t i = 0; i < count; ++i)

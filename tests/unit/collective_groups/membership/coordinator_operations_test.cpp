@@ -16,8 +16,10 @@ class OperationsTest : public CoordinatorTest {
     limits_.stall_remove_after = seconds(10);
     limits_.lease = seconds(60);
   }
-  void In(int n, uint64_t sequence, uint64_t signature = 0, const std::string& operation = "sum") {
+  void In(int n, uint64_t sequence, uint64_t signature = 0, const std::string& operation = "sum",
+          bool compares = false) {
     Of(n).progress = {sequence, signature, operation};
+    Of(n).progress.compares = compares;
     Of(n).blocked = true;
     Say(n);
   }
@@ -115,6 +117,25 @@ TEST_F(OperationsTest, UnknownSignaturesAndOtherCollectivesAreNotCompared) {
     EXPECT_EQ(core_->phase(), GroupPhase::kActive);
   }
   EXPECT_THAT(failed_, IsEmpty());
+}
+
+// They tell each other, and each of them the same: a verdict would end what they go on with.
+TEST_F(OperationsTest, WhoComparesIsLeftAlone) {
+  FormActive(1, 3);
+  for (const int n : {0, 1, 2}) In(n, 1, n == 2 ? 22 : 11, "sum", true);
+  for (int round = 0; round < 3; ++round) Later(milliseconds(500), 3);
+  EXPECT_THAT(failed_, IsEmpty());
+  for (int round = 0; round < 20; ++round) Later(milliseconds(500), 3);
+  EXPECT_THAT(failed_, Not(IsEmpty())) << "something is wrong with that";
+}
+
+TEST_F(OperationsTest, OnlyThoseWhoAllCompareAreLeftAlone) {
+  FormActive(1, 2);
+  In(0, 1, 11);
+  In(1, 1, 22, "sum", true);
+  Say(0);
+  Say(1);
+  EXPECT_THAT(To(CommandKind::kFail), ElementsAre("w0", "w1"));
 }
 
 // A root sends and goes on, and so do those that agree with it.

@@ -214,6 +214,29 @@ TEST_F(GroupAgentTest, AVerdictFailsWhatRunsAndWhatWaitsWithItsReason) {  // GM-
   EXPECT_EQ(second.error().code, ErrorCode::kMismatch);
 }
 
+TEST_F(GroupAgentTest, WhatIsNewInAnEpochTheRanksCompare) {
+  Enter(1);
+  float value = 1;
+  const auto running = agent_.AllReduce({.text = "sum"}, {{&value, sizeof value}},
+                                        {{&value, sizeof value}}, OneFloat());
+  ASSERT_TRUE(communicator_->WaitInside());
+  Tell(CommandKind::kFail, 1);
+  EXPECT_TRUE(Newest().progress.compares);
+  EXPECT_FALSE(agent_.Wait(running, seconds(10)).ok());
+}
+
+TEST_F(GroupAgentTest, WhatAllHaveCalledInAnEpochTheyDoNotCompareAgain) {
+  Enter(1);
+  ASSERT_TRUE(agent_.Wait(agent_.Barrier({.text = "sum"}), seconds(10)).ok());
+  float value = 1;
+  const auto running = agent_.AllReduce({.text = "sum"}, {{&value, sizeof value}},
+                                        {{&value, sizeof value}}, OneFloat());
+  ASSERT_TRUE(communicator_->WaitInside());
+  Tell(CommandKind::kFail, 1);
+  EXPECT_FALSE(Newest().progress.compares);
+  EXPECT_FALSE(agent_.Wait(running, seconds(10)).ok());
+}
+
 TEST_F(GroupAgentTest, AnEpochThatChangesIsNoVerdict) {
   Enter(1);
   float value = 1;

@@ -20,7 +20,8 @@ using internal::kDataTypes;
 using internal::ReductionKernels;
 using Bytes = std::vector<unsigned char>;
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+constexpr ReduceOp kSimdOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                 ReduceOp::kProduct};
 
 bool IsNan(DataType type, const unsigned char* at) {
   uint64_t bits = 0;
@@ -106,7 +107,7 @@ TEST_P(SimdTest, ReducesLikeThePlainLoopsAtEveryLengthAndAlignment) {
     for (const size_t count : lengths) {
       const Bytes a = RandomBytes(type, count, random);
       const Bytes b = RandomBytes(type, count, random);
-      for (size_t op = 0; op < std::size(kOps); ++op) {
+      for (size_t op = 0; op < std::size(kSimdOps); ++op) {
         const std::string what = "op " + std::to_string(op);
         Bytes wanted(count * size);
         plain_->reduce[t][op](wanted.data(), a.data(), b.data(), count);
@@ -145,7 +146,7 @@ TEST_P(SimdTest, ReducesManyInOnePass) {
         std::vector<const void*> pointers;
         for (size_t k = 0; k < n_inputs; ++k) inputs.push_back(RandomBytes(type, count, random));
         for (const Bytes& input : inputs) pointers.push_back(input.data());
-        for (size_t op = 0; op < std::size(kOps); ++op) {
+        for (size_t op = 0; op < std::size(kSimdOps); ++op) {
           Bytes wanted(inputs[0].size());
           plain_->reduce_many[t][op](wanted.data(), pointers.data(), n_inputs, count);
           if (!narrow && n_inputs > 1) {
@@ -155,7 +156,7 @@ TEST_P(SimdTest, ReducesManyInOnePass) {
             ExpectSame(type, pairs.data(), wanted.data(), count, "pairs");
           }
           Bytes out(wanted.size());
-          GetReduceManyFunction(type, kOps[op])(out.data(), pointers.data(), n_inputs, count);
+          GetReduceManyFunction(type, kSimdOps[op])(out.data(), pointers.data(), n_inputs, count);
           ExpectSame(type, wanted.data(), out.data(), count, "many");
           Bytes last = inputs.back();
           std::vector<const void*> in_place = pointers;
@@ -199,7 +200,7 @@ TEST_P(SimdTest, EveryNarrowPatternMeetsEveryHundredth) {
     compare("round trip");
     for (uint32_t other = 0; other < 65536; other += 97) {
       const std::vector<uint16_t> b(all.size(), static_cast<uint16_t>(other));
-      for (size_t op = 0; op < std::size(kOps); ++op) {
+      for (size_t op = 0; op < std::size(kSimdOps); ++op) {
         plain_->reduce[t][op](wanted.data(), all.data(), b.data(), all.size());
         tested_->reduce[t][op](out.data(), all.data(), b.data(), all.size());
         compare("op " + std::to_string(op) + " with " + std::to_string(other));

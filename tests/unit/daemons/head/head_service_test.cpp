@@ -114,7 +114,8 @@ TEST_F(HeadDrain, AfterItsDeadlineAWorkerIsEndedAndTheDriverTold) {
            WorkerExited{rig_.process(1), false, "its process ended", 0, {}});
   ASSERT_EQ(rig_.told().back(), "w1#1 drained");
   EXPECT_EQ(rig_.events().back().at("detail"),
-            "ended by force: it was still there 2 s after it was asked to leave");
+            "ended by force: it was still there 2 s after it was asked to leave: "
+            "asked by the driver");
 }
 
 TEST_F(HeadDrain, WithoutADeadlineNobodyIsEnded) {

@@ -132,14 +132,13 @@ TEST(OldRecordsTest, AKeptResultIsTold) {
 struct Longer {
   std::string driver = "d";
   uint32_t target = 3;
-  std::map<std::string, uint64_t> incarnations;
+  std::map<std::string, uint64_t> numbers;
   std::vector<RunWorker> workers;
   std::string driver_place;
-  std::vector<RunWorker> waiting;
   std::string new_field = "news";
   template <class A>
   void Fields(A& a) {
-    a(driver, target, incarnations, workers, driver_place, waiting, new_field);
+    a(driver, target, numbers, workers, driver_place, new_field);
   }
 };
 struct Shorter {

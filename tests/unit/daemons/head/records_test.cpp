@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 
 #include "tests/unit/daemons/scripted_transport.h"
@@ -131,6 +132,25 @@ TEST_F(RecordsTest, ALossThatNobodyElseHasSeenIsNoticed) {
   EXPECT_EQ(refills_, 1);
   Pass(seconds(10));
   EXPECT_EQ(refills_, 1);
+}
+
+// The next head has read them, and writes its own mark only when it knows that they are there.
+TEST_F(RecordsTest, ALossSinceTheRecordsWereReadIsNoticed) {
+  Put("a", "1");
+  Settle();
+  for (const bool lost : {false, true}) {
+    size_t refills = 0;
+    std::optional<Records> next;
+    next.emplace(&transport_.loop(), &lane_, &store_, seconds(1'000'000), [&] {
+      ++refills;
+      next->Put("a", "1");
+    });
+    if (lost) Lose();
+    next->Watch();
+    Settle();
+    EXPECT_EQ(refills, lost ? 1U : 0U);
+    EXPECT_EQ(Stored(), truth_);
+  }
 }
 
 TEST_F(RecordsTest, APrefixIsGoneAndWhatCameAfterItIsNot) {

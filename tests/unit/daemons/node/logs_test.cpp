@@ -15,6 +15,7 @@
 #include "daemons/node/log_expiry.h"
 #include "daemons/node/log_tail.h"
 #include "runtime/file_lane.h"
+#include "tests/support/soon.h"
 
 namespace troupe::daemons {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr Duration kSoon = seconds(20);
+using tests::kSoon;
 
 class LogTailTest : public ::testing::Test {
  protected:

@@ -1,135 +1,18 @@
-// The groups of actors as a state machine: alone, and through random lives of their members.
-#include "daemons/head/core/actor_groups.h"
-
+// The groups of actors as a state machine. Random lives of their members: tests/sim/actor_groups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
-#include <set>
+#include <array>
 
-#include "actors/core/error_chain.h"
+#include "tests/unit/daemons/head/core/actor_groups_rig.h"
 
-namespace troupe::daemons {
+namespace troupe::daemons::testing {
 namespace {
 
-using actors::ActorState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-// Does what the core wants, as far as it concerns actors.
-class ActorGroupsTest : public ::testing::Test {
- protected:
-  struct Life {
-    ActorState state = ActorState::kPending;
-    uint64_t incarnation = 1;
-  };
-
-  actors::ActorGroupSpec Spec(uint32_t min_size, uint32_t size, uint32_t max_size,
-                              const std::string& id = "g") {
-    actors::ActorGroupSpec spec;
-    spec.group = id;
-    spec.name = "name of " + id;
-    spec.owner = "driver/1";
-    spec.min_size = min_size;
-    spec.size = size;
-    spec.max_size = max_size;
-    spec.member.type = "Trainer";
-    return spec;
-  }
-  Status Make(uint32_t min_size, uint32_t size, uint32_t max_size) {
-    return Did([&](ActorGroupActions& actions) {
-      return groups_.Create(now_, Spec(min_size, size, max_size), actions);
-    });
-  }
-  template <class F>
-  Status Did(F change) {
-    ActorGroupActions actions;
-    Status status = change(actions);
-    Do(actions);
-    return status;
-  }
-  void Do(const ActorGroupActions& actions) {
-    for (const ActorGroupAction& action : actions) {
-      if (const auto* start = std::get_if<StartMembers>(&action)) {
-        at_least_ = start->at_least;
-        for (const actors::ActorSpec& spec : start->actors) {
-          EXPECT_TRUE(lives_.try_emplace(spec.actor).second) << spec.actor;
-          EXPECT_TRUE(spec.detached);
-          EXPECT_EQ(spec.owner, "driver/1");
-        }
-      } else if (const auto* end = std::get_if<EndMember>(&action)) {
-        ended_.push_back(end->actor);
-        ending_.insert(end->actor);
-      } else if (const auto* drain = std::get_if<DrainMember>(&action)) {
-        drained_.push_back(drain->actor);
-      } else if (const auto* dismiss = std::get_if<DismissMembers>(&action)) {
-        dismissed_.insert(dismissed_.end(), dismiss->actors.begin(), dismiss->actors.end());
-      } else if (std::get_if<ReadmitMembers>(&action) != nullptr) {
-        dismissed_.clear();
-      } else if (std::get_if<KeepGroup>(&action) != nullptr) {
-        kept_ = groups_.RecordOf("g");
-      } else if (std::get_if<ForgetGroup>(&action) != nullptr) {
-        kept_.reset();
-      }
-    }
-  }
-  void Say(const std::string& actor, ActorState state, const std::string& why = "") {
-    Life& life = lives_.at(actor);
-    life.state = state;
-    actors::ActorLocation where{actor, state, life.incarnation, {}, {}};
-    if (!why.empty()) where.reason = actors::ToChain(Error{ErrorCode::kPeerGone, why});
-    (void)Did([&](ActorGroupActions& actions) {
-      groups_.OnActor(now_, where, actions);
-      return Status::Ok();
-    });
-  }
-  void AllAlive() {
-    for (const ActorGroupStatus::Member& m : Look().members) Say(m.actor, ActorState::kAlive);
-  }
-  void Die(const std::string& actor) {
-    ++lives_.at(actor).incarnation;
-    Say(actor, ActorState::kRestarting, "killed by signal 9");
-  }
-  ActorGroupStatus Look(uint64_t since = 0) { return groups_.StatusOf("g", since).value(); }
-  std::vector<std::string> Events(uint64_t since = 0) {
-    std::vector<std::string> texts;
-    for (const GroupEvent& event : Look(since).events) {
-      texts.push_back(GroupEventKindName(event.kind) +
-                      (event.member < 0 ? "" : " " + std::to_string(event.member)));
-    }
-    return texts;
-  }
-  std::vector<uint32_t> Numbers(bool draining) {
-    std::vector<uint32_t> numbers;
-    for (const ActorGroupStatus::Member& m : Look().members)
-      if ((m.state == GroupMemberState::kDraining) == draining) numbers.push_back(m.number);
-    return numbers;
-  }
-  Status Resize(uint32_t size) {
-    return Did([&](ActorGroupActions& a) { return groups_.Resize(now_, "g", size, a); });
-  }
-  Status Drain(uint32_t member, Duration limit = seconds(10)) {
-    return Did(
-        [&](ActorGroupActions& a) { return groups_.Drain(now_, "g", member, "notice", limit, a); });
-  }
-  void Pass(Duration time) {
-    now_ = now_ + time;
-    (void)Did([&](ActorGroupActions& actions) {
-      groups_.Tick(now_, actions);
-      return Status::Ok();
-    });
-  }
-
-  Time now_{std::chrono::nanoseconds(seconds(100)).count()};
-  ActorGroups groups_;
-  std::map<std::string, Life> lives_;
-  std::vector<std::string> ended_, drained_, dismissed_;
-  std::set<std::string> ending_;
-  size_t at_least_ = 0;
-  std::optional<ActorGroupRecord> kept_;
-};
 
 TEST_F(ActorGroupsTest, MembersAreWantedTogether) {
   ASSERT_TRUE(Make(2, 3, 5).ok());
@@ -151,7 +34,8 @@ TEST_F(ActorGroupsTest, WhatCannotBeIsRefused) {
   other.name = "name of g";
   ActorGroupActions actions;
   EXPECT_EQ(groups_.Create(now_, other, actions).error().code, ErrorCode::kAlreadyExists);
-  EXPECT_EQ(groups_.Resize(now_, "nothing", 1, actions).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(groups_.Resize(now_, "nothing", 1, "", kDrainLimit, actions).error().code,
+            ErrorCode::kNotFound);
   EXPECT_THAT(Resize(2).error().message, HasSubstr("it has 1 to 1 members"));
   EXPECT_EQ(Drain(7).error().code, ErrorCode::kNotFound);
 }
@@ -332,89 +216,5 @@ TEST_F(ActorGroupsTest, WhoIsLateIsToldWhatItHasMissed) {
   EXPECT_EQ(Look(all.sequence).missed, 0U);
 }
 
-// Whatever its members do and users ask for, what the group promises holds after every event.
-class RandomLives : public ActorGroupsTest, public ::testing::WithParamInterface<int> {
- protected:
-  void Check() {
-    const ActorGroupStatus status = Look();
-    std::set<uint32_t> numbers;
-    uint32_t staying = 0;
-    for (const ActorGroupStatus::Member& m : status.members) {
-      EXPECT_TRUE(numbers.insert(m.number).second);
-      staying += m.state != GroupMemberState::kDraining ? 1 : 0;
-      EXPECT_EQ(groups_.MemberOf(m.actor)->second, m.number);
-    }
-    EXPECT_LE(staying, status.max_size);  // AG-1
-    if (status.ended) {
-      EXPECT_THAT(status.members, IsEmpty());
-      EXPECT_NE(status.reason, "");
-    } else {
-      EXPECT_GE(status.members.size(), status.min_size);  // AG-4
-    }
-    for (const auto& [actor, life] : lives_) {  // AG-3
-      const bool member = groups_.MemberOf(actor).has_value();
-      const bool dead = life.state == ActorState::kDead;
-      EXPECT_TRUE(member || dead || ending_.contains(actor)) << actor;
-    }
-  }
-};
-
-TEST_P(RandomLives, KeepWhatIsPromised) {
-  std::mt19937 random(static_cast<uint32_t>(GetParam()));
-  const auto pick = [&](size_t n) { return random() % n; };
-  ASSERT_TRUE(Make(2, 3, 6).ok());
-  for (int i = 0; i < 300 && !Look().ended; ++i) {
-    std::vector<std::string> living;
-    for (const auto& [actor, life] : lives_)
-      if (life.state != ActorState::kDead) living.push_back(actor);
-    const std::string actor = living.empty() ? "" : living[pick(living.size())];
-    switch (pick(9)) {
-      case 0:
-      case 1:
-      case 2:
-        if (!actor.empty()) Say(actor, ActorState::kAlive);
-        break;
-      case 3:
-        if (!actor.empty()) Die(actor);
-        break;
-      case 4:  // What was to end has ended; others only now and then.
-        for (const std::string& one : living)
-          if (ending_.contains(one)) Say(one, ActorState::kDead, "ended");
-        break;
-      case 5:
-        if (!actor.empty() && pick(10) == 0) Say(actor, ActorState::kDead, "exited");
-        break;
-      case 6:
-        EXPECT_TRUE(Resize(static_cast<uint32_t>(2 + pick(5))).ok());
-        break;
-      case 7:
-        (void)Drain(static_cast<uint32_t>(pick(20)), seconds(5));
-        break;
-      default:
-        Pass(seconds(static_cast<int64_t>(pick(4))));
-    }
-    Check();
-    if (pick(20) == 0 && kept_ && !Look().ended) {  // Another head, which is told of all of them.
-      const ActorGroupRecord record = *kept_;
-      groups_ = ActorGroups();
-      ActorGroupActions actions;
-      groups_.Restore(now_, record, actions);
-      Do(actions);
-      for (const auto& [id, life] : std::map<std::string, Life>(lives_)) Say(id, life.state);
-      Check();
-    }
-  }
-  if (Look().ended) return;
-  // AG-5: who is to leave does, in time.
-  Pass(kDrainLimit + seconds(1));
-  for (const ActorGroupStatus::Member& m : Look().members) {
-    if (m.state == GroupMemberState::kDraining) {
-      EXPECT_TRUE(ending_.contains(m.actor)) << m.actor;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomLives, ::testing::Range(0, 100));
-
 }  // namespace
-}  // namespace troupe::daemons
+}  // namespace troupe::daemons::testing

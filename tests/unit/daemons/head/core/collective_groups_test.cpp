@@ -242,6 +242,18 @@ TEST_F(CollectiveGroupsTest, EpochsOfALifeGoBehindItsRecordAndNothingOfThemStays
   EXPECT_THAT(epochs(), ElementsAre("actors/g#" + std::to_string(next)));
 }
 
+// An epoch that has been must not be another one, of other members.
+TEST_F(CollectiveGroupsTest, EpochsThatTheStoreHasLostAreThoseOfAnotherLife) {
+  const std::string a = Alive(Spec("a"));
+  const uint64_t life = Ask(a, Join("a", 0, 1)).collective.life;
+  Pass(milliseconds(300));
+  for (const char* lost : {"group/", "head/"}) ASSERT_TRUE(store_.DeletePrefix(lost).ok());
+  Restart();
+  NodeSays();
+  Pass(milliseconds(300));
+  EXPECT_NE(Do(CollectiveVerb::kStatus).collective.life, life);
+}
+
 TEST_F(CollectiveGroupsTest, ItEndsWithItsLastMember) {
   const std::string a = Alive(Spec("a"));
   const std::string b = Alive(Spec("b"));

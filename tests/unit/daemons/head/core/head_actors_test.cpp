@@ -303,9 +303,9 @@ TEST_F(HeadActorsTest, AProcessThatNothingCanKillDoesNotKeepItsActorAwayForEver)
   (void)Alive(Spec("a", -1));
   kills_work_ = false;
   Ask(actors::ActorVerb::kRestart, "a", 2);
-  Pass(seconds(30));
+  Pass(seconds(29));
   EXPECT_THAT(started_, SizeIs(1));
-  Pass(seconds(10));
+  Pass(seconds(11));
   EXPECT_THAT(started_, SizeIs(2));
 }
 

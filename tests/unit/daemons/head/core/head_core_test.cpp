@@ -86,7 +86,7 @@ class HeadCoreTest : public ::testing::Test {
   std::vector<step::AwaitKept> waits_;
 };
 
-const std::string kStart = std::to_string(kFrameStartWorker) + " to node-n";
+const std::string kStartFrame = std::to_string(kFrameStartWorker) + " to node-n";
 const std::string kAnswer = std::to_string(actors::kFrameActorAnswer) + " to d";
 
 TEST_F(HeadCoreTest, PromisesAndOrdersWaitUntilAllThatTheyRestOnIsKept) {
@@ -94,7 +94,7 @@ TEST_F(HeadCoreTest, PromisesAndOrdersWaitUntilAllThatTheyRestOnIsKept) {
   // The place is noted as well: were the order given before, a next head could give it again.
   EXPECT_THAT(Described(CreateActor()), ElementsAre("keep actor/a/spec", "keep actor/a/life",
                                                     "keep actor/a/life", "await", "await"));
-  EXPECT_THAT(Described(Kept()), ElementsAre(kAnswer, kStart));
+  EXPECT_THAT(Described(Kept()), ElementsAre(kAnswer, kStartFrame));
 }
 
 TEST_F(HeadCoreTest, WhatIsDueComesByItself) {

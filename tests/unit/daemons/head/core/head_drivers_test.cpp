@@ -6,7 +6,7 @@
 
 #include "runtime/process_place.h"
 #include "runtime/wire.h"
-#include "tests/unit/daemons/head/core/head_rig.h"
+#include "tests/unit/daemons/head/core/head_running.h"
 
 namespace troupe::daemons::testing {
 namespace {
@@ -14,10 +14,6 @@ namespace {
 using groups::MemberState;
 using ::testing::Contains;
 using ::testing::Not;
-
-WorkerResult Returned(const HeadRig& rig, size_t worker) {
-  return {rig.process(worker), "j", "w" + std::to_string(worker) + "#1", true, 0, "value"};
-}
 
 // A driver that is suspended, or stands in a debugger, is not dead.
 TEST(HeadDriver, ASilentDriverLosesItsRunOnlyAfterItsOwnTime) {

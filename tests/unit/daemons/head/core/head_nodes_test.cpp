@@ -78,7 +78,7 @@ TEST_F(HeadNodes, AWorkerThatTheRecordDoesNotKnowIsNoSpare) {
   rig_.JoinNode();
   Active();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"old", 100, MakeLeaseId(RunOwner("j") + "/w1#0", 1), false, {}});
+  hello.workers.push_back({"old", 100, MakeLeaseId(RunOwner("j") + "/w1", 0), false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   WorkerHello worker;
   worker.process = "old";
@@ -150,7 +150,7 @@ TEST_F(HeadNodes, ACauseThatCameWhileTheHeadWasStoppedIsStillTold) {
 TEST_F(HeadNodes, AWorkerOfARunThatNobodyKnowsIsEnded) {
   rig_.JoinNode();
   NodeHello hello = rig_.Hello();
-  hello.workers.push_back({"stray", 100, MakeLeaseId(RunOwner("over") + "/w0#1", 1), false, {}});
+  hello.workers.push_back({"stray", 100, MakeLeaseId(RunOwner("over") + "/w0", 1), false, {}});
   rig_.Say(kFrameNodeHello, "node-n", hello);
   EXPECT_THAT(rig_.signals("stray"), IsEmpty());  // It may be about to leave by itself.
   rig_.Freeze(seconds(4));

@@ -12,16 +12,16 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr Time kNow{1'000'000'000};
+constexpr Time kQueueNow{1'000'000'000};
 
 class HeadQueueTest : public ::testing::Test {
  protected:
-  static HeadStep Step(const std::string& name) { return step::FillRun{{name}}; }
+  static HeadStep Step(const std::string& name) { return step::DeathTold{{name}}; }
   static std::string NameOf(const HeadStep& step) {
-    return std::get<step::FillRun>(std::get<HeadTask>(step)).run;
+    return std::get<step::DeathTold>(std::get<HeadTask>(step)).run;
   }
   // All that there is to take at this time.
-  std::vector<std::string> Taken(Time now = kNow) {
+  std::vector<std::string> Taken(Time now = kQueueNow) {
     std::vector<std::string> names;
     while (const std::optional<HeadStep> next = queue_.Take(now)) names.push_back(NameOf(*next));
     return names;
@@ -32,8 +32,8 @@ class HeadQueueTest : public ::testing::Test {
 TEST_F(HeadQueueTest, Hq1StepsAreTakenInTheirOrder) {
   queue_.Put(Step("a"));
   queue_.Put(Step("b"));
-  ASSERT_EQ(NameOf(*queue_.Take(kNow)), "a");
-  EXPECT_EQ(queue_.now(), kNow);
+  ASSERT_EQ(NameOf(*queue_.Take(kQueueNow)), "a");
+  EXPECT_EQ(queue_.now(), kQueueNow);
   queue_.Put(Step("of a"));  // What comes of one stands behind what was there.
   EXPECT_THAT(Taken(), ElementsAre("b", "of a"));
 }
@@ -51,20 +51,20 @@ TEST_F(HeadQueueTest, Hq2WhatWaitsForTheStoreIsTakenUpLast) {
 
 TEST_F(HeadQueueTest, Hq3WhatHasATimeIsNotTakenBefore) {
   EXPECT_EQ(queue_.NextAt(), Time::Never());
-  queue_.PutAt(kNow + seconds(2), Step("later"));
-  queue_.PutAt(kNow + seconds(1), Step("sooner"));
-  queue_.PutAt(kNow + seconds(1), Step("as soon"));
-  EXPECT_EQ(queue_.NextAt(), kNow + seconds(1));
-  EXPECT_THAT(Taken(kNow + milliseconds(999)), IsEmpty());
+  queue_.PutAt(kQueueNow + seconds(2), Step("later"));
+  queue_.PutAt(kQueueNow + seconds(1), Step("sooner"));
+  queue_.PutAt(kQueueNow + seconds(1), Step("as soon"));
+  EXPECT_EQ(queue_.NextAt(), kQueueNow + seconds(1));
+  EXPECT_THAT(Taken(kQueueNow + milliseconds(999)), IsEmpty());
   queue_.Put(Step("now"));
-  EXPECT_THAT(Taken(kNow + seconds(1)), ElementsAre("now", "sooner", "as soon"));
-  EXPECT_THAT(Taken(kNow + seconds(3)), ElementsAre("later"));
+  EXPECT_THAT(Taken(kQueueNow + seconds(1)), ElementsAre("now", "sooner", "as soon"));
+  EXPECT_THAT(Taken(kQueueNow + seconds(3)), ElementsAre("later"));
   EXPECT_EQ(queue_.NextAt(), Time::Never());
 }
 
 TEST_F(HeadQueueTest, WordsForTheLogAreSteps) {
   queue_.Warn("node ", 3, " is gone");
-  const auto log = std::get<step::Log>(std::get<HeadEffect>(*queue_.Take(kNow)));
+  const auto log = std::get<step::Log>(std::get<HeadEffect>(*queue_.Take(kQueueNow)));
   EXPECT_TRUE(log.warning);
   EXPECT_EQ(log.text, "node 3 is gone");
 }

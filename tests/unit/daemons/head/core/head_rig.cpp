@@ -158,7 +158,7 @@ void HeadRig::FormGroup(uint32_t workers) {
 
 std::vector<std::string> HeadRig::Keys() {
   std::vector<std::string> keys;
-  for (const char* prefix : {"job/", "group/", "actor/"}) {
+  for (const char* prefix : {"job/", "group/", "actor/", "actor_group/"}) {
     const auto listed = store_.List(prefix);
     if (!listed.ok()) return {listed.error().message};
     for (const auto& [key, value] : *listed) keys.push_back(key);

@@ -40,7 +40,7 @@ TEST_F(RunWorkers, AreListedAmongTheActors) {
   std::vector<std::string> ids;
   const nlohmann::json state = rig_.reply();
   for (const nlohmann::json& actor : state.at("actors")) ids.push_back(actor.at("id"));
-  EXPECT_THAT(ids, ElementsAre("run/j/w0#1", "run/j/w1#1"));
+  EXPECT_THAT(ids, ElementsAre("run/j/w0", "run/j/w1"));
 }
 
 TEST_F(RunWorkers, OneThatIsKilledAsAnActorIsReplaced) {
@@ -48,7 +48,7 @@ TEST_F(RunWorkers, OneThatIsKilledAsAnActorIsReplaced) {
   actors::ActorRequest kill;
   kill.request = 9;
   kill.verb = actors::ActorVerb::kKill;
-  kill.actor = RunOwner("j") + "/w1#1";
+  kill.actor = RunOwner("j") + "/w1";
   kill.reason = "nobody likes it";
   rig_.Say(actors::kFrameActorRequest, "d", kill);
   rig_.Pass(milliseconds(500));
@@ -93,7 +93,7 @@ TEST_F(RunWorkers, WhoWaitsAndIsNotNeededAnyMoreIsNotStarted) {
 
 TEST_F(RunWorkers, NoActorOfARunIsLeftBehindInTheStore) {
   Start(0);
-  EXPECT_THAT(rig_.Keys(), Contains("actor/run/j/w0#1/life"));
+  EXPECT_THAT(rig_.Keys(), Contains("actor/run/j/w0/life"));
   for (const size_t i : {0, 1}) rig_.Say(kFrameWorkerResult, rig_.process(i), Returned(rig_, i));
   rig_.Pass(seconds(3));
   for (const size_t i : {0, 1}) Die(i);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr Time kStart = Time{} + seconds(100);
+constexpr Time kFirstReport = Time{} + seconds(100);
 using enum UserMetricKind;
 
 UserSeries Counted(double value, std::map<std::string, std::string> tags = {}) {
@@ -39,7 +39,7 @@ class UserMetricSumsTest : public ::testing::Test {
   }
 
   UserMetricSums sums_{"head-1", true};
-  Time now_ = kStart;
+  Time now_ = kFirstReport;
 };
 
 TEST_F(UserMetricSumsTest, CountersOfAllProcessesAreOneSum) {
@@ -159,7 +159,7 @@ TEST_F(UserMetricSumsTest, TheEndedThatAreRememberedAreBounded) {
 
 TEST_F(UserMetricSumsTest, NothingIsKeptIfNobodyCanReadIt) {
   UserMetricSums off("head-1", false);
-  EXPECT_FALSE(off.OnMetrics(kStart, "a", {0, 1, {Counted(1)}}).wanted);
+  EXPECT_FALSE(off.OnMetrics(kFirstReport, "a", {0, 1, {Counted(1)}}).wanted);
   EXPECT_THAT(off.Families(), IsEmpty());
 }
 
@@ -190,7 +190,7 @@ TEST(UserMetricSumsSim, EveryCountIsAddedOnceWhateverIsLost) {
     UserMetricSums sums("head", true);
     std::vector<Counting> processes(3);
     std::vector<std::pair<size_t, UserMetrics>> on_the_way;
-    Time now = kStart;
+    Time now = kFirstReport;
     double expected = 0;
     for (size_t i = 0; i < processes.size(); ++i) processes[i].name = "p" + std::to_string(i);
     const auto deliver = [&](size_t i, const UserMetrics& told, bool answered) {

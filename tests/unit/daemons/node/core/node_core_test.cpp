@@ -173,7 +173,7 @@ TEST_F(NodeCoreTest, NC4_NotWhenItWasKilledOrHadBegun) {
 
 TEST_F(NodeCoreTest, NC5_WithoutTheHeadActorsEndAndWorkersOfRunsStay) {
   Order("actor");
-  Order("worker", MakeLeaseId(RunOwner("j") + "/w0#0", 1));
+  Order("worker", MakeLeaseId(RunOwner("j") + "/w0", 1));
   for (Duration silence = seconds(0); silence < kFence; silence += seconds(1)) {
     now_ = now_ + seconds(1);
     EXPECT_THAT(signals_, IsEmpty());
