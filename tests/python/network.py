@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import lossy_link
@@ -166,10 +168,28 @@ class Network:
                 for command in (("addr", "add", f"{self.address(index)}/24", "dev", "eth0"),
                                 ("link", "set", "eth0", "up"), ("link", "set", "lo", "up")):
                     ip("-n", space, *command)
+            for index in range(self.count):
+                self._find(index)
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _find(self, index: int) -> None:
+        """Learns the host's hardware address.
+
+        Where the first question for it is lost, since the cable is not up yet, all that is sent
+        meanwhile waits a second for the next one.
+        """
+        address, until = self.address(index), time.monotonic() + 10.0
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.sendto(b"", (address, 9))
+        while time.monotonic() < until:
+            known = subprocess.run(["ip", "neigh", "show", address], capture_output=True, text=True)
+            if "lladdr" in known.stdout:
+                return
+            time.sleep(0.01)
+        raise RuntimeError(f"{address} does not say its hardware address")
 
     def __exit__(self, *unused: object) -> None:
         for index, link in self._links.items():

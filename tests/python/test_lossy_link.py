@@ -102,9 +102,9 @@ def test_delay_and_loss_are_what_was_asked_for_and_end_with_it() -> None:
         back = echoes(address, 50, 1.0)
         made.repair(0)
         again = echoes(address, 50, 1.0)
-    for clean in (plain, back, again):
-        assert [number for number, _ in clean] == list(range(50))
-        assert min(ms for _, ms in clean) < 20
+    for what, clean in {"plain": plain, "back": back, "again": again}.items():
+        assert [number for number, _ in clean] == list(range(50)), (what, clean)
+        assert min(ms for _, ms in clean) < 20, (what, clean)
     # In the order of sending; where the link has carried both ways of all, the kernel lost some.
     assert [number for number, _ in late] == list(range(100)), (late, carried)
     assert min(ms for _, ms in late) >= 60

@@ -81,8 +81,9 @@ void CollectiveGroups::OnRequest(const std::string& from, const CollectiveReques
     status = NoGroup(name);
   }
   if (!status.ok()) answer.error = actors::ToChain(status.error());
-  queue_->PutWhenKept(from + "#" + std::to_string(request.request),
-                      step::Send{from, wire::Encode(actors::kFrameActorAnswer, answer)});
+  step::Send send{from, wire::Encode(actors::kFrameActorAnswer, answer)};
+  if (TROUPE_MUTATED("CG-3 answers do not wait")) return queue_->Put(std::move(send));
+  queue_->PutWhenKept(from + "#" + std::to_string(request.request), std::move(send));
 }
 
 Error CollectiveGroups::NoGroup(const std::string& name) const {
@@ -214,7 +215,8 @@ Result<uint64_t> CollectiveGroups::Join(const std::string& from, const Collectiv
     return Error{ErrorCode::kDrained, "this member was asked to leave: " + seat.leaving};
   if (!seat.dismissed.empty()) return Error{ErrorCode::kDrained, seat.dismissed};
   const std::string id = from + "#" + std::to_string(request.request);
-  if (seat.number != 0 && seat.request == id) return seat.number;  // A repeat.
+  const bool repeated = seat.number != 0 && seat.request == id;
+  if (repeated && !TROUPE_MUTATED("CG-2 a repeat is another")) return seat.number;
   if (seat.number != 0) End(record, seat, "it joins again");
   if (!TROUPE_MUTATED("CG-1 numbers are given again") || record.joins == record.life)
     ++record.joins;
@@ -232,7 +234,8 @@ Status CollectiveGroups::Agree(Record& record, const CollectiveRequest& request)
     return InvalidArgument("collective group \"" + record.spec.name +
                            "\" is a fixed one, and training needs an elastic one");
   }
-  if (trains == record.spec.trains) return Status::Ok();
+  if (trains == record.spec.trains || TROUPE_MUTATED("CG-5 members train or not"))
+    return Status::Ok();
   const bool used = std::ranges::any_of(record.seats, [&](const Record::Seat& seat) {
     return seat.number != 0 && seat.actor != request.actor;
   });

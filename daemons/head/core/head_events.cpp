@@ -15,7 +15,7 @@ constexpr Duration kPublish = seconds(1);
 
 void HeadCore::EmitEpoch(Run& run, Duration pause) {
   run.epoch_pending = false;
-  run.epochs.push_back({run.view, run.old_size, pause, run.planned});
+  run.epochs.push_back({run.view, run.old_size, pause, run.planned, StatusMap(run)});
   EmitEpochs(run);
 }
 
@@ -24,8 +24,10 @@ void HeadCore::EmitEpoch(Run& run, Duration pause) {
 void HeadCore::EmitEpochs(Run& run) {
   if (run.confirming && !run.done()) return;
   for (const Run::Told& told : std::exchange(run.epochs, {})) {
+    std::map<std::string, WorkerStatus> members = StatusMap(run);
+    members.insert(told.members.begin(), told.members.end());
     Emit(run, EpochEvent(run.spec.id, Now(), told.view, told.old_size, told.pause, told.planned,
-                         StatusMap(run)));
+                         members));
     EmitNoted(run, told.view.epoch);
   }
 }

@@ -80,6 +80,8 @@ struct Run {
     int old_size = 0;
     Duration pause{};
     bool planned = false;
+    // Its members as they were then, by name: some may be given up before it is told.
+    std::map<std::string, WorkerStatus> members;
   };
   std::vector<Told> epochs;  // To be told when it is known where their members run.
   // Told by members of an epoch that comes before it, and is not told yet; with its number.

@@ -5,6 +5,7 @@
 
 #include "daemons/protocol/actor_lease.h"
 #include "runtime/death_watch.h"
+#include "runtime/mutation.h"
 #include "runtime/wire.h"
 
 namespace troupe::daemons {
@@ -50,7 +51,7 @@ bool NodeCore::OnFrame(const std::string& frame, Time now) {
 void NodeCore::OnStart(const StartWorker& start, Time now) {
   // What a head that has ended has sent may be read after the word of the next one, which has given
   // its actors up or to others.
-  if (start.head != heard_.head) {
+  if (start.head != heard_.head && !TROUPE_MUTATED("NC-1 any head's order is followed")) {
     effects_.emplace_back(Warn{"an order to start " + start.lease +
                                " is passed over: it is of a head that has ended"});
     return;
@@ -116,7 +117,8 @@ bool NodeCore::OnExited(const std::string& process, ProcessEnd end, Time now) {
   std::optional<StartWorker> again;
   const uint32_t slot = it->second.slot;
   if (it->second.order && !end.began && !it->second.killed &&
-      it->second.incarnation == incarnation_ && !leaving_)
+      it->second.incarnation == incarnation_ && !leaving_ &&
+      !TROUPE_MUTATED("NC-4 its order is lost with it"))
     again = std::move(it->second.order);
   workers_.erase(it);
   if (again) {
@@ -128,7 +130,8 @@ bool NodeCore::OnExited(const std::string& process, ProcessEnd end, Time now) {
     return false;
   }
   NoteEnd(process, now);
-  Tell({process, true, std::move(end.how), end.code, std::move(end.last_lines)});
+  if (!TROUPE_MUTATED("NC-3 ends are not told"))
+    Tell({process, true, std::move(end.how), end.code, std::move(end.last_lines)});
   return true;
 }
 
@@ -174,7 +177,7 @@ bool NodeCore::Notice(const std::string& reason, Time until) {
 // An actor is what may live twice: its callers on this side of a cut would go on with the old life.
 // Workers of runs are fenced by their groups, and go on where only the head is away.
 void NodeCore::Tick(Time now) {
-  if (!head_.Expired(now)) return;
+  if (!head_.Expired(now) || TROUPE_MUTATED("NC-5 actors outlive the silence")) return;
   size_t actors = 0;
   for (auto& [name, worker] : workers_) {
     const std::string actor = ParseLeaseId(worker.lease).first;
@@ -192,8 +195,10 @@ void NodeCore::Tick(Time now) {
 // Else a life that was given up would still answer calls, and hold what the next one is given. One
 // that cannot be killed does not keep the host out for ever.
 bool NodeCore::Joins(const NodeSight& sight, Time now) const {
-  const bool alone = std::ranges::all_of(
-      workers_, [&](const auto& entry) { return entry.second.incarnation == incarnation_; });
+  const bool alone = TROUPE_MUTATED("NC-2 it joins beside its life before") ||
+                     std::ranges::all_of(workers_, [&](const auto& entry) {
+                       return entry.second.incarnation == incarnation_;
+                     });
   return (alone && !sight.spares_end) || now > join_by_;
 }
 

@@ -206,6 +206,12 @@ std::vector<SimWorker*> World::Workers() const {
   return all;
 }
 
+const SimNode* World::FindNode(const std::string& id) const {
+  for (const auto& [host, node] : nodes_)
+    if (node->id() == id) return node.get();
+  return nullptr;
+}
+
 // ---- training ----
 
 std::vector<SimTraining*> World::TrainingsOf(const std::string& actor) const {
@@ -320,7 +326,7 @@ void World::DisturbNode() {
 }
 
 void World::DisturbHead() {
-  if (!head_ || head_->port().frozen() || Now() < store_harmed_) return;
+  if (!head_ || head_->port().frozen() || StoreMayLack()) return;
   const double dice = Uniform();
   if (dice < 0.4) {
     HeadDies(false);
@@ -340,7 +346,7 @@ void World::DisturbHead() {
 
 // What is only in the head must not be lost with it: that is a limit which is told to users.
 void World::DisturbStore() {
-  if (!head_ || head_->port().frozen() || Now() < store_harmed_) return;
+  if (!head_ || head_->port().frozen() || StoreMayLack()) return;
   if (Uniform() < 0.5) {
     Tell("the store is emptied");
     ++result_.stores_emptied;
@@ -439,6 +445,8 @@ ClusterResult World::Run() {
   if (!Await(
           options_.settle, [this] { return NotSettled(); }, "settling", kStays))
     return result_;
+  actors_->AskOtherwise();
+  if (!Await(options_.settle, answered, "asking otherwise")) return result_;
   if (Uniform() < 0.4) {
     loop().CallAfter(Between(milliseconds(1), milliseconds(800)), [this] {
       Uniform() < 0.5 || !head_ ? HeadDies(false)
@@ -460,6 +468,7 @@ ClusterResult World::Run() {
 
 // Ends the run, and looks at what its driver is told.
 void World::Stop() {
+  ends_ = true;
   const auto told = [this] { return std::string(driver_->done() ? "" : "it goes on"); };
   const Ending ending = options_.ending;
   if (ending == Ending::kReturns) {

@@ -51,6 +51,8 @@ struct ClusterOptions {
   Ring ring = Ring::kNone;  // Of all the actors,
   Ring pair = Ring::kNone;  // and another one of them.
   uint32_t bundles = 0;     // At most one for each actor, and one more now and then.
+  // Of silence ends the actors of a node. The head gives up all nodes after half a minute.
+  Duration fence = seconds(25);
   bool detached = false;
   bool large_results = false;  // They come in parts.
   Ending ending = Ending::kReturns;

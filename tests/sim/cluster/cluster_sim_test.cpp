@@ -32,6 +32,7 @@ ClusterOptions OptionsFor(uint64_t seed) {
   }
   options.bundles = static_cast<uint32_t>(random() % (options.actors + 1));
   options.large_results = random() % 3 == 0;
+  if (random() % 4 == 0) options.fence = seconds(5);
   const bool other = random() % 3 == 0;
   if (other) options.ending = static_cast<Ending>(1 + random() % 4);
   const bool needs_driver =
@@ -169,10 +170,20 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("the unrecorded are dead", "has ended"),
                       std::pair("members of ended groups stay", "is left"),
                       std::pair("CG-1 numbers are given again", "settling"),
+                      std::pair("CG-2 a repeat is another", "twice by one request"),
+                      std::pair("CG-3 answers do not wait", "is not kept"),
                       std::pair("CG-4 it waits for the dead", "is left"),
+                      std::pair("CG-5 members train or not", "one member trains"),
                       std::pair("CG-6 it begins again in one life", "diverge"),
                       std::pair("PG-1 a repeat is another", "settling"),
-                      std::pair("PG-2 answers do not wait", "is left")));
+                      std::pair("PG-2 answers do not wait", "is left"),
+                      std::pair("PG-3 places are forgotten", "has moved away"),
+                      std::pair("NC-1 any head's order is followed", "a head that has ended"),
+                      std::pair("NC-2 it joins beside its life before", "of its life before"),
+                      std::pair("NC-3 ends are not told", "has told the end"),
+                      std::pair("NC-4 its order is lost with it", "given up an order"),
+                      std::pair("NC-5 actors outlive the silence",
+                                "has not heard the head for long")));
 
 }  // namespace
 }  // namespace troupe::daemons::sim

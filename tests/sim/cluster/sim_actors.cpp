@@ -52,6 +52,13 @@ void SimActors::Disturb() { world_->Uniform() < 0.7 ? group_.Disturb() : placeme
 
 void SimActors::Settle() { group_.Resize(world_->options_.group); }
 
+void SimActors::AskOtherwise() {
+  if (actors_.empty()) return;
+  const auto& [id, actor] = *actors_.begin();
+  ring_.AskOtherwise(id, actor.incarnation);
+  pair_.AskOtherwise(id, actor.incarnation);
+}
+
 void SimActors::Leave() {
   port_.Stop();
   group_.Leave();

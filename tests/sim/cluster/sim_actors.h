@@ -22,6 +22,8 @@ class SimActors {
   // Asks for something else of its groups.
   void Disturb();
   void Settle();
+  // When all is settled: for what must be refused.
+  void AskOtherwise();
   void Kill();
   // They are not asked for any more; their owner is gone, or says nothing.
   void Leave();

@@ -69,6 +69,8 @@ class World {
   void NodeDies(SimNode& node);
   void Bury(std::unique_ptr<SimWorker> worker);
   [[nodiscard]] std::vector<SimWorker*> Workers() const;
+  // Null: there is none of this name.
+  [[nodiscard]] const SimNode* FindNode(const std::string& id) const;
 
   // ---- training ----
   // Of the run, or of a collective group.
@@ -77,6 +79,9 @@ class World {
   [[nodiscard]] std::vector<SimTraining*> TrainingsOf(const std::string& actor) const;
   // Whether somebody is or was cut off or stopped, and leases may not be over.
   [[nodiscard]] bool Disturbed() const;
+  // Whether the store may lack what a head has written there: it was harmed, or all comes to its
+  // end and what was written is removed.
+  [[nodiscard]] bool StoreMayLack() const { return Now() < store_harmed_ || ends_; }
   void OnDone(const std::string& state, const std::string& reason);  // The driver is told so.
 
   const ClusterOptions options_;
@@ -142,6 +147,7 @@ class World {
   std::map<size_t, uint64_t> incarnations_;  // What a node's run directory holds.
   Time disturbed_{};                         // When somebody was cut off or stopped last.
   bool chaos_ = true;
+  bool ends_ = false;
   int64_t last_pid_ = 1000;
   uint64_t last_life_ = 0;
   Time store_harmed_{};  // Until then the head is not to be killed: it alone knows all.

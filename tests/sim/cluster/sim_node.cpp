@@ -9,10 +9,9 @@
 namespace troupe::daemons::sim {
 namespace {
 
-// The head gives a node up after half a minute of silence here; its actors end a little before.
-constexpr Duration kFence = seconds(25);
 constexpr double kSpareShare = 0.3;  // Of the processes that were started ahead of their work,
-constexpr double kDeadShare = 0.1;   // and of those the ones that had ended when they got it.
+constexpr Duration kOwnStop = seconds(1);  // So long a gap: the node was stopped itself.
+constexpr double kDeadShare = 0.1;         // and of those the ones that had ended when they got it.
 
 }  // namespace
 
@@ -21,12 +20,15 @@ SimNode::SimNode(World* world, const std::string& id, uint64_t incarnation, doub
       id_(id),
       cpus_(cpus),
       port_(world, "node-" + id + "-" + world->NewId(), "host-" + id),
-      core_({id, port_.host(), "", 1, {{"CPU", cpus}}, {}, kFence}, incarnation, world->Now()) {
+      core_({id, port_.host(), "", 1, {{"CPU", cpus}}, {}, world->options_.fence}, incarnation,
+            world->Now()) {
   port_.SetHandler([this](const std::string&, const std::string& frame) {
     if (!alive_) return;
-    (void)core_.OnFrame(frame, world_->Now());
+    heard_ = world_->Now();
+    (void)core_.OnFrame(frame, heard_);
     Act();
   });
+  heard_ = looked_ = world_->Now();
   Later(milliseconds(1), [this] { Hello(); });
 }
 
@@ -65,6 +67,7 @@ void SimNode::Hello() {
     if (entry.worker) sight.processes[process].pid = entry.worker->pid();
   core_.Hello(sight, world_->Now());
   Act();
+  CheckFence();
   Later(core_.UntilHello(world_->Now()), [this] { Hello(); });
 }
 
@@ -77,7 +80,14 @@ void SimNode::Act() {
   }
 }
 
-void SimNode::Act(const TellHead& tell) { (void)port_.Send(kHeadName, tell.frame); }
+void SimNode::Act(const TellHead& tell) {
+  (void)port_.Send(kHeadName, tell.frame);
+  const uint8_t type = *wire::PeekType(tell.frame);
+  if (type != kFrameWorkerExited) return;
+  const auto exited = *wire::Decode<WorkerExited>(type, tell.frame);
+  Told& told = told_[exited.process];
+  ++(exited.reaped ? told.ends : told.deaths);
+}
 
 void SimNode::Act(const StartProcess& order) {
   const StartWorker& start = order.order;
@@ -141,6 +151,7 @@ void SimNode::Act(const SignalProcess& order) {
   if (it == workers_.end() || !it->second.worker || world_->Mutated(Mutation::kKillsIgnored))
     return;
   SimWorker* worker = it->second.worker.get();
+  it->second.killed = true;
   world_->Tell("signal ", order.signal, " to ", order.process);
   if (order.signal == SIGKILL) return worker->Die(SIGKILL);
   worker->Later(world_->Between(microseconds(100), milliseconds(50)),
@@ -169,10 +180,36 @@ void SimNode::OnWorkerEnded(SimWorker& worker, int signal) {
 void SimNode::Reap(const std::string& process, const ProcessEnd& end) {
   const auto it = workers_.find(process);
   if (it == workers_.end()) return;
-  if (it->second.worker) world_->Bury(std::move(it->second.worker));
+  Entry ended = std::move(it->second);
   workers_.erase(it);
-  (void)core_.OnExited(process, end, world_->Now());
+  if (ended.worker) world_->Bury(std::move(ended.worker));
+  const bool over = core_.OnExited(process, end, world_->Now());
   Act();
+  if (alive_ && over) CheckEnd(ended, end.began);
+}
+
+// NC-5, of actors whose driver may be on this side of a cut.
+void SimNode::CheckFence() {
+  const Duration since = world_->Now() - std::exchange(looked_, world_->Now());
+  if (since > kOwnStop) heard_ = heard_ + since;
+  if (world_->Now() < heard_ + world_->options_.fence) return;
+  for (const auto& [process, entry] : workers_) {
+    const std::string actor = ParseLeaseId(entry.order.lease).first;
+    if (!entry.killed && entry.worker && entry.worker->alive() && !IsRunActor(actor))
+      world_->Fail(id_ + " still runs " + actor + ", and has not heard the head for long");
+  }
+}
+
+// An order that was taken: NC-3, and NC-4 of one whose process had ended ahead of it.
+void SimNode::CheckEnd(const Entry& entry, bool began) {
+  const Told& told = told_[entry.order.process];
+  if (told.ends != 1 || told.deaths > 1) {
+    world_->Fail(id_ + " has told the end of " + entry.order.process + " " +
+                 std::to_string(told.ends) + " times and its death " + std::to_string(told.deaths) +
+                 " times");
+  }
+  if (!began && !entry.killed && entry.incarnation == core_.incarnation())
+    world_->Fail(id_ + " has given up an order whose process had ended: " + entry.order.lease);
 }
 
 }  // namespace troupe::daemons::sim

@@ -36,6 +36,12 @@ class SimNode {
     std::unique_ptr<SimWorker> worker;
     StartWorker order;
     uint64_t incarnation = 0;
+    bool killed = false;
+  };
+  // What the head was told of a process, and how often.
+  struct Told {
+    int deaths = 0;
+    int ends = 0;
   };
 
   void Hello();
@@ -48,6 +54,8 @@ class SimNode {
   void Act(const EndNode& end);
   void Act(const Warn& warn);
   void CheckStart(const StartWorker& start);
+  void CheckFence();
+  void CheckEnd(const Entry& entry, bool began);
   void Reap(const std::string& process, const ProcessEnd& end);
   void Later(Duration delay, std::function<void()> fn);
 
@@ -57,7 +65,10 @@ class SimNode {
   SimPort port_;
   NodeCore core_;
   bool alive_ = true;
+  Time heard_;   // The head.
+  Time looked_;  // For that.
   std::map<std::string, Entry> workers_;
+  std::map<std::string, Told> told_;
 };
 
 }  // namespace troupe::daemons::sim

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "actors/core/error_chain.h"
+#include "tests/sim/cluster/sim_node.h"
 
 namespace troupe::daemons::sim {
 SimPlacement::SimPlacement(World* world, uint32_t bundles)
@@ -14,7 +15,9 @@ SimPlacement::SimPlacement(World* world, uint32_t bundles)
     const uint8_t type = *wire::PeekType(frame);
     if (type != actors::kFrameActorAnswer) return;
     const auto answer = *wire::Decode<actors::ActorAnswer>(type, frame);
-    if (requests_.Take(answer)) status_ = answer.group;
+    if (!requests_.Take(answer)) return;
+    status_ = answer.group;
+    CheckPlaces();
   });
 }
 
@@ -66,6 +69,22 @@ void SimPlacement::Remove() {
 void SimPlacement::Look() {
   requests_.Look(actors::kFrameGroupRequest, About(actors::PlacementGroupVerb::kStatus));
   port_.loop().CallAfter(kSimLook, [this] { Look(); });
+}
+
+// PG-3: a bundle stays where it is while its node lives and is heard.
+void SimPlacement::CheckPlaces() {
+  for (const PlacementGroupStatus::Bundle& bundle : status_->bundles) {
+    const SimNode* node = world_->FindNode(bundle.node);
+    if (node == nullptr) continue;
+    auto& [name, incarnation] = places_[bundle.number];
+    const SimNode* before = name == bundle.node ? nullptr : world_->FindNode(name);
+    const bool stayed =
+        before != nullptr && before->incarnation() == incarnation && !before->noticed();
+    if (stayed && !world_->Disturbed() && !world_->StoreMayLack())
+      world_->Fail("bundle " + std::to_string(bundle.number) + " has moved away from " + name);
+    name = bundle.node;
+    incarnation = node->incarnation();
+  }
 }
 
 std::string SimPlacement::NotSettled() const {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "actors/core/group_protocol.h"
 #include "tests/sim/cluster/sim_cluster.h"
@@ -33,6 +35,7 @@ class SimPlacement {
  private:
   [[nodiscard]] actors::GroupRequest About(actors::PlacementGroupVerb verb) const;
   void Look();
+  void CheckPlaces();
 
   World* const world_;
   const uint32_t bundles_;
@@ -40,6 +43,7 @@ class SimPlacement {
   SimPort port_;
   SimRequests requests_{&port_};
   std::optional<PlacementGroupStatus> status_;
+  std::map<uint32_t, std::pair<std::string, uint64_t>> places_;  // Node and its incarnation.
 };
 
 }  // namespace troupe::daemons::sim

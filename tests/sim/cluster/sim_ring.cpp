@@ -50,6 +50,19 @@ void SimRing::Destroy() {
                 [](const actors::ActorAnswer&) {});
 }
 
+void SimRing::AskOtherwise(const std::string& actor, uint64_t incarnation) {
+  if (size_ < 2 || !status_) return;
+  actors::CollectiveRequest join = About(actors::CollectiveVerb::kJoin);
+  join.spec.trains = !training_->elastic();
+  join.actor = actor;
+  join.incarnation = incarnation;
+  requests_.Ask(actors::kFrameCollectiveRequest, std::move(join),
+                [this](const actors::ActorAnswer& answer) {
+                  if (answer.error.empty())
+                    world_->Fail("of " + name_ + " one member trains and others do not");
+                });
+}
+
 void SimRing::Look() {
   requests_.Look(actors::kFrameCollectiveRequest, About(actors::CollectiveVerb::kStatus));
   port_.loop().CallAfter(kSimLook, [this] { Look(); });

@@ -19,6 +19,8 @@ class SimRing {
   // When its actors are there.
   void Create();
   void Destroy();
+  // One of its actors asks to use it in another way than all others do: it is refused.
+  void AskOtherwise(const std::string& actor, uint64_t incarnation);
   // It is not asked for any more.
   void Leave() { port_.Stop(); }
   [[nodiscard]] bool asking() const { return requests_.waiting(); }

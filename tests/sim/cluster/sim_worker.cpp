@@ -6,6 +6,7 @@
 
 #include "actors/core/actor_group_protocol.h"
 #include "actors/core/error_chain.h"
+#include "daemons/head/core/collective_groups.h"
 #include "runtime/wire.h"
 #include "tests/sim/cluster/sim_node.h"
 #include "tests/sim/cluster/sim_training.h"
@@ -99,7 +100,7 @@ void SimWorker::OnAssignment(const Assignment& assignment) {
     actor_incarnation_ = given.incarnation;
     Hello(false);
     for (SimTraining* training : world_->TrainingsOf(actor_))
-      memberships_.push_back({training, 0, nullptr});
+      memberships_.emplace_back().training = training;
     for (Membership& membership : memberships_)
       Later(world_->Between(milliseconds(1), seconds(1)),
             [this, &membership] { Join(membership); });
@@ -170,16 +171,41 @@ void SimWorker::RepeatJoin(Membership& membership, uint64_t request) {
 }
 
 void SimWorker::OnJoined(const actors::ActorAnswer& answer) {
+  CheckRepeat(answer);
   const auto membership = std::ranges::find(memberships_, answer.request, &Membership::joining);
   if (membership == memberships_.end()) return;
   membership->joining = 0;
-  if (answer.error.empty()) return Enter(*membership, answer.collective);
+  if (answer.error.empty()) {
+    membership->joined = answer.request;
+    membership->number = answer.collective.number;
+    CheckKept(answer.collective.spec.name, answer.collective);
+    return Enter(*membership, answer.collective);
+  }
   const Error refused = actors::FromChain(answer.error);
   if (refused.code == ErrorCode::kFenced) return;  // It is taken for dead, and will be ended.
   // The group is not made yet, or not open to it for now.
   if (refused.code != ErrorCode::kNotFound && refused.code != ErrorCode::kDrained)
     world_->Fail(actor_ + " joins " + membership->training->group() + ": " + refused.message);
   Later(kJoinAgain, [this, &again = *membership] { Join(again); });
+}
+
+void SimWorker::CheckRepeat(const actors::ActorAnswer& answer) {
+  const auto before = std::ranges::find(memberships_, answer.request, &Membership::joined);
+  if (before == memberships_.end() || !answer.error.empty()) return;
+  if (answer.collective.number != before->number && !world_->StoreMayLack())
+    world_->Fail(actor_ + " has joined " + before->training->group() + " twice by one request");
+}
+
+void SimWorker::CheckKept(const std::string& group, const actors::CollectiveStatus& joined) {
+  if (world_->StoreMayLack()) return;
+  const auto value = world_->store().Get(kCollectiveRecords + group);
+  uint64_t joins = 0;
+  if (value.ok() && *value) {
+    const auto record = wire::Decode<CollectiveRecord>(actors::kCollectiveRecord, **value);
+    if (record.ok()) joins = record->life > joined.life ? UINT64_MAX : record->joins;
+  }
+  if (joins < joined.number)
+    world_->Fail(actor_ + " was told that it has joined " + group + ", which is not kept");
 }
 
 void SimWorker::Enter(Membership& membership, const actors::CollectiveStatus& joined) {

@@ -51,6 +51,8 @@ class SimWorker {
   struct Membership {
     SimTraining* training = nullptr;
     uint64_t joining = 0;  // The request; 0: there is none.
+    uint64_t joined = 0;   // The last that was answered,
+    uint64_t number = 0;   // with this.
     std::unique_ptr<SimMember> member;
   };
   // Asks to be in it, until it is answered.
@@ -58,6 +60,9 @@ class SimWorker {
   void RepeatJoin(Membership& membership, uint64_t request);
   void OnJoined(const actors::ActorAnswer& answer);
   void Enter(Membership& membership, const actors::CollectiveStatus& joined);
+  // CG-2 and CG-3, of an answer.
+  void CheckRepeat(const actors::ActorAnswer& answer);
+  void CheckKept(const std::string& group, const actors::CollectiveStatus& joined);
   void OnOver(Membership& membership, SimMember::Over how);
 
   World* const world_;
