@@ -193,6 +193,11 @@ py::list TakeItems(Completions& completions, double limit_s) {
       list.append(Listed("gone", py::cast(gone->contents)));
       continue;
     }
+    if (const auto* again = std::get_if<ComputeAgain>(&item)) {
+      list.append(Listed("again", py::cast(again->number), py::bytes(again->lost),
+                         py::cast(std::make_unique<PyCall>(again->answer, nullptr))));
+      continue;
+    }
     const auto& output = std::get<actors::ActorOutput>(item);
     py::list lines;
     for (const std::string& line : output.lines)  // Bytes that are no text must not be lost.

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <variant>
@@ -15,6 +16,8 @@
 #include "runtime/clock.h"
 
 namespace troupe::pyapi {
+
+class CallState;  // pyapi/actor_calls.h
 
 // Of ObjectRefs: nobody refers to these objects any more, and messages of these tokens are over.
 struct RefsEnded {
@@ -30,12 +33,21 @@ struct ValueGone {
   uint64_t contents = 0;
 };
 
+// Others have found this object lost, which has stayed with its maker: `answer` gets its payload
+// when it is computed again.
+struct ComputeAgain {
+  uint64_t number = 0;
+  std::string lost;  // Its id there.
+  std::shared_ptr<CallState> answer;
+};
+
 // What Python is told on a thread of its own: completed calls by their tokens, lines of actors,
 // what becomes of refs. Of lines that it does not take, because whoever reads its output does not,
 // kOutputBytesMax wait.
 class Completions {
  public:
-  using Item = std::variant<uint64_t, actors::ActorOutput, RefsEnded, ValueArrived, ValueGone>;
+  using Item =
+      std::variant<uint64_t, actors::ActorOutput, RefsEnded, ValueArrived, ValueGone, ComputeAgain>;
   static constexpr size_t kOutputBytesMax = 1 << 20;
   void Push(Item item);
   // All that is there; waits up to `limit` for the first.

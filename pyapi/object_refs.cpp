@@ -23,9 +23,11 @@ constexpr Duration kTickInterval = seconds(1);
 constexpr Duration kNotesLimit = seconds(10);
 constexpr const char* kNotesMethod = "refs";
 constexpr const char* kFileMethod = "file";
+constexpr const char* kAgainMethod = "again";
 
 // The actor through which others ask: methods "get"(number), "cancel"(number) with 'f' in front to
-// force it and 'r' to give up what it has called, "refs"(RefNotes), "file"(some of a shared file).
+// force it and 'r' to give up what it has called, "again"(number, where it was lost),
+// "refs"(RefNotes), "file"(some of a shared file).
 class ObjectsActor final : public actors::Instance {
  public:
   explicit ObjectsActor(std::weak_ptr<ObjectRefs> refs) : refs_(std::move(refs)) {}
@@ -133,6 +135,12 @@ uint64_t ObjectRefs::Publish(const PyCall& call, uint64_t known) {
   const uint64_t number = table_.Publish(known);
   objects_.try_emplace(number, Object{call.state(), call.pending()});
   return number;
+}
+
+void ObjectRefs::Replace(uint64_t number, const PyCall& call) {
+  std::lock_guard lock(mu_);
+  if (const auto it = objects_.find(number); it != objects_.end())
+    it->second = Object{call.state(), call.pending()};
 }
 
 void ObjectRefs::Pickled(const std::vector<uint64_t>& numbers) {
@@ -352,6 +360,12 @@ Result<std::string> ObjectRefs::Answer(const std::string& from, const std::strin
     return wire::Encode(actors::kRefAnswers, answers);
   }
   if (method == kFileMethod) return ReadSharedFile(data);
+  std::string lost;
+  if (method == kAgainMethod) {
+    const size_t space = std::min(data.find(' '), data.size());
+    lost = data.substr(std::min(space + 1, data.size()));
+    data.erase(space);
+  }
   actors::Cancellation how{.force = false, .recursive = false};
   if (method == "cancel") {
     const size_t digits = std::min(data.find_first_not_of("fr"), data.size());
@@ -367,6 +381,10 @@ Result<std::string> ObjectRefs::Answer(const std::string& from, const std::strin
   if (!object.state) {
     return Error{ErrorCode::kNotFound,
                  "its owner does not have this ref any more; keep one there, or pass the value"};
+  }
+  if (method == kAgainMethod) {
+    object = {std::make_shared<CallState>(), nullptr};
+    completions_->Push(ComputeAgain{NumberOf(data), std::move(lost), object.state});
   }
   if (method != "cancel") return Read(object);
   if (object.call) object.call->Cancel(how);
@@ -447,6 +465,8 @@ void BindObjectRefs(py::module_& m) {
       .def_property_readonly("counts", [](const PyObjectRefs& refs) { return refs->Counts(); })
       .def("publish", [](const PyObjectRefs& refs, const PyCall& call,
                          uint64_t known) { return refs->Publish(call, known); })
+      .def("replace", [](const PyObjectRefs& refs, uint64_t number,
+                         const PyCall& call) { refs->Replace(number, call); })
       .def("pickled", [](const PyObjectRefs& refs,
                          const std::vector<uint64_t>& numbers) { refs->Pickled(numbers); })
       .def("hold",

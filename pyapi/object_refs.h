@@ -37,6 +37,8 @@ class ObjectRefs : public std::enable_shared_from_this<ObjectRefs> {
   // A ref of this process that is being pickled: its number, `known` if that is good still. Until
   // Pickled it lasts.
   uint64_t Publish(const PyCall& call, uint64_t known);
+  // What others get of a ref from now on.
+  void Replace(uint64_t number, const PyCall& call);
   void Pickled(const std::vector<uint64_t>& numbers);
   // See RefTable. An empty peer is not known.
   uint64_t Pin(const std::vector<actors::RefKey>& keys, const std::string& to);

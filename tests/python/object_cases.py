@@ -78,9 +78,27 @@ def make(count: int, path: str, offset: Any) -> Any:
     """Notes in a file which process it has run in."""
     import numpy
 
+    return note(numpy.arange(count) + offset[0], path)
+
+
+@troupe.remote(num_cpus=0.1, num_returns=3)
+def make_several(counts: list[int], path: str) -> Any:
+    """Likewise, of so many values each."""
+    import numpy
+
+    return note([numpy.arange(count) for count in counts], path)
+
+
+@troupe.remote(num_cpus=0.1)
+def double(array: Any, path: str) -> Any:
+    """Likewise, of what it is given."""
+    return note(array * 2, path)
+
+
+def note(array: Any, path: str) -> Any:
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
-    return numpy.arange(count) + offset[0]
+    return array
 
 
 def store() -> Any:

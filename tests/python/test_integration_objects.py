@@ -21,7 +21,7 @@ from troupe.actors import _pulls
 from conftest import need_hosts
 from hosts import Hosts, missing
 from network import limit_rate
-from object_cases import AsyncHolder, Holder, files, make, store
+from object_cases import AsyncHolder, Holder, double, files, make, make_several, store
 from processes import until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240)]
@@ -61,6 +61,16 @@ def ours() -> dict[str, int]:
 
 def copies(holder: Any) -> list[int]:
     return sorted(soon(holder.files.remote("copies")).values())
+
+
+def kill_makers(path: Path) -> list[int]:
+    """Ends the processes that a task has run in since the last time, and says which they were."""
+    makers = [int(line) for line in path.read_text().split()]
+    path.write_text("")
+    for pid in makers:
+        os.kill(pid, signal.SIGKILL)
+    assert not wait_gone(makers, SOON_S)
+    return makers
 
 
 def test_who_sees_the_same_memory_is_on_one_host(hosts: Hosts) -> None:
@@ -120,10 +130,7 @@ def test_a_task_runs_again_if_its_result_is_lost_with_its_maker(
                      for n in (1, 0))
     offset[0] = 5  # It is computed from what it was called with.
     troupe.wait([retried, once], num_returns=2, timeout=SOON_S)
-    makers = [int(line) for line in path.read_text().split()]
-    for pid in makers:
-        os.kill(pid, signal.SIGKILL)
-    assert not wait_gone(makers, SOON_S)
+    makers = kill_makers(path)
     with pytest.raises(troupe.OwnerDiedError):
         soon(once)
     result = soon(retried)
@@ -133,6 +140,55 @@ def test_a_task_runs_again_if_its_result_is_lost_with_its_maker(
     del retried, once, result
     assert not wait_gone([last], SOON_S)
     until(ours, {})
+
+
+def test_several_results_that_are_lost_are_computed_again_together(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    small, large, larger = make_several.options(node="host1", max_retries=1).remote(
+        [1, COUNT * 2, COUNT * 2 + 1], str(path))
+    troupe.wait([small, large, larger], num_returns=3, timeout=SOON_S)
+    kill_makers(path)
+    assert [len(soon(part)) for part in (larger, small, large)] == [COUNT * 2 + 1, 1, COUNT * 2]
+    assert len(kill_makers(path)) == 1  # One run has given both again.
+    del larger, large
+    assert len(soon(small)) == 1
+    until(ours, {})
+
+
+def test_what_is_lost_is_computed_again_for_whoever_reads_it(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    ref = make.options(node="host1", max_retries=3).remote(COUNT * 2, str(path), [4])
+    troupe.wait([ref], timeout=SOON_S)
+    near, far = on(0), on(2)
+    expected = (4, COUNT * 2 + 3, COUNT * 2)
+    kill_makers(path)
+    # Inside a value its receivers ask its owner, both at once: it runs once more.
+    assert soon([near.read.remote([ref]), far.read.remote([ref])]) == [expected] * 2
+    assert len(kill_makers(path)) == 1
+    # As an argument: of an actor, and of another task, whose result is lost as well.
+    copy = double.options(node="host2", max_retries=1).remote(ref, str(tmp_path / "copies"))
+    assert soon(far.ends.remote(ref)) == expected
+    troupe.wait([copy], timeout=SOON_S)
+    assert len(kill_makers(path)) == len(kill_makers(tmp_path / "copies")) == 1
+    assert soon(on(0).ends.remote(copy)) == (8, 2 * (COUNT * 2 + 3), COUNT * 2)
+    assert len(path.read_text().split()) == 1
+    del ref, copy
+    until(ours, {})
+
+
+def test_what_was_lost_too_often_is_told_to_its_readers(hosts: Hosts, tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    ref = make.options(node="host1", max_retries=0).remote(COUNT * 2, str(path), [4])
+    troupe.wait([ref], timeout=SOON_S)
+    kill_makers(path)
+    assert soon(on(2).read_error.remote([ref])).startswith("OwnerDiedError")
+    with pytest.raises(troupe.OwnerDiedError):
+        soon(on(2).ends.remote(ref))
+    assert path.read_text() == ""
 
 
 def test_several_values_and_generators(hosts: Hosts) -> None:

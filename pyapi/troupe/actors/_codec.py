@@ -175,6 +175,10 @@ class Decoded:
         value = pickle.loads(self.blob, buffers=buffers)
         return _pulls.value_of(value) if self.kind == ELSEWHERE else value
 
+    def elsewhere(self) -> Any:
+        """The ref of a value that has stayed with its maker."""
+        return pickle.loads(self.blob)
+
 
 def is_payload(data: bytes) -> bool:
     """Whether these bytes are a payload of Python, not MessagePack of C++."""
@@ -238,6 +242,13 @@ def take_apart(payload: Any) -> Decoded:
 def is_elsewhere(data: bytes) -> bool:
     """Whether these bytes say where a value is, which has stayed with its maker."""
     return data[:4] == MAGIC and data[4] == ELSEWHERE
+
+
+def parts_of(data: bytes) -> list[bytes]:
+    """The payloads in that of several values; else it alone."""
+    if data[:4] != MAGIC or data[4] != SEVERAL:
+        return [data]
+    return [bytes(part) for part in take_apart(data).load(None)]
 
 
 def refers(data: bytes) -> bool:
@@ -307,6 +318,16 @@ class Resolved:
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return (load_resolved, (pickle.PickleBuffer(self.payload),))
+
+
+class Awaited:
+    """A ref whose value is not here, and may be lost until it is read: its receiver asks for it."""
+
+    def __init__(self, ref: Any) -> None:
+        self.ref = ref
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return (_pulls.value_of, (self.ref,))
 
 
 def load_resolved(payload: Any) -> Any:

@@ -223,8 +223,14 @@ class ObjectRef(_travel.RefHolder):
             try:
                 return self._value(stream)
             except ObjectLostError:
-                if self._lineage is None or not self._lineage.compute_again(self, call):
+                if not _lineage.compute_again(self, call):
                     raise
+
+    def _take(self, call: Any) -> None:
+        """Its value is what this call gives, from now on."""
+        self._call, self._real = call, None
+        if self._number:
+            self._session.refs.replace(self._number, call)
 
     def _value(self, stream: bool) -> Any:
         data = self.payload()
@@ -303,20 +309,13 @@ def split(ref: ObjectRef, returns: Any) -> Any:
     parts = [later(ref._session, f"{ref._what}[{i}]", ref._language) for i in range(returns)]
     for part in parts:
         part._real = ref._native()  # To cancel one is to cancel the call.
+    if ref._lineage is not None:
+        ref._lineage.of_parts(parts)
 
     def hand_out() -> None:
-        try:
-            decoded = _codec.take_apart(ref.payload())
-            payloads = decoded.load(None) if decoded.kind == _codec.SEVERAL else None
-        except Exception:  # It is the error of each.
-            payloads = None
-        for i, part in enumerate(parts):
-            if payloads is None:
-                part._call.complete_from(ref._native())
-                continue
-            payload = bytes(payloads[i])
-            part.own_files(_codec.take_apart(payload))
-            part._call.complete_from(_native.core().completed_call(payload))
+        calls = _lineage.calls_of(ref._native(), parts)
+        for part, call in zip(parts, calls, strict=True):
+            part._call.complete_from(call)
 
     ref.on_done(hand_out)
     return parts
@@ -474,6 +473,8 @@ def resolve(
         decoded = _codec.take_apart(data)
         if decoded.kind == _codec.ERROR:
             raise _codec.decode_error(decoded, value._what, "")
+        if decoded.kind == _codec.ELSEWHERE:
+            return _codec.Awaited(value)
         value.own_files(decoded)
         if decoded.table is not None:
             beside.extend(value._session.refs.open(decoded.table, False))

@@ -123,7 +123,7 @@ class RemoteFunction:
             other = ActorClass(SoloTask, options).task_runner(self._fn, about)
             return other.native_ref().call("run", payload, timeout, retry)
 
-        lineage = _lineage.Lineage(again, options["max_restarts"]) if returns == 1 else None
+        lineage = _lineage.Lineage(again, options["max_restarts"])
         ref = _calls.call_python(
             runner._session, runner.native_ref(), self._what, "run", args, kwargs, timeout,
             retry, _failures.TASK, returns, lineage=lineage)

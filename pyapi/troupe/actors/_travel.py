@@ -20,6 +20,7 @@ from troupe.errors import ObjectLostError, OwnerDiedError, code_of
 
 _log = logging.getLogger("troupe.actors")
 _here = threading.local()
+NOT_FOUND = 2  # ErrorCode::kNotFound
 
 
 class RefHolder:
@@ -83,12 +84,18 @@ class References:
         self._pid = os.getpid()
         self._kept: dict[int, Any] = {}  # By number of an object, or token of a message.
         self._arrived: dict[int, list[Any]] = {}  # Of values that are here, by their numbers.
+        self._again: dict[int, list[tuple[bytes, Any]]] = {}  # Who waits, by number of an object.
+        self._again_lock = threading.Lock()
 
     def publish(self, ref: Any, call: Any, known: int) -> int:
         """The number of a ref of this process that is being pickled; ``known``: its last."""
         number: int = self.native.publish(call, known)
         self._kept[number] = ref
         return number
+
+    def replace(self, number: int, call: Any) -> None:
+        """What others get of this ref from now on."""
+        self.native.replace(number, call)
 
     def pickled(self, numbers: list[int]) -> None:
         """What was noted of these is kept in another way, or not needed."""
@@ -139,9 +146,37 @@ class References:
         """The value of a ref of another process was read; ``outer`` keeps these until they count"""
         self.native.opened(outer, _held_by(items))
 
-    def on_item(self, what: str, key: Any, table: bytes = b"") -> None:
+    def _compute_again(self, number: int, lost: bytes, answer: Any) -> None:
+        """Others have found this object lost. One thread works for all who ask meanwhile."""
+        with self._again_lock:
+            waiting = self._again.setdefault(number, [])
+            waiting.append((lost, answer))
+            if len(waiting) > 1:
+                return
+        threading.Thread(target=self._compute_all, args=(number, self._kept.get(number)),
+                         daemon=True, name="troupe-again").start()
+
+    def _compute_all(self, number: int, ref: Any) -> None:
+        from troupe.actors import _lineage
+
+        done = 0
+        while True:
+            with self._again_lock:
+                if done == len(self._again[number]):
+                    del self._again[number]
+                    return
+                lost, answer = self._again[number][done]
+                done += 1
+            if ref is None:
+                answer.fail(NOT_FOUND, "its owner does not have this ref any more")
+            else:
+                _lineage.compute_again_for(ref, lost, answer)
+
+    def on_item(self, what: str, key: Any, table: bytes = b"", call: Any = None) -> None:
         """What the runtime tells of refs."""
-        if what == "ended":
+        if what == "again":
+            self._compute_again(key, table, call)
+        elif what == "ended":
             for number in key:
                 self._kept.pop(number, None)
         elif what == "gone":
