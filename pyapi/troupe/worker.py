@@ -76,7 +76,7 @@ def await_variables(modules: Sequence[str]) -> bool:
     """
     _native.core()
     _share_threads()
-    for name in ("troupe.actors._host", *modules):
+    for name in ("troupe.actors._host", "troupe.collective", *modules):
         with contextlib.suppress(Exception):  # Whoever needs it is told then.
             importlib.import_module(name)
     if _fork_server.wanted():

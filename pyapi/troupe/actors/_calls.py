@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import hashlib
 import os
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any, Optional
 import cloudpickle
 
 from troupe import _native, _sources
-from troupe.actors import _codec, _context, _failures, _lineage, _refs, _session
+from troupe.actors import _codec, _context, _failures, _lineage, _refs, _session, _shapes
 from troupe.actors._coming import ActorHolder, ComingActor
 from troupe.actors._refs import ObjectRef
 from troupe.errors import TroupeError
@@ -289,6 +291,28 @@ def _cwd() -> str:
         return os.getcwd()
     except OSError:  # It was removed.
         return "/"
+
+
+class Code:
+    """A class or a function as it is sent: the same however often it is used, with any options.
+
+    It is dumped at its first use.
+    """
+
+    def __init__(self, code: Any, what: str) -> None:
+        self.code = code
+        self.shape = _shapes.of(code)
+        self._what = what
+
+    @functools.cached_property
+    def dumped(self) -> bytes:
+        """See ``dump_code``."""
+        return dump_code(self.code, self._what)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """By which processes know that they have it."""
+        return hashlib.sha256(self.dumped).hexdigest()
 
 
 _directory_kept = False

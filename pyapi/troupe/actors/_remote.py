@@ -118,15 +118,25 @@ def _make(code: Any, options: dict[str, Any]) -> Union[ActorClass, _tasks.Remote
 # ---- actors ----
 
 
+class ClassCode(_calls.Code):
+    """The code of actors."""
+
+    @functools.cached_property
+    def seen(self) -> tuple[dict[str, MethodKind], bool]:
+        """Its methods, and whether it is async. Not when it is made: a class that refers to itself
+        is unpickled before its methods are."""
+        return methods_of(self.code), has_async(self.code)
+
+
 class ActorClass:
     """A class whose instances are actors; made by :func:`troupe.remote`."""
 
-    def __init__(self, cls: type, options: dict[str, Any], dumped: Optional[bytes] = None) -> None:
+    def __init__(
+        self, cls: type, options: dict[str, Any], code: Optional[ClassCode] = None
+    ) -> None:
         self._cls = cls
         self._options = options
-        self._dumped = dumped
-        self._seen: Optional[tuple[dict[str, MethodKind], bool]] = None
-        self._shape = _shapes.of(cls)
+        self._code = code or ClassCode(cls, f"the class {cls.__name__}")
         _options.actor_options(options, False)
         self.__name__ = cls.__name__
         self.__doc__ = cls.__doc__
@@ -147,16 +157,9 @@ class ActorClass:
         """The class whose instances the actors are."""
         return self._cls
 
-    def _look(self) -> tuple[dict[str, MethodKind], bool]:
-        """Its methods, and whether it is async. Not when it is made: a class that refers to itself
-        is unpickled before its methods are."""
-        if self._seen is None:
-            self._seen = methods_of(self._cls), has_async(self._cls)
-        return self._seen
-
     def options(self, **options: Any) -> ActorClass:
         """The same class with other options; see :func:`troupe.remote`."""
-        return ActorClass(self._cls, {**self._options, **options}, self._dumped)
+        return ActorClass(self._cls, {**self._options, **options}, self._code)
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Starts an actor; ``args`` go to its constructor. Does not wait for it.
@@ -172,7 +175,7 @@ class ActorClass:
             ActorNameTakenError: a living actor has this name.
             SerializationError: the class or an argument cannot be pickled.
         """
-        _shapes.check(self._shape, self.__name__, args, kwargs)
+        _shapes.check(self._code.shape, self.__name__, args, kwargs)
         return self._spawn(args, kwargs)
 
     def task_runner(self, fn: Any, about: dict[str, Any]) -> ActorHandle:
@@ -251,13 +254,11 @@ class ActorClass:
         """The session, the native options, the class and what it is started with, the methods."""
         session = _session.current()
         session.check()
-        methods, is_async = self._look()
+        methods, is_async = self._code.seen
         native = _options.actor_options(self._options, is_async)
         _environment.prepare(session, self._options, native)
         native["runs_tasks"] = about is not None
         native["counted"] = not native["runs_tasks"] and not native["detached"]
-        if self._dumped is None:
-            self._dumped = _calls.dump_code(self._cls, f"the class {self.__name__}")
         if about is None:
             groups = _options.concurrency_groups(self._options)
             _check_groups(self.__name__, methods, groups)
@@ -267,7 +268,7 @@ class ActorClass:
                 groups=groups, counted=native["counted"],
                 concurrency=_options.concurrency_of(self._options, is_async))
         native["name"] = named(native["name"], self._options.get("namespace"))
-        return session, native, (self._dumped, about), methods
+        return session, native, (self._code.dumped, about), methods
 
 
 def _check_groups(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import os
 import threading
@@ -38,13 +37,12 @@ class RemoteFunction:
     """A function that runs in a process of the cluster; made by :func:`troupe.remote`."""
 
     def __init__(
-        self, fn: Any, options: dict[str, Any], dumped: Optional[tuple[str, bytes]] = None
+        self, fn: Any, options: dict[str, Any], code: Optional[_calls.Code] = None
     ) -> None:
         self._fn = fn
         self._options = options
-        self._dumped = dumped
         self._native_options = _options.task_options(options)
-        self._shape = _shapes.of(fn)
+        self._code = code or _calls.Code(fn, f"the function {self._function_name}")
         self._stream = inspect.isgeneratorfunction(fn)
         functools.update_wrapper(self, fn)
 
@@ -66,7 +64,7 @@ class RemoteFunction:
 
     def options(self, **options: Any) -> RemoteFunction:
         """The same function with other options; see :func:`troupe.remote`."""
-        return RemoteFunction(self._fn, {**self._options, **options}, self._dumped)
+        return RemoteFunction(self._fn, {**self._options, **options}, self._code)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it; returns a ref of the result at once.
@@ -78,7 +76,7 @@ class RemoteFunction:
             TypeError: the function does not take these arguments.
             SerializationError: the function or an argument cannot be pickled.
         """
-        _shapes.check(self._shape, self._function_name, args, kwargs)
+        _shapes.check(self._code.shape, self._function_name, args, kwargs)
         session = _session.current()
         session.check()
         returns = self._options.get("num_returns", 1)
@@ -90,11 +88,9 @@ class RemoteFunction:
                 self._options.get(name) for name in _OWN_PROCESS):
             ref = self._run_alone(args, kwargs, returns)
         else:
-            if self._dumped is None:
-                blob = _calls.dump_code(self._fn, f"the function {self._function_name}")
-                self._dumped = hashlib.sha256(blob).hexdigest(), blob
             about = self._about(self._native_options, returns)
-            ref = _calls.call_task(session, self._what, (*self._dumped, about), args, kwargs,
+            function = self._code.digest, self._code.dumped, about
+            ref = _calls.call_task(session, self._what, function, args, kwargs,
                                    self._native_options)
         return _refs.split(ref, returns)
 
