@@ -8,8 +8,10 @@
 namespace troupe::actors {
 
 Error NoCluster() {
-  return Error{ErrorCode::kUnavailable,
-               "this process is not part of a cluster; call troupe::Init first"};
+  return Error{
+      ErrorCode::kUnavailable,
+      "this process is not part of a cluster: in C++ it joins one by troupe::Init, in Python by "
+      "troupe.init()"};
 }
 
 Status CheckProgram(const ActorOptions& options) {
