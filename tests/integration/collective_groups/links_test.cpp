@@ -119,7 +119,10 @@ INSTANTIATE_TEST_SUITE_P(
         Stranger{"HalfRight",
                  [](Visitors& v, const std::string& to) {
                    v.Come(to, SecretOf(to).substr(0, kSecretBytes / 2));
-                   v.Come(to, SecretOf(to).substr(0, kSecretBytes - 1) + '\xff' + "more");
+                   // Whatever the last byte is, it is another.
+                   std::string last_wrong = SecretOf(to);
+                   last_wrong.back() = static_cast<char>(~last_wrong.back());
+                   v.Come(to, last_wrong + "more");
                  }},
         Stranger{"Gone",
                  [](Visitors& v, const std::string& to) {
