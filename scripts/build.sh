@@ -20,7 +20,7 @@ fi
 say "Building build/$PRESET with $JOBS jobs"
 "$CMAKE" --build "$BUILD_DIR" --parallel "$JOBS" ${1:+--target "$@"} ||
   die "the build failed; the first 'FAILED:' above names the file"
-# As an installed package has it; each process of the tests would compile all that it imports. Not where nobody may write.
+# As an installed package has it; else each process compiles all that it imports, where it may not write.
 if [ -d "$BUILD_DIR/python" ]; then
   "$SYSTEM_PYTHON" -m compileall -q "$BUILD_DIR/python/troupe" || note "the Python modules could not be compiled ahead"
 fi

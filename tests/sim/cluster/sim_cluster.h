@@ -51,7 +51,7 @@ class World {
   void Fail(const std::string& what);
   template <class... Parts>
   void Tell(const Parts&... parts) {
-    if (options_.tell) Print(parts...);
+    if (options_.tell) Print((std::ostringstream() << ... << parts).str());
   }
 
   // ---- the network ----
@@ -79,8 +79,7 @@ class World {
   [[nodiscard]] std::vector<SimTraining*> TrainingsOf(const std::string& actor) const;
   // Whether somebody is or was cut off or stopped, and leases may not be over.
   [[nodiscard]] bool Disturbed() const;
-  // Whether the store may lack what a head has written there: it was harmed, or all comes to its
-  // end and what was written is removed.
+  // Whether the store may lack what a head has written: it was harmed, or all comes to its end.
   [[nodiscard]] bool StoreMayLack() const { return Now() < store_harmed_ || ends_; }
   void OnDone(const std::string& state, const std::string& reason);  // The driver is told so.
 
@@ -89,12 +88,6 @@ class World {
 
  private:
   void Print(const std::string& what);
-  template <class... Parts>
-  void Print(const Parts&... parts) {
-    std::ostringstream text;
-    (text << ... << parts);
-    Print(text.str());
-  }
   void StartHead();
   void StartNode(size_t host, bool same_run_dir);
   void Chaos();
