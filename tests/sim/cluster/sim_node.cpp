@@ -148,11 +148,11 @@ void SimNode::CheckStart(const StartWorker& start) {
 
 void SimNode::Act(const SignalProcess& order) {
   const auto it = workers_.find(order.process);
-  if (it == workers_.end() || !it->second.worker || world_->Mutated(Mutation::kKillsIgnored))
-    return;
-  SimWorker* worker = it->second.worker.get();
+  if (it == workers_.end() || world_->Mutated(Mutation::kKillsIgnored)) return;
   it->second.killed = true;
   world_->Tell("signal ", order.signal, " to ", order.process);
+  SimWorker* worker = it->second.worker.get();
+  if (worker == nullptr) return;  // It had ended, and has not been reaped.
   if (order.signal == SIGKILL) return worker->Die(SIGKILL);
   worker->Later(world_->Between(microseconds(100), milliseconds(50)),
                 [worker, signal = order.signal] { worker->Die(signal); });
