@@ -122,6 +122,7 @@ void GroupAgent::Act(const MemberAction& action) {
   } else if (const auto* a = std::get_if<MakeOffers>(&action)) {
     communicator_
         ->CancelLinks();  // Links of an epoch that will not be must not hold up the next one.
+    if (a->peers.empty()) return FeedLocked(OffersMade{a->epoch, {}, ""});
     (void)links_.Post([this, a = *a] {
       const trace::Span span("make offers");
       OffersMade made{a.epoch, {}, ""};

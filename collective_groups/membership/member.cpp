@@ -14,6 +14,8 @@ namespace {
 
 // A member can be ahead of one that has joined by a few broadcasts, which wait for nobody.
 constexpr size_t kRecentMax = 8;
+// A user's thread is mostly out of its epoch before that, and what the member is then says more.
+constexpr Duration kLeavingSaid = milliseconds(20);
 
 std::vector<LinkPeer> PeersOf(const Command& command) {
   std::vector<LinkPeer> peers;
@@ -403,7 +405,7 @@ void Member::LeaveAtOnce() {
   Abort();
   state_ = MemberState::kLeaving;
   if (waiting_) AnswerBoundary(true);
-  SendNow();
+  next_beat_ = std::min(next_beat_, now_ + kLeavingSaid);
 }
 
 void Member::Abort() {
