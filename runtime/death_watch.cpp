@@ -11,18 +11,22 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 
 namespace troupe {
 namespace {
 
-constexpr uint32_t kMagic = 0x54525057;  // "TRPW"
+constexpr uint32_t kMagic = 0x54525058;  // "TRPX"
 constexpr int64_t kWatchSliceNs =
     200'000'000;  // How often a watcher looks whether it was told to stop.
+constexpr auto kOutOfTurn = std::chrono::seconds(2);  // To see that it is not its turn, or to die.
 
 struct Slot {
   pthread_mutex_t mutex;
   std::atomic<uint32_t> held;  // 1 from the moment the worker owns the mutex.
+  std::atomic<uint64_t> turn;  // Whose slot it is.
 };
 struct Page {
   std::atomic<uint32_t> magic;
@@ -43,6 +47,30 @@ timespec MonotonicIn(int64_t ns) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   const int64_t total = t.tv_nsec + ns;
   return {t.tv_sec + total / 1'000'000'000, static_cast<long>(total % 1'000'000'000)};
+}
+
+// Takes a slot in this turn. Who came too late for its own turn may hold it for a moment, or have
+// died with it.
+Status Take(Slot& slot, uint64_t turn) {
+  const Error passed{ErrorCode::kFenced,
+                     "this process was given up before it began; its slot is another one's"};
+  const auto until = std::chrono::steady_clock::now() + kOutOfTurn;
+  for (;;) {
+    if (slot.turn.load() != turn) return passed;
+    int rc = pthread_mutex_trylock(&slot.mutex);
+    if (rc == EOWNERDEAD) rc = pthread_mutex_consistent(&slot.mutex);
+    if (rc == 0 && slot.turn.load() == turn) return Status::Ok();
+    if (rc == 0) {
+      pthread_mutex_unlock(&slot.mutex);
+      return passed;
+    }
+    if (std::chrono::steady_clock::now() > until) {
+      return Error{
+          ErrorCode::kAlreadyExists,
+          std::string("its death-watch slot is held by another process: ") + std::strerror(rc)};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace
@@ -113,6 +141,7 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::Create(const std::string& path) 
   for (Slot& slot : impl->page->slots) {
     InitMutex(&slot.mutex);
     slot.held.store(0);
+    slot.turn.store(0);
   }
   impl->page->magic.store(kMagic);
   return std::unique_ptr<DeathWatch>(new DeathWatch(std::move(impl)));
@@ -137,36 +166,38 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::Open(const std::string& path) {
   return std::unique_ptr<DeathWatch>(new DeathWatch(std::move(impl)));
 }
 
-Status DeathWatch::Hold(uint32_t slot) {
+Status DeathWatch::Hold(uint32_t slot, uint64_t turn) {
   if (slot >= kDeathWatchSlots)
     return Error{ErrorCode::kInvalidArgument, "death-watch slot out of range"};
-  bool taken = false;
-  int rc = 0;
+  std::optional<Status> taken;
   std::unique_lock lock(impl_->mu);
   if (impl_->holder.joinable())
     return Error{ErrorCode::kAlreadyExists, "this object holds a death-watch slot already"};
-  impl_->holder = std::thread([this, slot, &taken, &rc] {
+  impl_->holder = std::thread([this, slot, turn, &taken] {
     Slot& mine = impl_->page->slots[slot];
+    const Status status = Take(mine, turn);
     std::unique_lock inner(impl_->mu);
-    rc = pthread_mutex_trylock(&mine.mutex);
-    if (rc == 0) mine.held.store(1);
-    taken = true;
+    if (status.ok()) mine.held.store(1);
+    taken = status;
     impl_->release.notify_all();
-    if (rc != 0) return;
+    if (!status.ok()) return;
     impl_->release.wait(inner, [this] { return impl_->releasing; });
     pthread_mutex_unlock(&mine.mutex);
   });
-  impl_->release.wait(lock, [&] { return taken; });
-  if (rc == 0) return Status::Ok();
+  impl_->release.wait(lock, [&] { return taken.has_value(); });
+  if (taken->ok()) return Status::Ok();
   lock.unlock();
   impl_->holder.join();
-  return Error{ErrorCode::kAlreadyExists, "death-watch slot is held by another process"};
+  return *taken;
 }
 
-void DeathWatch::Reset(uint32_t slot) {
+uint64_t DeathWatch::Reset(uint32_t slot) {
   Slot& reset = impl_->page->slots[slot];
+  const uint64_t turn = reset.turn.load() + 1;
+  reset.turn.store(turn);
   reset.held.store(0);
   InitMutex(&reset.mutex);
+  return turn;
 }
 
 bool DeathWatch::WasHeld(uint32_t slot) const { return impl_->page->slots[slot].held.load() != 0; }

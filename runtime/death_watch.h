@@ -30,11 +30,14 @@ class DeathWatch {
   ~DeathWatch();
 
   // Worker side: takes the slot on a thread of its own and holds it until this object or the
-  // process ends. kAlreadyExists if it is held, or this object holds one.
-  Status Hold(uint32_t slot);
+  // process ends. kFenced if it has been reset since this `turn`; kAlreadyExists if it is held, or
+  // this object holds one.
+  Status Hold(uint32_t slot, uint64_t turn);
 
-  // Node side: resets a slot for a new worker. REQUIRES: nobody holds or watches it.
-  void Reset(uint32_t slot);
+  // Node side: resets a slot for a new worker, whose turn it is then. A process that was given up
+  // while it was being started may come late, with the slot of before. REQUIRES: nobody watches it,
+  // nor holds it in its turn.
+  uint64_t Reset(uint32_t slot);
   // Node side: somebody has taken it since.
   [[nodiscard]] bool WasHeld(uint32_t slot) const;
   // Node side: calls `on_death` once, from a thread of this object, when the holder of the slot is

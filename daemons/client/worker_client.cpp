@@ -54,11 +54,9 @@ Status WorkerClient::Start() {
   Result<std::unique_ptr<DeathWatch>> life = DeathWatch::Open(Env("TROUPE_WORKER_LIVES"));
   if (!life.ok()) return life.error();
   life_ = std::move(*life);
-  if (Status s = life_->Hold(
-          static_cast<uint32_t>(std::strtoul(Env("TROUPE_WORKER_SLOT").c_str(), nullptr, 10)));
-      !s.ok()) {
-    return s;
-  }
+  const uint64_t slot = std::strtoull(Env("TROUPE_WORKER_SLOT").c_str(), nullptr, 10);
+  const uint64_t turn = std::strtoull(Env("TROUPE_WORKER_TURN").c_str(), nullptr, 10);
+  if (Status s = life_->Hold(static_cast<uint32_t>(slot), turn); !s.ok()) return s;
   head_ = {kHeadName, Env("TROUPE_WORKER_HEAD"), Env("TROUPE_WORKER_HEAD_KEY")};
   ZmqTransportOptions options;
   options.name = process_;

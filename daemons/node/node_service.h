@@ -82,9 +82,10 @@ class NodeService {
   void OnKeepSpares(const KeepSpares& keep);
   [[nodiscard]] SpareKind KindOf(const StartWorker& start) const;
   [[nodiscard]] std::map<std::string, std::string> OwnVariables(const StartWorker& start,
-                                                                uint32_t slot) const;
+                                                                uint32_t slot, uint64_t turn) const;
   // And whether it was started ahead.
-  Result<std::pair<GuardedProcess, bool>> Launch(const StartWorker& start, uint32_t slot);
+  Result<std::pair<GuardedProcess, bool>> Launch(const StartWorker& start, uint32_t slot,
+                                                 uint64_t turn);
   void OnReadLog(const ReadLog& read);
   void ExplainSilence();
   void WatchEnd(const std::string& process);

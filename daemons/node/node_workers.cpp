@@ -46,7 +46,7 @@ uint64_t NodeService::OomKills() {
 
 // What is its own of the worker's environment: all that a process that was started ahead lacks.
 std::map<std::string, std::string> NodeService::OwnVariables(const StartWorker& start,
-                                                             uint32_t slot) const {
+                                                             uint32_t slot, uint64_t turn) const {
   std::map<std::string, std::string> own;
   const auto group = start.env.find(actors::kActorGroupVariable);
   // Of a cluster that a member of a group has started: its actors are none of that group.
@@ -60,6 +60,7 @@ std::map<std::string, std::string> NodeService::OwnVariables(const StartWorker& 
   own["TROUPE_WORKER_KEY_FILE"] = options_.key_file;
   own["TROUPE_WORKER_LIVES"] = options_.run_dir + "/lives-" + options_.node;
   own["TROUPE_WORKER_SLOT"] = std::to_string(slot);
+  own["TROUPE_WORKER_TURN"] = std::to_string(turn);
   own["TROUPE_WORKER_DATA_ADDRESS"] = options_.data_address;
   own["TROUPE_WORKER_RUN_DIR"] = options_.run_dir;
   return own;
@@ -69,7 +70,7 @@ std::map<std::string, std::string> NodeService::OwnVariables(const StartWorker& 
 SpareKind NodeService::KindOf(const StartWorker& start) const {
   SpareKind kind{start.spare_argv, start.env};
   kind.env["PYTHONUNBUFFERED"] = "1";
-  for (const auto& [name, value] : OwnVariables(start, 0)) kind.env.erase(name);
+  for (const auto& [name, value] : OwnVariables(start, 0, 0)) kind.env.erase(name);
   return kind;
 }
 
@@ -82,13 +83,13 @@ void NodeService::OnKeepSpares(const KeepSpares& keep) {
 }
 
 // One that was started ahead, if there is one.
-Result<std::pair<GuardedProcess, bool>> NodeService::Launch(const StartWorker& start,
-                                                            uint32_t slot) {
+Result<std::pair<GuardedProcess, bool>> NodeService::Launch(const StartWorker& start, uint32_t slot,
+                                                            uint64_t turn) {
   SpawnOptions spawn;
   spawn.argv = start.argv;
   spawn.env = start.env;
   spawn.env["PYTHONUNBUFFERED"] = "1";
-  const std::map<std::string, std::string> own = OwnVariables(start, slot);
+  const std::map<std::string, std::string> own = OwnVariables(start, slot, turn);
   if (!start.spare_argv.empty()) {
     const SpareKind kind = KindOf(start);
     if (std::optional<GuardedProcess> spare = spares_.Take(kind, own, start.more_ahead))
@@ -113,8 +114,7 @@ Result<std::pair<GuardedProcess, bool>> NodeService::Launch(const StartWorker& s
 void NodeService::Act(const StartProcess& order) {
   const trace::Span span("start worker");
   const StartWorker& start = order.order;
-  watch_->Reset(order.slot);
-  auto started = Launch(start, order.slot);
+  auto started = Launch(start, order.slot, watch_->Reset(order.slot));
   if (!started.ok()) {
     return core_.OnNotStarted(start.process, started.error().message, transport_->loop().Now());
   }

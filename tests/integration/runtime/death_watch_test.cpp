@@ -8,6 +8,7 @@
 #include <atomic>
 #include <fstream>
 #include <future>
+#include <map>
 
 #include "runtime/process.h"
 #include "tests/integration/runtime/child_lines.h"
@@ -42,10 +43,14 @@ struct Holder {
 class DeathWatchTest : public ::testing::Test {
  protected:
   Holder Hold(uint32_t slot, const std::string& command = "hold") {
+    return Hold(slot, turns_[slot], command);
+  }
+  Holder Hold(uint32_t slot, uint64_t turn, const std::string& command = "hold") {
     int fds[2];
     EXPECT_EQ(::pipe2(fds, O_CLOEXEC), 0);
     SpawnOptions options;
-    options.argv = {TROUPE_PROCESS_HELPER, command, path_, std::to_string(slot)};
+    options.argv = {TROUPE_PROCESS_HELPER, command, path_, std::to_string(slot),
+                    std::to_string(turn)};
     options.capture_output = true;
     options.stdin_fd = fds[0];
     Result<ChildProcess> child = Spawn(options);
@@ -72,6 +77,9 @@ class DeathWatchTest : public ::testing::Test {
     return calls;
   }
 
+  void Reset(uint32_t slot) { turns_[slot] = watch_->Reset(slot); }
+
+  std::map<uint32_t, uint64_t> turns_;
   tests::TempDir dir_;
   const std::string path_ = dir_.path() + "/lives";
   std::unique_ptr<DeathWatch> watch_ = DeathWatch::Create(path_).value();
@@ -122,7 +130,7 @@ TEST_F(DeathWatchTest, ASlotThatIsNotTakenYetIsWaitedFor) {
 
 TEST_F(DeathWatchTest, ASlotServesAgainAfterReset) {
   for (int life = 0; life < 5; ++life) {
-    watch_->Reset(9);
+    Reset(9);
     const auto calls = Watch(9);
     Holder holder = Hold(9);
     EXPECT_EQ(calls->count, 0);
@@ -132,13 +140,36 @@ TEST_F(DeathWatchTest, ASlotServesAgainAfterReset) {
   }
 }
 
+TEST_F(DeathWatchTest, WhoComesTooLateForItsTurnDoesNotTakeTheSlot) {
+  Reset(6);
+  const uint64_t late = turns_[6];
+  Reset(6);
+  const auto page = DeathWatch::Open(path_).value();
+  EXPECT_EQ(page->Hold(6, late).error().code, ErrorCode::kFenced);
+  EXPECT_FALSE(watch_->WasHeld(6));
+  EXPECT_TRUE(page->Hold(6, turns_[6]).ok());
+}
+
+TEST_F(DeathWatchTest, WhoHeldItOutOfTurnIsWaitedForAndItsDeathIsNobodyElses) {
+  Reset(8);
+  Holder late = Hold(8);  // Its own turn: it is given up only now.
+  Reset(8);
+  const auto calls = Watch(8);
+  const Holder next = Hold(8);
+  late.child.Kill(SIGKILL);
+  ASSERT_TRUE(late.child.WaitFor(kSoon).ok());
+  EXPECT_TRUE(watch_->WasHeld(8));
+  watch_->Unwatch(8);
+  EXPECT_EQ(calls->count, 0);
+}
+
 TEST_F(DeathWatchTest, ASlotHasOneHolderAndAHolderOneSlot) {
   const Holder holder = Hold(2);
   const auto mine = DeathWatch::Open(path_).value();
-  EXPECT_EQ(mine->Hold(2).error().code, ErrorCode::kAlreadyExists);
-  EXPECT_TRUE(mine->Hold(5).ok());
-  EXPECT_EQ(mine->Hold(6).error().code, ErrorCode::kAlreadyExists);
-  EXPECT_EQ(mine->Hold(kDeathWatchSlots).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(mine->Hold(2, 0).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_TRUE(mine->Hold(5, 0).ok());
+  EXPECT_EQ(mine->Hold(6, 0).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(mine->Hold(kDeathWatchSlots, 0).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(DeathWatchTest, OnlyADeathWatchPageIsOpened) {
@@ -156,7 +187,7 @@ TEST_F(DeathWatchTest, OnlyADeathWatchPageIsOpened) {
 TEST_F(DeathWatchTest, LeavesNothingBehind) {
   const auto once = [this] {
     const auto page = DeathWatch::Open(path_).value();
-    EXPECT_TRUE(page->Hold(1).ok());
+    EXPECT_TRUE(page->Hold(1, 0).ok());
     const auto calls = Watch(1);
     watch_->Unwatch(1);
     EXPECT_EQ(calls->count, 0);

@@ -42,9 +42,9 @@ int Parent(int signal) {
   return 0;
 }
 
-int Hold(const char* path, uint32_t slot, bool orderly) {
+int Hold(const char* path, uint32_t slot, uint64_t turn, bool orderly) {
   troupe::Result<std::unique_ptr<troupe::DeathWatch>> watch = troupe::DeathWatch::Open(path);
-  if (!watch.ok() || !(*watch)->Hold(slot).ok()) return 1;
+  if (!watch.ok() || !(*watch)->Hold(slot, turn).ok()) return 1;
   Say("held");
   WaitForEndOfInput();
   if (!orderly) ::_exit(0);
@@ -78,8 +78,10 @@ int Listen(rlim_t descriptors) {
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "parent" && argc == 3) return Parent(std::stoi(argv[2]));
-  if (command == "hold" && argc == 4) return Hold(argv[2], std::stoul(argv[3]), true);
-  if (command == "hold-exit" && argc == 4) return Hold(argv[2], std::stoul(argv[3]), false);
+  if (command == "hold" && argc == 5)
+    return Hold(argv[2], std::stoul(argv[3]), std::stoull(argv[4]), true);
+  if (command == "hold-exit" && argc == 5)
+    return Hold(argv[2], std::stoul(argv[3]), std::stoull(argv[4]), false);
   if (command == "listen" && argc == 3) return Listen(std::stoul(argv[2]));
   return 2;
 }
