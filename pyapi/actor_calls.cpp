@@ -121,6 +121,10 @@ bool WaitForSome(const std::vector<PyCall*>& calls, size_t count, double limit_s
   const auto counter = std::make_shared<Counter>();
   std::vector<std::pair<PyCall*, uint64_t>> asked;
   for (PyCall* call : calls) {
+    if (or_any_failed && call->state()->Ready()) {  // What it ended with is looked at in its turn.
+      if (counter->ready.fetch_add(1) + 1 == count) counter->enough.Set();
+      continue;
+    }
     const auto over = [counter, count, or_any_failed, state = call->state().get()] {
       if (counter->ready.fetch_add(1) + 1 == count || (or_any_failed && HasFailed(state->result())))
         counter->enough.Set();
@@ -339,8 +343,12 @@ void PyCall::Cancel(const actors::Cancellation& how) {
 
 std::unique_ptr<PyCall> PyActorRef::Call(const std::string& method, const py::bytes& arguments,
                                          double timeout_s, bool retry) const {
+  return Send(method, std::string(arguments), timeout_s, retry);
+}
+
+std::unique_ptr<PyCall> PyActorRef::Send(const std::string& method, std::string bytes,
+                                         double timeout_s, bool retry) const {
   auto state = std::make_shared<CallState>();
-  std::string bytes = arguments;
   const auto call = [&] {
     return ref_->Call(
         method, std::move(bytes), CallOptions{Seconds(timeout_s), retry},

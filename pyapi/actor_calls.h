@@ -114,6 +114,11 @@ class PyActorRef {
   void TellGone(const std::shared_ptr<Completions>& completions, uint64_t token) const;
   [[nodiscard]] std::unique_ptr<PyCall> Call(const std::string& method, const py::bytes& arguments,
                                              double timeout_s, bool retry) const;
+  // The same of bytes that are moved.
+  [[nodiscard]] std::unique_ptr<PyCall> Send(const std::string& method, std::string arguments,
+                                             double timeout_s, bool retry) const;
+  // Not in a forked child.
+  [[nodiscard]] bool here() const { return ref_.here(); }
   void Kill(bool restart, const std::string& reason, double limit_s) const;
   // Whether it is known to have ended for good.
   [[nodiscard]] bool Gone() const;

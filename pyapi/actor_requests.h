@@ -18,6 +18,9 @@ class PyRequestHandle {
   explicit PyRequestHandle(std::shared_ptr<PyRequest> request) : request_(std::move(request)) {}
   [[nodiscard]] PyRequest& get() const { return *request_; }
   [[nodiscard]] bool Cancelled() const { return request_->call && request_->call->cancelled(); }
+  [[nodiscard]] bool Late() const {
+    return request_->deadline != Time::Never() && request_->deadline <= SteadyClock().Now();
+  }
   [[nodiscard]] py::object Remaining() const {
     if (request_->deadline == Time::Never()) return py::none();
     return py::float_(ToSeconds(request_->deadline - SteadyClock().Now()));

@@ -25,6 +25,7 @@
 #include "pyapi/placement_groups.h"
 #include "pyapi/plain_values.h"
 #include "pyapi/python_support.h"
+#include "pyapi/quick_calls.h"
 #include "pyapi/shared_files.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/process.h"
@@ -306,11 +307,19 @@ class PyActors {
     worker_->Finish(false, wire::Encode(actors::kFrameActorSaved, failure), kFailLimit);
   }
   // (request, cancelled), or None if there is none within the limit or the process is let go.
-  py::object Next(double limit_s) {
-    std::optional<RequestQueue::Item> item = WaitInSlices(
-        limit_s, [&](Duration slice) { return queue_->Take(slice); },
-        [&](const auto& taken) { return taken.has_value() || Released(); });
-    return Given(std::move(item));
+  // `quick` answers what it can; None also if Python has to look whether the actor has ended.
+  py::object Next(double limit_s, QuickHost* quick) {
+    for (;;) {
+      std::optional<RequestQueue::Item> item = WaitInSlices(
+          limit_s, [&](Duration slice) { return queue_->Take(slice); },
+          [&](const auto& taken) { return taken.has_value() || Released(); });
+      if (!item || item->cancelled || quick == nullptr) return Given(std::move(item));
+      const py::object request = py::cast(PyRequestHandle(std::move(item->request)));
+      const QuickHost::Done done = quick->Answer(request);
+      if (done == QuickHost::Done::kNo) return py::make_tuple(request, false);
+      if (done == QuickHost::Done::kByPython || Released()) return py::none();
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
   }
   py::object Poll() { return Given(queue_->Take(Duration::zero())); }
   [[nodiscard]] int Fd() const { return queue_->fd(); }
@@ -466,6 +475,7 @@ void BindActors(py::module_& m) {
   BindActorGroups(m);
   BindPlainValues(m);
   BindRequest(m);
+  BindQuickCalls(m);
   m.attr("TASK_RUNNER") = actors::kTaskRunner;
   py::class_<PyActors, std::shared_ptr<PyActors>>(m, "Actors")
       .def("spawn", &PyActors::Spawn, py::arg("type"), py::arg("arguments"), py::arg("options"))
@@ -493,7 +503,7 @@ void BindActors(py::module_& m) {
            py::arg("signal"))
       .def("own", &PyActors::Own)
       .def("fail", &PyActors::Fail, py::arg("message"), py::arg("type"), py::arg("traceback"))
-      .def("next", &PyActors::Next, py::arg("timeout_s"))
+      .def("next", &PyActors::Next, py::arg("timeout_s"), py::arg("quick") = py::none())
       .def("poll", &PyActors::Poll)
       .def_property_readonly("fd", &PyActors::Fd)
       .def_property_readonly("released", &PyActors::Released)

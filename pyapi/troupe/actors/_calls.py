@@ -40,6 +40,11 @@ class Outboxes:
         self._lock = threading.RLock()
         self._waiting: dict[str, collections.deque[tuple[list[ObjectRef], Callable[[], None]]]] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether calls to any actor wait."""
+        return bool(self._waiting)
+
     def holds(self, native: Any) -> bool:
         """Whether calls to this actor wait, so that another has to wait behind them."""
         return bool(self._waiting) and key(native) in self._waiting
@@ -139,6 +144,25 @@ class Packed:
         """The same from where the cycle collector runs, in which any lock may be held."""
         if self.holds:
             self._session.on_done(_native.core().completed_call(b""), self.let_go)
+
+
+def call_quick(
+    session: _session.Session, native: Any, name: str, method: str, args: tuple[Any, ...],
+    kwargs: dict[str, Any], timeout_s: float, retry: bool,
+) -> Optional[ObjectRef]:
+    """Calls a method with a few small plain values, as most do; None: it is not such a call."""
+    if _outboxes.busy or type(native) is ComingActor:
+        return None
+    store = session.store
+    call = _native.core().quick_call(native, method, args, kwargs,
+                                     None if store is None else store.owner_here,
+                                     timeout_s, retry)
+    if call is None:
+        return None
+    request = _context.request()
+    if request is not None:
+        request.add_child(call)
+    return ObjectRef(call, session, f"{name}.{method}", _failures.PYTHON)
 
 
 def call_python(

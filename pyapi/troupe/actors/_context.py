@@ -14,10 +14,9 @@ from troupe.errors import NotInWorkerError
 
 
 @dataclass
-class Running:
-    """One call that runs, and the actor that it runs in."""
+class Place:
+    """The actor that calls run in."""
 
-    request: Any  # None in a constructor.
     actor_id: str
     actor_type: str
     node: str
@@ -28,7 +27,18 @@ class Running:
     described: Any = None  # Of an actor that is made: as its host describes it.
 
 
-_running: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
+class Running:
+    """One call that runs, and where."""
+
+    __slots__ = ("about", "place", "request")
+
+    def __init__(self, request: Any, place: Place) -> None:
+        self.request = request  # None in a constructor.
+        self.place = place
+        self.about = place.about  # Of a task in the pool its own.
+
+
+RUNNING: contextvars.ContextVar[Optional[Running]] = contextvars.ContextVar(
     "troupe_running", default=None)
 
 
@@ -37,20 +47,20 @@ _NOT_COUNTED = contextlib.nullcontext()
 
 def waiting() -> Any:
     """While its block runs the call here waits for what others do, and its CPU may be lent."""
-    running = _running.get()
-    loan = running.loan if running is not None else None
+    running = RUNNING.get()
+    loan = running.place.loan if running is not None else None
     return _NOT_COUNTED if loan is None else loan.waiting()
 
 
 def request() -> Any:
     """The call that runs here."""
-    running = _running.get()
+    running = RUNNING.get()
     return running.request if running is not None else None
 
 
 def child_of_this(send: Callable[[], Any]) -> Callable[[], Any]:
     """``send`` for a call that is to be cancelled with the one that runs here, if one does."""
-    running = _running.get()
+    running = RUNNING.get()
     if running is None or running.request is None:
         return send
     request = running.request
@@ -72,14 +82,14 @@ class counted:
         self._call = running
 
     def __enter__(self) -> None:
-        self._token = _running.set(self._call)
-        if self._call.loan is not None:
-            self._call.loan.call_began()
+        self._token = RUNNING.set(self._call)
+        if self._call.place.loan is not None:
+            self._call.place.loan.call_began()
 
     def __exit__(self, *raised: object) -> None:
-        if self._call.loan is not None:
-            self._call.loan.call_ended()
-        _running.reset(self._token)
+        if self._call.place.loan is not None:
+            self._call.place.loan.call_ended()
+        RUNNING.reset(self._token)
 
 
 class ExitActor(BaseException):
@@ -99,17 +109,17 @@ class RuntimeContext:
     @property
     def actor_id(self) -> Optional[str]:
         """Id of the actor; None in a driver."""
-        return self._running.actor_id if self._running else None
+        return self._running.place.actor_id if self._running else None
 
     @property
     def actor_name(self) -> Optional[str]:
         """Type of the actor; None in a driver."""
-        return self._running.actor_type if self._running else None
+        return self._running.place.actor_type if self._running else None
 
     @property
     def node(self) -> str:
         """Name of the node; "driver" in a driver."""
-        return self._running.node if self._running else "driver"
+        return self._running.place.node if self._running else "driver"
 
     @property
     def pid(self) -> int:
@@ -119,7 +129,7 @@ class RuntimeContext:
     @property
     def incarnation(self) -> int:
         """1 for the first process of the actor; 0 in a driver."""
-        return self._running.incarnation if self._running else 0
+        return self._running.place.incarnation if self._running else 0
 
     @property
     def was_restarted(self) -> bool:
@@ -170,9 +180,9 @@ class RuntimeContext:
         from troupe.actors import _remote
 
         here = self._actor("current_actor")
-        if here.described is None:
+        if here.place.described is None:
             raise ValueError("an actor has no handle before its constructor has returned")
-        return _remote.own_handle(here.actor_type, here.described)
+        return _remote.own_handle(here.place.actor_type, here.place.described)
 
     def get_job_id(self) -> str:
         """As :attr:`job_id`."""
@@ -204,11 +214,11 @@ class RuntimeContext:
 
     def get_actor_id(self) -> Optional[str]:
         """Id of the actor; None in a driver or a task."""
-        return None if self._running is None or self._running.is_task else self.actor_id
+        return None if self._running is None or self._running.place.is_task else self.actor_id
 
     def get_actor_name(self) -> Optional[str]:
         """The option ``name`` of the actor, "" without one; None in a driver or a task."""
-        if self._running is None or self._running.is_task:
+        if self._running is None or self._running.place.is_task:
             return None
         return str(self._about("name", ""))
 
@@ -228,7 +238,7 @@ class RuntimeContext:
         return self._running.about.get(key, default) if self._running else default
 
     def _actor(self, what: str) -> Running:
-        if self._running is None or self._running.is_task:
+        if self._running is None or self._running.place.is_task:
             raise NotInWorkerError(f"{what} is for methods of actors")
         return self._running
 
@@ -257,7 +267,7 @@ class RuntimeContext:
 
 def current() -> RuntimeContext:
     """What this code can ask about where it runs; in a driver, too."""
-    return RuntimeContext(_running.get())
+    return RuntimeContext(RUNNING.get())
 
 
 def gpu_ids() -> list[str]:
@@ -289,20 +299,20 @@ def exit_actor(reason: str = "it has ended itself") -> None:
     Raises:
         NotInWorkerError: this is no method of an actor.
     """
-    running = _running.get()
-    if running is None or running.is_task or not _session.in_worker():
+    running = RUNNING.get()
+    if running is None or running.place.is_task or not _session.in_worker():
         raise NotInWorkerError("exit_actor() is for methods of actors")
     raise ExitActor(reason or "it has ended itself")
 
 
 def about() -> Mapping[str, Any]:
     """What the actor or task that runs here was started with."""
-    running = _running.get()
+    running = RUNNING.get()
     return running.about if running is not None else {}
 
 
 def tell(about: Mapping[str, Any]) -> None:
     """What the task that runs here was started with."""
-    running = _running.get()
+    running = RUNNING.get()
     if running is not None:
         running.about = about

@@ -44,10 +44,10 @@ def serve(worker: Any) -> int:
     actors = worker.actors()
     session = _session.enter_worker(actors)
     info = actors.assigned()
-    where = _context.Running(
-        None, info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
+    where = _context.Place(
+        info["actor"], info["type"], actors.node, info["incarnation"], actors.loan)
     try:
-        with _context.counted(where):
+        with _context.counted(_context.Running(None, where)):
             if _environment_setup.enter(session):
                 _calls.keep_directory()
             instance = _make(info, session, where)
@@ -67,7 +67,7 @@ def serve(worker: Any) -> int:
     return 0
 
 
-def _make(info: dict[str, Any], session: _session.Session, where: _context.Running) -> Any:
+def _make(info: dict[str, Any], session: _session.Session, where: _context.Place) -> Any:
     if info["type"] == _native.core().TASK_RUNNER:
         where.is_task = True
         return TaskRunner()
@@ -77,6 +77,7 @@ def _make(info: dict[str, Any], session: _session.Session, where: _context.Runni
     held = [] if decoded.table is None else session.refs.open(decoded.table, decoded.pinned)
     dumped, about, args, kwargs, _ = decoded.load(session.store)
     where.about = about
+    _context.tell(about)
     where.is_task = "task" in about
     instance = _calls.load_code(dumped)(*args, **kwargs)
     held.clear()
@@ -87,7 +88,7 @@ class ActorHost:
     """Answers the calls of one actor."""
 
     def __init__(
-        self, actors: Any, session: _session.Session, instance: Any, where: _context.Running,
+        self, actors: Any, session: _session.Session, instance: Any, where: _context.Place,
         concurrency: int,
     ) -> None:
         self._actors = actors
@@ -111,6 +112,9 @@ class ActorHost:
         self._interrupts = Interrupts() if where.is_task else None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False  # By exit_actor: no call begins any more.
+        # Answers what is quick without Python's steps around each call.
+        self._quick = _native.core().QuickHost(
+            _context.RUNNING, self._running, self._quick_failed, self._quick_reply, where.loan)
         # A process that was started for one task ends with it, and says so.
         self._leaves = "its task is over" if isinstance(instance, SoloTask) else ""
 
@@ -128,7 +132,7 @@ class ActorHost:
         if self._is_async:
             asyncio.run(self._run_loop())
         elif self._turns.one_by_one:
-            self._run_queue(self.answer)
+            self._run_queue(self.answer, lambda: None if self._left else self._quick)
         else:
             with self._turns.threads() as begin:
                 self._run_queue(lambda request: self._begin(request, begin))
@@ -139,9 +143,11 @@ class ActorHost:
         except ValueError as error:  # There is no such group.
             self._fail(request, error)
 
-    def _run_queue(self, answer: Callable[[Any], Any]) -> None:
+    def _run_queue(
+        self, answer: Callable[[Any], Any], quick: Callable[[], Any] = lambda: None
+    ) -> None:
         while not self._actors.released:
-            item = self._actors.next(_TURN_S)
+            item = self._actors.next(_TURN_S, quick())
             if item is not None:
                 self._expect_value(item[0])
                 answer(item[0])
@@ -166,15 +172,30 @@ class ActorHost:
     def _answer(self, request: Any) -> None:
         try:
             self._run(request)
-        except (_context.ExitActor, SystemExit) as leaving:
-            _forks.end_child(self._pid, leaving)
-            self._leave(request, leaving)
         except TaskInterrupt as error:
             _forks.end_child(self._pid, error)
             self._end_interrupted(request)
         except BaseException as error:
-            _forks.end_child(self._pid, error)
-            self._fail(request, error)
+            self._failed(request, error)
+
+    def _failed(self, request: Any, error: BaseException, frames: int = 2) -> None:
+        """A call has raised; ``frames``: of its traceback are not the user's."""
+        _forks.end_child(self._pid, error)
+        if isinstance(error, (_context.ExitActor, SystemExit)):
+            self._leave(request, error)
+        else:
+            self._fail(request, error, frames)
+
+    def _quick_failed(self, request: Any, error: BaseException) -> None:
+        self._failed(request, error, 0)
+
+    def _quick_reply(self, request: Any, value: Any, owner: Optional[str]) -> None:
+        """Answers with what only Python can send."""
+        try:
+            _forks.end_child(self._pid)
+            self._reply(request, value, owner)
+        except BaseException as error:
+            self._failed(request, error)
 
     def _leave(self, request: Any, leaving: BaseException) -> None:
         """Ends the process: for good, or after ``sys.exit`` with another status than 0 as a crash.
@@ -315,23 +336,16 @@ class ActorHost:
                 value = await first(value, returns + 1)
             self._reply(request, value, owner, returns=returns)
             held.clear()
-        except (_context.ExitActor, SystemExit) as leaving:
-            _forks.end_child(self._pid, leaving)
-            self._leave(request, leaving)
         except asyncio.CancelledError:
             _forks.end_child(self._pid)
             fail_cancelled(request)
         except BaseException as error:
-            _forks.end_child(self._pid, error)
-            self._fail(request, error)
+            self._failed(request, error)
 
     # ---- one call ----
 
     def _running(self, request: Any) -> _context.Running:
-        where = self._where
-        return _context.Running(
-            request, where.actor_id, where.actor_type, where.node, where.incarnation, where.loan,
-            where.is_task, where.about, where.described)
+        return _context.Running(request, self._where)
 
     def _refers_to(self, request: Any) -> list[Any]:
         """What the arguments refer to, to be held while the call runs, however often."""
@@ -382,6 +396,9 @@ class ActorHost:
             raise UnknownMethodError(f"{kind.__name__} has no method {name!r}")
         if name in self._methods:
             self._found[name] = method
+            stream, _, given = self._methods[name]
+            if inspect.isroutine(method) and not (stream or given or self._where.is_task):
+                self._quick.add(name, method)
         found: Callable[..., Any] = method
         return found
 
@@ -500,9 +517,9 @@ class ActorHost:
     def _encode(self, request: Any, value: Any, owner: Optional[str]) -> bytes:
         return encoded_result(self._session, request, value, owner)
 
-    def _fail(self, request: Any, error: BaseException) -> None:
+    def _fail(self, request: Any, error: BaseException, frames: int = 2) -> None:
         if _codec.is_payload(request.arguments):
-            self._answer_with(request, _codec.encode_error(error, skip_frames=2))
+            self._answer_with(request, _codec.encode_error(error, skip_frames=frames))
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         unknown = isinstance(error, UnknownMethodError)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import logging
 import mmap
@@ -82,7 +83,7 @@ class ObjectStore:
 
     # ---- names ----
 
-    @property
+    @functools.cached_property
     def owner_here(self) -> str:
         """This process, for one of any host that is to write something that belongs to it."""
         return f"{self.owner}@{self.identity}"

@@ -29,6 +29,8 @@ _CANCEL_S = 30.0  # For the word to reach a ref's owner.
 _INTERNAL = 17  # ErrorCode::kInternal
 _ID_BYTES = 28
 
+_LEFT = object()  # In place of a value that is not read the quick way.
+
 _id_lock = threading.Lock()
 
 
@@ -300,27 +302,6 @@ def failed(
     return ObjectRef(_native.core().completed_call(payload), session, what, language)
 
 
-def split(ref: ObjectRef, returns: Any) -> Any:
-    """What ``.remote`` returns of a call with so many returns: a ref, a list of refs, or None."""
-    if returns == 1:
-        return ref
-    if returns == 0:
-        return None
-    parts = [later(ref._session, f"{ref._what}[{i}]", ref._language) for i in range(returns)]
-    for part in parts:
-        part._real = ref._native()  # To cancel one is to cancel the call.
-    if ref._lineage is not None:
-        ref._lineage.of_parts(parts)
-
-    def hand_out() -> None:
-        calls = _lineage.calls_of(ref._native(), parts)
-        for part, call in zip(parts, calls, strict=True):
-            part._call.complete_from(call)
-
-    ref.on_done(hand_out)
-    return parts
-
-
 # ---- the public functions ----
 
 Waitable = Union[ObjectRef, "RemoteGenerator"]
@@ -351,10 +332,14 @@ def get(refs: Refs, timeout: Optional[float] = None) -> Any:
             raise TypeError(f"get() takes a ref or a list of refs, not {type(refs).__name__}")
         return _get_one(refs, _deadline(timeout))
     for index, ref in enumerate(refs):
-        _check_waitable(ref, f"refs[{index}]")
+        if type(ref) is not ObjectRef:
+            _check_waitable(ref, f"refs[{index}]")
+        elif index == 0:
+            ref._session.check()
     deadline = _deadline(timeout)
     _await_all(refs, deadline)
-    return [_get_one(ref, deadline) for ref in refs]
+    return [_get_one(ref, deadline) if value is _LEFT else value
+            for ref, value in zip(refs, _quick_values(refs), strict=True)]
 
 
 def wait(
@@ -529,9 +514,19 @@ def _get_one(ref: Waitable, deadline: Optional[float]) -> Any:
         return ref.value()
 
 
+def _quick_values(refs: Sequence[Waitable]) -> list[Any]:
+    """The values of those that are ready, and small and plain; ``_LEFT`` of all others."""
+    calls = [ref._call if isinstance(ref, ObjectRef) else None for ref in refs]
+    values: list[Any] = _native.core().quick_values(calls, _LEFT)
+    for ref, value in zip(refs, values, strict=True):
+        if value is not _LEFT and isinstance(ref, ObjectRef) and ref._lineage is not None:
+            ref._lineage = None  # It is here, and cannot be lost any more.
+    return values
+
+
 def _await_all(refs: Sequence[Waitable], deadline: Optional[float]) -> None:
     """Until all of them are ready, one has failed, or the time is up: one wait in place of many."""
-    calls = [ref._native() for ref in refs if isinstance(ref, ObjectRef) and not ref.ready()]
+    calls = [ref._native() for ref in refs if isinstance(ref, ObjectRef)]
     if len(calls) < 2:
         return
     left = FOREVER_S if deadline is None else max(0.0, deadline - time.monotonic())

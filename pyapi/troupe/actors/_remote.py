@@ -16,6 +16,7 @@ from troupe.actors import (
     _failures,
     _options,
     _refs,
+    _results,
     _session,
     _shapes,
     _travel,
@@ -485,6 +486,10 @@ class ActorMethod:
         stream, shape, given = self._kind
         _shapes.check(shape, self._method, args, kwargs)
         if not (options or given or stream) and to.language == _failures.PYTHON:  # As mostly.
+            quick = _calls.call_quick(to.session, to.native, to.name, self._method, args, kwargs,
+                                      _options.CALL_TIMEOUT_S, to.retry)
+            if quick is not None:
+                return quick
             return _calls.call_python(
                 to.session, to.native, f"{to.name}.{self._method}", self._method, args, kwargs,
                 _options.CALL_TIMEOUT_S, to.retry, ordered=to.ordered)
@@ -505,7 +510,7 @@ class ActorMethod:
             to.session, to.native, what, _calls.in_group(self._method, group), args,
             kwargs, timeout, retry, returns=several, ordered=to.ordered)
         if not stream or several != 1:
-            return _refs.split(ref, several)
+            return _results.split(ref, several)
         return RemoteGenerator(to.session, to.native, ref, what, timeout,
                                options.get("look_ahead"), group=group)
 

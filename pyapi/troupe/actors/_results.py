@@ -1,4 +1,4 @@
-"""What calls of users' code give, taken whole; and the answer of those that were given up."""
+"""What calls of users' code give: taken whole, in parts; and the answer of those given up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any, Optional
 
-from troupe.actors import _codec, _refs, _session
+from troupe.actors import _codec, _lineage, _refs, _session
 from troupe.errors import TroupeError
 
 _RESULT_BYTES_MAX = 250 << 20  # What a message can carry, with room for the rest of it.
@@ -70,3 +70,24 @@ def encoded_result(
             "for a message, and there is no shared memory beside which it could travel; see the "
             "warning of when its process started")
     return encoded.payload
+
+
+def split(ref: _refs.ObjectRef, returns: Any) -> Any:
+    """What ``.remote`` returns of a call with so many returns: a ref, a list of refs, or None."""
+    if returns == 1:
+        return ref
+    if returns == 0:
+        return None
+    parts = [_refs.later(ref._session, f"{ref._what}[{i}]", ref._language) for i in range(returns)]
+    for part in parts:
+        part._real = ref._native()  # To cancel one is to cancel the call.
+    if ref._lineage is not None:
+        ref._lineage.of_parts(parts)
+
+    def hand_out() -> None:
+        calls = _lineage.calls_of(ref._native(), parts)
+        for part, call in zip(parts, calls, strict=True):
+            part._call.complete_from(call)
+
+    ref.on_done(hand_out)
+    return parts

@@ -16,7 +16,7 @@ from troupe.actors import (
     _failures,
     _lineage,
     _options,
-    _refs,
+    _results,
     _session,
     _shapes,
 )
@@ -92,7 +92,7 @@ class RemoteFunction:
             function = self._code.digest, self._code.dumped, about
             ref = _calls.call_task(session, self._what, function, args, kwargs,
                                    self._native_options)
-        return _refs.split(ref, returns)
+        return _results.split(ref, returns)
 
     @property
     def _what(self) -> str:
