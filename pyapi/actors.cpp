@@ -196,6 +196,7 @@ class PyActors {
     o.labels = Get(options, "labels", o.labels);
     o.timeout = Seconds(Get(options, "timeout_s", 3600.0));
     o.max_retries = Get(options, "max_retries", o.max_retries);
+    o.code = Get(options, "code", o.code);
     const auto state = std::make_shared<CallState>();
     std::string bytes = arguments;
     const WithoutGil released;

@@ -71,6 +71,8 @@ struct TaskOptions {
   std::string plugin = {};  // As in ActorOptions, as the two that follow.
   std::vector<std::string> program = {};
   std::map<std::string, std::string> env = {};
+  // Tasks of one code take about as long as each other; empty: those of one name do.
+  std::string code = {};
 };
 
 }  // namespace troupe

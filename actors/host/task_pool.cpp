@@ -1,36 +1,58 @@
 #include "actors/host/task_pool.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include "actors/api/cluster.h"
 #include "actors/host/actor_system.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
 #include "scheduler/resources.h"
 
 namespace troupe::actors {
 
 namespace {
 
+constexpr double kIdleMaxS = 1e6;
+constexpr int kRecentTasks = 8;  // So many count for what is typical.
+constexpr int kMuchLonger = 4;   // Than what is typical: nobody knows when it ends.
+
 std::string Shown(const std::map<std::string, double>& resources) {
   const auto needs = ResourceSet::FromMap(resources);
   return needs.ok() ? needs->ToString() : needs.error().message;
 }
 
+Duration RunnerIdle() {
+  const std::string text = Env("TROUPE_TASK_IDLE_S");
+  if (text.empty()) return kRunnerIdle;
+  char* end = nullptr;
+  const double s = std::strtod(text.c_str(), &end);
+  if (*end == '\0' && s >= 0 && s <= kIdleMaxS) return nanoseconds(static_cast<int64_t>(s * 1e9));
+  LogWarning("TROUPE_TASK_IDLE_S=", text, " is no number of seconds from 0 to ", kIdleMaxS,
+             "; idle processes of tasks are kept for ", ToSeconds(kRunnerIdle), " s");
+  return kRunnerIdle;
+}
+
 }  // namespace
+
+TaskPool::TaskPool(ActorSystem* system) : system_(system), runner_idle_(RunnerIdle()) {}
 
 // One task, from its submission to its end.
 class TaskPool::Task final : public PendingCall {
  public:
   // `why_waits` is asked while the system lives.
-  Task(ActorSystem* system, std::string method, std::string arguments, bool retry,
+  Task(ActorSystem* system, std::string code, std::string method, std::string arguments, bool retry,
        std::function<std::string()> why_waits)
-      : system_(system->weak_from_this()),
+      : code(std::move(code)),
+        system_(system->weak_from_this()),
         method_(std::move(method)),
         arguments_(std::move(arguments)),
         retry_(retry),
         why_waits_(std::move(why_waits)) {}
 
+  const std::string code;
   const std::shared_ptr<ActorSystem::LocalCall> call = std::make_shared<ActorSystem::LocalCall>();
 
   [[nodiscard]] bool over() const { return call->finished.load(); }
@@ -38,8 +60,13 @@ class TaskPool::Task final : public PendingCall {
   // may have died, or go on with what nobody waits for any more.
   void RunOn(const std::shared_ptr<ActorRef>& ref, std::function<void(bool sure)> left) {
     const Duration limit = std::max(Duration::zero(), call->deadline - SteadyClock().Now());
+    std::string arguments;
+    {
+      std::lock_guard lock(mu_);
+      arguments = std::move(arguments_);
+    }
     const uint64_t number = ref->Call(
-        method_, std::move(arguments_), CallOptions{limit, retry_},
+        method_, std::move(arguments), CallOptions{limit, retry_},
         [call = call, left = std::move(left)](Result<std::string> result) {
           const ErrorCode code = result.ok() ? ErrorCode::kOk : result.error().code;
           const bool sure = code != ErrorCode::kPeerGone && code != ErrorCode::kCancelled &&
@@ -62,6 +89,7 @@ class TaskPool::Task final : public PendingCall {
     {
       std::lock_guard lock(mu_);
       cancelled_ = how;
+      arguments_ = std::string();  // It may stay in its queue for long.
       ref = ref_;
       number = number_;
     }
@@ -101,9 +129,9 @@ std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const 
                                               std::string arguments, const CallDone& done) {
   const Kind kind{options.resources, options.labels,  options.max_retries,
                   options.plugin,    options.program, options.env};
-  auto submitted =
-      std::make_shared<Task>(system_, task, std::move(arguments), options.max_retries != 0,
-                             [this, kind] { return WhyWaits(kind); });
+  auto submitted = std::make_shared<Task>(system_, options.code.empty() ? task : options.code, task,
+                                          std::move(arguments), options.max_retries != 0,
+                                          [this, kind] { return WhyWaits(kind); });
   submitted->call->deadline = SteadyClock().Now() + options.timeout;
   submitted->call->done = done;
   submitted->call->why_late = [weak = std::weak_ptr<Task>(submitted)] {
@@ -114,7 +142,11 @@ std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const 
   {
     std::lock_guard lock(mu_);
     stopped = stopped_;
-    if (!stopped) lanes_[kind].waiting.push_back(submitted);
+    if (!stopped) {
+      Lane& lane = lanes_[kind];
+      lane.waiting.push_back(submitted);
+      ++lane.works[submitted->code].waiting;
+    }
   }
   if (stopped) {
     submitted->call->Finish(Error{ErrorCode::kCancelled, "this runtime was shut down"});
@@ -129,34 +161,96 @@ std::shared_ptr<PendingCall> TaskPool::Submit(const TaskOptions& options, const 
 void TaskPool::Serve(const Kind& kind) {
   std::vector<std::pair<std::shared_ptr<Runner>, std::shared_ptr<Task>>> begun;
   std::vector<std::shared_ptr<Runner>> created;
+  bool look = false;
+  const Time now = SteadyClock().Now();
   {
     std::lock_guard lock(mu_);
     if (stopped_) return;
     Lane& lane = lanes_[kind];
-    std::erase_if(lane.waiting, [](const auto& task) { return task->over(); });
+    DropOver(lane);
     for (const auto& runner : lane.runners) {
       if (lane.waiting.empty()) break;
       if (!runner->alive || runner->busy) continue;
       runner->busy = true;
-      begun.emplace_back(runner, std::move(lane.waiting.front()));
-      lane.waiting.pop_front();
+      runner->busy_since = now;
+      runner->expected = lane.works[lane.waiting.front()->code].typical;
+      begun.emplace_back(runner, lane.waiting.front());
+      DropFirst(lane);
+      DropOver(lane);
     }
-    auto coming = static_cast<size_t>(
-        std::ranges::count_if(lane.runners, [](const auto& r) { return !r->alive; }));
-    const size_t wanted = std::min(lane.waiting.size(), kRunnersComing);
-    for (coming += lane.failed; coming < wanted && lane.runners.size() < kRunnersMax; ++coming) {
+    for (size_t more = MoreRunners(DemandOf(now, lane)); more > 0; --more) {
       created.push_back(lane.runners.emplace_back(std::make_shared<Runner>()));
-      created.back()->idle_since = SteadyClock().Now();
+      created.back()->idle_since = now;
     }
+    // Unless all goes on as it does, more will be wanted.
+    look = !lane.waiting.empty() && created.empty() && !std::exchange(lane.looking, true);
   }
   for (const auto& [runner, task] : begun) Run(kind, runner, task);
   for (const auto& runner : created) Create(kind, runner);
+  if (look) LookAgain(kind);
+}
+
+// With mu_ held, as the next two.
+void TaskPool::DropFirst(Lane& lane) {
+  --lane.works[lane.waiting.front()->code].waiting;
+  lane.waiting.pop_front();
+}
+
+// Those in front that nobody waits for any more; others follow when they get there.
+void TaskPool::DropOver(Lane& lane) {
+  while (!lane.waiting.empty() && lane.waiting.front()->over()) DropFirst(lane);
+}
+
+RunnerDemand TaskPool::DemandOf(Time now, const Lane& lane) {
+  RunnerDemand demand;
+  demand.waiting = lane.waiting.size();
+  demand.runners = lane.runners.size();
+  demand.failed = lane.failed;
+  for (const auto& runner : lane.runners) {
+    const Duration longest = std::max(kRunnerCost, kMuchLonger * runner->expected);
+    if (!runner->alive) ++demand.coming;
+    if (runner->alive && (!runner->busy || now < runner->busy_since + longest)) ++demand.moving;
+  }
+  for (const auto& [code, work] : lane.works) {
+    if (work.waiting > 0 && work.typical == Duration::zero()) demand.known = false;
+    demand.work += static_cast<int64_t>(work.waiting) * work.typical;
+  }
+  return demand;
+}
+
+void TaskPool::LookAgain(const Kind& kind) {
+  const std::weak_ptr<ActorSystem> alive = system_->weak_from_this();
+  system_->PostAfter(kRunnerCost, [this, alive, kind] {
+    const auto system = alive.lock();
+    if (!system) return;
+    {
+      std::lock_guard lock(mu_);
+      const auto it = lanes_.find(kind);
+      if (it == lanes_.end()) return;
+      it->second.looking = false;
+    }
+    Serve(kind);
+  });
+}
+
+// A task of it has ended.
+void TaskPool::Measure(const Kind& kind, const Runner& runner, const std::string& code) {
+  std::lock_guard lock(mu_);
+  Lane& lane = lanes_[kind];
+  if (lane.works.size() > kCodesKept)
+    std::erase_if(lane.works, [](const auto& entry) { return entry.second.waiting == 0; });
+  Duration& typical = lane.works[code].typical;
+  const Duration took = std::max(Duration(1), SteadyClock().Now() - runner.busy_since);
+  typical = typical == Duration::zero() ? took : typical + (took - typical) / kRecentTasks;
 }
 
 void TaskPool::Run(const Kind& kind, const std::shared_ptr<Runner>& runner,
                    const std::shared_ptr<Task>& task) {
   task->RunOn(runner->ref, [this, kind, runner, task](bool sure) {
-    if (sure) return Free(kind, runner);
+    if (sure) {
+      Measure(kind, *runner, task->code);
+      return Free(kind, runner);
+    }
     // Or the error is that of somebody whom the task has called. It answers when its turn comes, or
     // the monitor follows.
     task->Cancel({});  // Its time may be up, of which it has not been told.
@@ -173,7 +267,7 @@ void TaskPool::Free(const Kind& kind, const std::shared_ptr<Runner>& runner) {
     runner->idle_since = SteadyClock().Now();
   }
   Serve(kind);
-  GiveWayNow(SteadyClock().Now());
+  GiveWayNow(SteadyClock().Now(), runner.get());
 }
 
 void TaskPool::GiveWay(Time now, const std::vector<std::string>& waiting) {
@@ -182,7 +276,7 @@ void TaskPool::GiveWay(Time now, const std::vector<std::string>& waiting) {
     room_wanted_ = {waiting.begin(), waiting.end()};
     room_wanted_until_ = now + kRoomWanted;
   }
-  GiveWayNow(now);
+  GiveWayNow(now, nullptr);
 }
 
 // Whether somebody waits for room who is no runner of this lane: those would only take the place
@@ -195,8 +289,10 @@ bool TaskPool::OthersWait(Time now, const Lane& lane) const {
   return room_wanted_.size() > own;
 }
 
-// Those that wait for room themselves go first; then those that are idle, if others wait too.
-void TaskPool::GiveWayNow(Time now) {
+// Those that wait for room themselves go first; then those that are idle, if others wait too: the
+// one that has become so, or half of them. Nobody here knows how many are in the way of others, who
+// say again that they wait; all would be started anew in a moment.
+void TaskPool::GiveWayNow(Time now, const Runner* only) {
   constexpr const char* kWhy = "it was idle and others wait for room";
   std::vector<std::shared_ptr<ActorRef>> unneeded;
   std::vector<std::pair<Kind, std::shared_ptr<Runner>>> idle;
@@ -204,6 +300,7 @@ void TaskPool::GiveWayNow(Time now) {
     std::lock_guard lock(mu_);
     if (room_wanted_.empty() || now > room_wanted_until_) return;
     for (auto& [kind, lane] : lanes_) {
+      DropOver(lane);
       if (!lane.waiting.empty()) continue;
       const bool others = OthersWait(now, lane);
       std::erase_if(lane.runners, [&](const auto& runner) {
@@ -213,10 +310,12 @@ void TaskPool::GiveWayNow(Time now) {
       });
       for (const auto& runner : lane.runners) {
         if (!others || runner->busy || !runner->alive || now < runner->ask_at) continue;
-        runner->busy = true;
-        idle.emplace_back(kind, runner);
+        if (only == nullptr || only == runner.get()) idle.emplace_back(kind, runner);
       }
     }
+    std::ranges::stable_sort(idle, {}, [](const auto& entry) { return entry.second->idle_since; });
+    idle.resize((idle.size() + 1) / 2);
+    for (const auto& [kind, runner] : idle) runner->busy = true;
     for (const auto& ref : unneeded) room_wanted_.erase(ref->address().actor);
   }
   for (const auto& ref : unneeded) ref->Kill(false, kWhy, [](const Result<std::string>&) {});
@@ -298,7 +397,10 @@ void TaskPool::OnEnded(const Kind& kind, const std::shared_ptr<Runner>& runner, 
     if (stopped_) return;
     Lane& lane = lanes_[kind];
     if (std::erase(lane.runners, runner) == 0) return;  // It was let go.
-    if (!runner->alive && lane.runners.empty()) failed.swap(lane.waiting);
+    if (!runner->alive && lane.runners.empty()) {
+      failed.swap(lane.waiting);
+      lane.works.clear();
+    }
     lane.failed = runner->alive || lane.runners.empty() ? 0 : lane.failed + 1;
     lane.failed_at = SteadyClock().Now();
   }
@@ -322,7 +424,7 @@ std::map<std::string, std::string> TaskPool::Waiting() {
   std::map<std::string, std::string> waiting;
   std::lock_guard lock(mu_);
   for (auto& [kind, lane] : lanes_) {
-    std::erase_if(lane.waiting, [](const auto& task) { return task->over(); });
+    DropOver(lane);
     const bool runs =
         std::ranges::any_of(lane.runners, [](const auto& runner) { return runner->alive; });
     if (lane.waiting.empty() || runs) continue;
@@ -341,13 +443,14 @@ void TaskPool::Clean(Time now) {
   {
     std::lock_guard lock(mu_);
     for (auto& [kind, lane] : lanes_) {
+      DropOver(lane);
       if (lane.failed > 0 && now > lane.failed_at + kRunnerRetry) {  // It may be over.
         lane.failed = 0;
         again.push_back(kind);
       }
       std::erase_if(lane.runners, [&, &kind = kind, &lane = lane](const auto& runner) {
         const bool needed = runner->busy || (!runner->alive && !lane.waiting.empty());
-        const bool over = runner->ref && !needed && now > runner->idle_since + kRunnerIdle;
+        const bool over = runner->ref && !needed && now > runner->idle_since + runner_idle_;
         if (over && runner->alive) {
           runner->busy = true;
           idle.emplace_back(kind, runner);

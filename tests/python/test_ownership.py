@@ -40,10 +40,12 @@ IDLE_S = 17.0  # A process of the pool that nobody needs is ended before that.
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One cluster for the tests of this module."""
-    troupe.init(num_cpus=4)
-    yield
-    troupe.shutdown()
+    """One cluster for the tests of this module; idle processes of its tasks end soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TROUPE_TASK_IDLE_S", "10")
+        troupe.init(num_cpus=4)
+        yield
+        troupe.shutdown()
 
 
 def soon(ref: Any) -> Any:

@@ -226,6 +226,7 @@ def call_task(
     kwargs: dict[str, Any], options: dict[str, Any],
 ) -> ObjectRef:
     """Runs a function in a process of the pool."""
+    options.setdefault("code", function[0])
     lineage = _lineage.Lineage(
         lambda payload: session.actors.submit("run", payload, options), options["max_retries"])
 

@@ -214,6 +214,18 @@ TEST_F(TaskPoolTest, ABusyRunnerIsGivenNothingElse) {
   EXPECT_FALSE(first->result);
 }
 
+TEST_F(TaskPoolTest, WhoIsQuickDoesNotWaitBehindWhoIsNot) {
+  const auto first = Submit("first");
+  Place(0);
+  ASSERT_TRUE(Until([&] { return first->result.has_value(); }));
+  const auto slow = Submit("slow", "wait");
+  const auto quick = Submit("quick");
+  ASSERT_TRUE(Until([&] { return Created().size() == 2; }));
+  Place(1);
+  EXPECT_TRUE(Until([&] { return quick->result.has_value(); }));
+  EXPECT_FALSE(slow->result);
+}
+
 TEST_F(TaskPoolTest, KindsHaveRunnersOfTheirOwn) {
   TaskOptions wide;
   wide.resources = {{"CPU", 4}};
@@ -356,13 +368,52 @@ TEST_F(TaskPoolTest, WhoIsIdleOrNotNeededIsEnded) {
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
   ASSERT_TRUE(Until([&] { return !Killed().empty(); }));
   EXPECT_THAT(Killed(), ElementsAre(Created()[1].actor)) << "the other one is busy";
-  const auto waits = Submit("waits");
+  const auto waits = Submit("waits", "of another code");
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
   EXPECT_THAT(Killed(), SizeIs(1)) << "somebody waits for it";
   waits->task->Cancel({});
   pool().Clean(SteadyClock().Now() + 2 * kRunnerIdle);
   Submit("last");  // What was cancelled is noticed with the next one.
   EXPECT_THAT(Created(), SizeIs(3)) << "the one that comes serves it";
+}
+
+TEST_F(TaskPoolTest, TheEnvironmentSaysHowLongWhoIsIdleIsKept) {
+  const auto after_idle = [&](const char* setting, Duration idle, bool expected) {
+    ::setenv("TROUPE_TASK_IDLE_S", setting, 1);
+    caller_->Stop(kSoon);
+    caller_ = Make(std::string("caller of ") + setting);
+    directory_client_->created.clear();
+    directory_client_->killed.clear();
+    world_.ran.clear();
+    const auto runs = OneRunsAndOneIsIdle();
+    ::unsetenv("TROUPE_TASK_IDLE_S");
+    EXPECT_TRUE(runs);
+    pool().Clean(SteadyClock().Now() + idle);
+    if (expected) (void)Until([&] { return !Killed().empty(); });
+    Settle();
+    EXPECT_EQ(!Killed().empty(), expected) << setting;
+  };
+  after_idle("2.5", seconds(2), false);
+  after_idle("2.5", seconds(4), true);
+  after_idle("soon", kRunnerIdle / 2, false);
+  after_idle("-1", kRunnerIdle / 2, false);
+  after_idle("", 2 * kRunnerIdle, true);
+}
+
+TEST_F(TaskPoolTest, OfWhoIsIdleHalfGivesWayAtEachWord) {
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < 4; ++i) answers.push_back(Submit(std::to_string(i), "wait"));
+  for (size_t i = 0; i < 4; ++i) Place(i);
+  ASSERT_TRUE(Until([&] { return Ran().size() == 4; }));
+  world_.gate.Set();
+  for (const auto& answer : answers) ASSERT_TRUE(Until([&] { return answer->result.has_value(); }));
+  Settle();
+  for (const size_t gone : {2U, 3U, 4U, 4U}) {
+    pool().GiveWay(SteadyClock().Now(), {"stranger"});
+    EXPECT_TRUE(Until([&] { return Killed().size() >= gone; }));
+    Settle();
+    EXPECT_THAT(Killed(), SizeIs(gone));
+  }
 }
 
 TEST_F(TaskPoolTest, WhoIsIdleGivesWayAtOnceToOthersWhoWait) {
