@@ -18,7 +18,7 @@ from typing import Optional
 from troupe import _native
 
 KEPT_BYTES_MIN = 8 << 20
-KEPT_IDLE_S = 5.0
+KEPT_IDLE_S = 30.0
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14.
 _PIECE_BYTES = 64 << 20
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 POOLED_BYTES_MIN = 1 << 20  # A new page costs more than a smaller file is worth.
-FREE_IDLE_S = 10.0  # How long memory that nobody uses waits for the next buffer.
+FREE_IDLE_S = 40.0  # How long memory that nobody uses waits for the next buffer.
 COPY_IDLE_S = 60.0  # And a copy of another host's buffer for the next who needs it.
 _POOLED_SHARE = 2  # One in so many bytes of the limit may wait.
 _WASTE = 2  # A file is used again for a buffer of at least one in so many of its bytes.
