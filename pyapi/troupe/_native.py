@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from troupe.errors import (
@@ -25,10 +25,12 @@ RETRYABLE_CODES = frozenset({"epoch_changed", "peer_gone", "deadline_exceeded", 
 
 def core() -> Any:
     """The module ``troupe._core``; a clear ImportError if the package was installed without it."""
-    first = "troupe._core" not in sys.modules
+    loaded = sys.modules.get("troupe._core")
+    if loaded is not None:  # Every call of an actor comes here.
+        return loaded
     try:
         # Ctrl-C inside the first import would come out as an ImportError.
-        with deferred_interrupt() if first else nullcontext():
+        with deferred_interrupt():
             return importlib.import_module("troupe._core")
     except ImportError as error:
         raise ImportError(
