@@ -103,7 +103,10 @@ py::object Loaded(std::string_view payload) {
   if (!blob) throw py::error_already_set();
   auto value =
       py::reinterpret_steal<py::object>(PyObject_CallOneArg(ThePickle().loads, blob.ptr()));
-  if (!value) PyErr_Clear();
+  if (!value) {  // Ctrl-C, and what else ends a program, goes on.
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
+    PyErr_Clear();
+  }
   return value;
 }
 

@@ -31,6 +31,32 @@ class Odd(tuple):
     """A sequence that is more than one."""
 
 
+reads = 0
+
+
+def interrupt() -> int:
+    """Ctrl-C while a value is read, once."""
+    global reads
+    reads += 1
+    if reads == 1:
+        raise KeyboardInterrupt
+    return reads
+
+
+def refuse() -> None:
+    raise OSError("it cannot be read here")
+
+
+class Unreadable:
+    """Is sent as a call of a function, which its reader makes."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __reduce__(self) -> tuple:
+        return interrupt if self.how == "interrupt" else refuse, ()
+
+
 class Plain:
     """An actor with methods that return what they are told."""
 
@@ -50,6 +76,9 @@ class Plain:
 
     def give_lock(self) -> Any:
         return threading.Lock()
+
+    def give_unreadable(self, how: str) -> Any:
+        return Unreadable(how)
 
     def give_generator(self) -> Any:
         return (i for i in range(3))
@@ -157,6 +186,18 @@ def test_results_that_are_not_plain_take_the_long_way(plain: Any) -> None:
         with pytest.raises(troupe.SerializationError, match="lock"):
             soon(plain.give_lock.remote())
     assert soon(plain.same.remote(5)) == 5
+
+
+def test_what_reading_a_value_raises_is_raised(plain: Any) -> None:
+    global reads
+    for _ in range(2):
+        with pytest.raises(OSError, match="it cannot be read here"):
+            soon([plain.same.remote(1), plain.give_unreadable.remote("refuse")])
+        reads = 0
+        refs = [plain.same.remote(1), plain.give_unreadable.remote("interrupt")]
+        with pytest.raises(KeyboardInterrupt):
+            soon(refs)
+        assert soon(refs) == [1, 2]
 
 
 def test_each_call_has_a_context_of_its_own(plain: Any) -> None:
