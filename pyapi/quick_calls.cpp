@@ -130,7 +130,7 @@ py::list QuickValues(const py::list& calls, const py::object& other) {
       CallState& state = *calls[i].cast<PyCall&>().state();
       if (state.Ready() && state.result().ok()) value = Loaded(*state.result());
     }
-    values[i] = value ? std::move(value) : other;
+    values[i] = value ? value : other;
   }
   return values;
 }

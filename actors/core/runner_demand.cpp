@@ -5,7 +5,8 @@
 namespace troupe::actors {
 
 size_t MoreRunners(const RunnerDemand& demand) {
-  const size_t most = std::min(demand.waiting, kRunnersComing);
+  const size_t alive = demand.runners - std::min(demand.runners, demand.coming);
+  const size_t most = std::min(demand.waiting, std::clamp(alive, kRunnersFirst, kRunnersComing));
   const size_t room = kRunnersMax - std::min(kRunnersMax, demand.runners);
   size_t more = 0;
   while (more < room && demand.coming + demand.failed + more < most) {

@@ -9,7 +9,8 @@
 namespace troupe::actors {
 
 inline constexpr size_t kRunnersMax = 256;
-inline constexpr size_t kRunnersComing = 4;
+inline constexpr size_t kRunnersComing = 16;
+inline constexpr size_t kRunnersFirst = 2;
 inline constexpr Duration kRunnerCost = milliseconds(15);  // Of CPU, to start one.
 
 struct RunnerDemand {
@@ -23,8 +24,9 @@ struct RunnerDemand {
 };
 
 // How many more to ask for. While nothing is known of the tasks, or no runner moves, one for each
-// task, kRunnersComing at most at once; else as many as let what waits be done sooner by more than
-// kRunnerCost each.
+// task; else as many as let what waits be done sooner by more than kRunnerCost each. At once no
+// more than live already, but for kRunnersFirst, and kRunnersComing at most: by the time that they
+// are there, more is known.
 [[nodiscard]] size_t MoreRunners(const RunnerDemand& demand);
 
 }  // namespace troupe::actors

@@ -3,13 +3,13 @@
 // A runner is a placed actor whose methods are the tasks; it runs one at a time. Tasks of one kind
 // (resources, labels, retries, program) wait in one queue, from which any runner of the kind takes
 // the next, so that none waits for a runner that gets no room. While tasks wait, more runners are
-// asked for, kRunnersComing at once, if what waits is done sooner by more than it costs to start
-// one. What tasks of each code take is measured; a runner whose task takes much longer does not
-// count. In place of one that could not start none is asked for, while others may yet come. If none
-// does, the tasks fail with the reason. A runner that has been idle is ended, one that still waits
-// for room withdrawn. While somebody else waits for room the latter at once, and of those that are
-// idle half at each word of that. One that others ask for what its tasks have made is not ended: it
-// is kept, and asked again.
+// asked for, at once as many as live already, if what waits is done sooner by more than it costs to
+// start one. What tasks of each code take is measured; a runner whose task takes much longer does
+// not count. In place of one that could not start none is asked for, while others may yet come. If
+// none does, the tasks fail with the reason. A runner that has been idle is ended, one that still
+// waits for room withdrawn. While somebody else waits for room the latter at once, and of those
+// that are idle half at each word of that. One that others ask for what its tasks have made is not
+// ended: it is kept, and asked again.
 // Thread: any.
 // Limits: kRunnersMax processes of one kind; a task waits until its time-out at most.
 #pragma once

@@ -18,21 +18,23 @@ RunnerDemand Waiting(size_t tasks, Duration each, size_t moving) {
 TEST(RunnerDemandTest, WhatNobodyKnowsGetsOneForEachTask) {
   EXPECT_EQ(MoreRunners(Waiting(0, {}, 0)), 0U);
   EXPECT_EQ(MoreRunners(Waiting(1, {}, 0)), 1U);
-  EXPECT_EQ(MoreRunners(Waiting(100, {}, 0)), kRunnersComing);
-  EXPECT_EQ(MoreRunners(Waiting(100, {}, 9)), kRunnersComing);
+  EXPECT_EQ(MoreRunners(Waiting(100, {}, 0)), kRunnersFirst);
+  EXPECT_EQ(MoreRunners(Waiting(100, {}, 9)), 9U);
+  EXPECT_EQ(MoreRunners(Waiting(100, {}, 50)), kRunnersComing);
 }
 
 TEST(RunnerDemandTest, WhatIsDoneSoonWaitsForWhoIsThere) {
   EXPECT_EQ(MoreRunners(Waiting(10, microseconds(200), 1)), 0U);
   EXPECT_EQ(MoreRunners(Waiting(1000, microseconds(200), 4)), 0U);
-  // Two more: 200 ms by one, 100 by two, 67 by three, 50 by four.
-  EXPECT_EQ(MoreRunners(Waiting(1000, microseconds(200), 1)), 3U);
+  // 200 ms by one, 100 by two, 67 by three, 50 by four.
+  EXPECT_EQ(MoreRunners(Waiting(1000, microseconds(200), 1)), 2U);
+  EXPECT_EQ(MoreRunners(Waiting(1000, microseconds(200), 3)), 1U);
   EXPECT_EQ(MoreRunners(Waiting(1, milliseconds(20), 1)), 0U);
 }
 
 TEST(RunnerDemandTest, LongTasksGetOneEach) {
-  EXPECT_EQ(MoreRunners(Waiting(3, seconds(1), 1)), 3U);
-  EXPECT_EQ(MoreRunners(Waiting(100, seconds(1), 8)), kRunnersComing);
+  EXPECT_EQ(MoreRunners(Waiting(3, seconds(1), 3)), 3U);
+  EXPECT_EQ(MoreRunners(Waiting(100, seconds(1), 8)), 8U);
 }
 
 TEST(RunnerDemandTest, WhoDoesNotMoveDoesNotCount) {
@@ -43,7 +45,7 @@ TEST(RunnerDemandTest, WhoDoesNotMoveDoesNotCount) {
 
 TEST(RunnerDemandTest, WhoIsComingOrCouldNotComeIsNotAskedForTwice) {
   RunnerDemand demand = Waiting(3, {}, 0);
-  demand.coming = demand.runners = 2;
+  demand.coming = demand.runners = 1;
   EXPECT_EQ(MoreRunners(demand), 1U);
   demand.failed = 1;
   EXPECT_EQ(MoreRunners(demand), 0U);

@@ -187,14 +187,14 @@ class TaskPoolTest : public ::testing::Test {
 TEST_F(TaskPoolTest, ARunnerTakesOneAfterTheOther) {
   std::vector<std::shared_ptr<Answer>> answers;
   for (int i = 0; i < 10; ++i) answers.push_back(Submit(std::to_string(i)));
-  EXPECT_THAT(Created(), SizeIs(kRunnersComing)) << "not one for each";
-  Place(2);  // The others get no room, and nobody waits for them.
+  EXPECT_THAT(Created(), SizeIs(kRunnersFirst)) << "not one for each";
+  Place(1);  // The other gets no room, and nobody waits for it.
   ASSERT_TRUE(Until([&] { return answers.back()->result.has_value(); }));
   for (int i = 0; i < 10; ++i) EXPECT_EQ(answers[i]->text(), std::to_string(i));
   EXPECT_THAT(Ran(), SizeIs(10));
-  EXPECT_EQ(Ran()[9], "runner2 9");
+  EXPECT_EQ(Ran()[9], "runner1 9");
   const size_t created = Created().size();
-  EXPECT_EQ(created, kRunnersComing + 1) << "one for that which has come";
+  EXPECT_LE(created, kRunnersFirst + 1) << "at most one for that which has come";
   const auto later = Submit("later");
   ASSERT_TRUE(Until([&] { return later->result.has_value(); }));
   EXPECT_THAT(Created(), SizeIs(created)) << "there is one that is free";
@@ -403,7 +403,10 @@ TEST_F(TaskPoolTest, TheEnvironmentSaysHowLongWhoIsIdleIsKept) {
 TEST_F(TaskPoolTest, OfWhoIsIdleHalfGivesWayAtEachWord) {
   std::vector<std::shared_ptr<Answer>> answers;
   for (int i = 0; i < 4; ++i) answers.push_back(Submit(std::to_string(i), "wait"));
-  for (size_t i = 0; i < 4; ++i) Place(i);
+  for (size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(Until([&] { return Created().size() > i; }));
+    Place(i);
+  }
   ASSERT_TRUE(Until([&] { return Ran().size() == 4; }));
   world_.gate.Set();
   for (const auto& answer : answers) ASSERT_TRUE(Until([&] { return answer->result.has_value(); }));
@@ -468,7 +471,7 @@ TEST_F(TaskPoolTest, TheLastWordThatNobodyWaitsMayBeLost) {
   EXPECT_THAT(Killed(), IsEmpty());
 }
 
-// Four come for four tasks, two have room; when the tasks are done, those two are kept.
+// More come than have room; when the tasks are done, who has it is kept.
 TEST_F(TaskPoolTest, WhoIsIdleDoesNotGiveWayToItsLike) {
   std::vector<std::shared_ptr<Answer>> answers;
   for (int i = 0; i < 4; ++i) answers.push_back(Submit(std::to_string(i)));
