@@ -1,6 +1,7 @@
 #include "pyapi/quick_calls.h"
 
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -137,11 +138,6 @@ py::list QuickValues(const py::list& calls, const py::object& other) {
 
 }  // namespace
 
-std::optional<std::string> QuickPayload(const py::object& value) {
-  if (!IsPlain(value.ptr())) return std::nullopt;
-  return Pickled(value.ptr());
-}
-
 QuickHost::QuickHost(py::object running, py::object begin, py::object raised, py::object reply,
                      std::shared_ptr<actors::CpuLoan> loan)
     : running_(std::move(running)),
@@ -150,7 +146,7 @@ QuickHost::QuickHost(py::object running, py::object begin, py::object raised, py
       reply_(std::move(reply)),
       loan_(std::move(loan)) {}
 
-// While it lives the call runs here. Its end is not a destructor's: it may raise.
+// While it lives the call runs here.
 class QuickHost::Begun {
  public:
   Begun(const QuickHost& host, const py::object& request)
@@ -207,7 +203,7 @@ QuickHost::Done QuickHost::Answer(const py::object& request) {
     return Done::kByPython;
   }
   std::optional<std::string> payload;
-  if (made_here_.here() && !handle.Late()) payload = QuickPayload(value);
+  if (made_here_.here() && !handle.Late() && IsPlain(value.ptr())) payload = Pickled(value.ptr());
   if (!payload) {
     reply_(request, value, read->owner);
     return Done::kByPython;
@@ -218,6 +214,8 @@ QuickHost::Done QuickHost::Answer(const py::object& request) {
 }
 
 void BindQuickCalls(py::module_& m) {
+  // Now: two threads that both needed it first would wait for each other, for it and for the GIL.
+  (void)ThePickle();
   m.def("quick_call", &QuickCall, py::arg("ref"), py::arg("method"), py::arg("args"),
         py::arg("kwargs"), py::arg("owner"), py::arg("timeout_s"), py::arg("retry"));
   m.def("quick_values", &QuickValues, py::arg("calls"), py::arg("other"));

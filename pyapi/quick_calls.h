@@ -10,17 +10,12 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "actors/host/cpu_loan.h"
 #include "pyapi/actor_calls.h"
 #include "pyapi/actor_requests.h"
 
 namespace troupe::pyapi {
-
-// The payload of a value, of the layout in troupe/actors/_codec.py; nullopt: it is not small, or
-// not plain.
-[[nodiscard]] std::optional<std::string> QuickPayload(const py::object& value);
 
 // Answers quick calls of an actor that runs one call after the other.
 class QuickHost {

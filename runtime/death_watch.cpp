@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kMagic = 0x54525058;  // "TRPX"
 constexpr int64_t kWatchSliceNs =
     200'000'000;  // How often a watcher looks whether it was told to stop.
-constexpr auto kOutOfTurn = std::chrono::seconds(2);  // To see that it is not its turn, or to die.
+constexpr int64_t kOutOfTurnNs = 2'000'000'000;  // For who holds a slot so to let go, or to die.
 
 struct Slot {
   pthread_mutex_t mutex;
@@ -54,23 +54,18 @@ timespec MonotonicIn(int64_t ns) {
 Status Take(Slot& slot, uint64_t turn) {
   const Error passed{ErrorCode::kFenced,
                      "this process was given up before it began; its slot is another one's"};
-  const auto until = std::chrono::steady_clock::now() + kOutOfTurn;
-  for (;;) {
-    if (slot.turn.load() != turn) return passed;
-    int rc = pthread_mutex_trylock(&slot.mutex);
-    if (rc == EOWNERDEAD) rc = pthread_mutex_consistent(&slot.mutex);
-    if (rc == 0 && slot.turn.load() == turn) return Status::Ok();
-    if (rc == 0) {
-      pthread_mutex_unlock(&slot.mutex);
-      return passed;
-    }
-    if (std::chrono::steady_clock::now() > until) {
-      return Error{
-          ErrorCode::kAlreadyExists,
-          std::string("its death-watch slot is held by another process: ") + std::strerror(rc)};
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (slot.turn.load() != turn) return passed;
+  const timespec until = MonotonicIn(kOutOfTurnNs);
+  int rc = pthread_mutex_clocklock(&slot.mutex, CLOCK_MONOTONIC, &until);
+  if (rc == EOWNERDEAD) rc = pthread_mutex_consistent(&slot.mutex);
+  if (slot.turn.load() == turn) {
+    if (rc == 0) return Status::Ok();
+    return Error{
+        ErrorCode::kAlreadyExists,
+        std::string("its death-watch slot is held by another process: ") + std::strerror(rc)};
   }
+  if (rc == 0) pthread_mutex_unlock(&slot.mutex);
+  return passed;
 }
 
 }  // namespace

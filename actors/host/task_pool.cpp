@@ -178,12 +178,14 @@ void TaskPool::Serve(const Kind& kind) {
       DropFirst(lane);
       DropOver(lane);
     }
-    for (size_t more = MoreRunners(DemandOf(now, lane)); more > 0; --more) {
+    const RunnerDemand demand = DemandOf(now, lane);
+    for (size_t more = MoreRunners(demand); more > 0; --more) {
       created.push_back(lane.runners.emplace_back(std::make_shared<Runner>()));
       created.back()->idle_since = now;
     }
-    // Unless all goes on as it does, more will be wanted.
-    look = !lane.waiting.empty() && created.empty() && !std::exchange(lane.looking, true);
+    // Who moves now may not in a while, and more will be wanted. All else comes with an event.
+    look = demand.waiting > 0 && demand.moving > 0 && created.empty() &&
+           !std::exchange(lane.looking, true);
   }
   for (const auto& [runner, task] : begun) Run(kind, runner, task);
   for (const auto& runner : created) Create(kind, runner);
@@ -196,7 +198,7 @@ void TaskPool::DropFirst(Lane& lane) {
   lane.waiting.pop_front();
 }
 
-// Those in front that nobody waits for any more; others follow when they get there.
+// Those in front that nobody waits for any more; others follow when they get there, or with Clean.
 void TaskPool::DropOver(Lane& lane) {
   while (!lane.waiting.empty() && lane.waiting.front()->over()) DropFirst(lane);
 }
@@ -289,9 +291,9 @@ bool TaskPool::OthersWait(Time now, const Lane& lane) const {
   return room_wanted_.size() > own;
 }
 
-// Those that wait for room themselves go first; then those that are idle, if others wait too: the
-// one that has become so, or half of them. Nobody here knows how many are in the way of others, who
-// say again that they wait; all would be started anew in a moment.
+// Those that wait for room themselves go first. If others wait too, half of those that are idle
+// follow, or the one that has just become so. Nobody here knows how many are in the way; who still
+// waits says so again. To end all would mean to start most of them again.
 void TaskPool::GiveWayNow(Time now, const Runner* only) {
   constexpr const char* kWhy = "it was idle and others wait for room";
   std::vector<std::shared_ptr<ActorRef>> unneeded;
@@ -443,7 +445,11 @@ void TaskPool::Clean(Time now) {
   {
     std::lock_guard lock(mu_);
     for (auto& [kind, lane] : lanes_) {
-      DropOver(lane);
+      std::erase_if(lane.waiting, [&works = lane.works](const auto& task) {
+        if (!task->over()) return false;
+        --works[task->code].waiting;
+        return true;
+      });
       if (lane.failed > 0 && now > lane.failed_at + kRunnerRetry) {  // It may be over.
         lane.failed = 0;
         again.push_back(kind);

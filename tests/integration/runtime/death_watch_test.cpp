@@ -163,6 +163,17 @@ TEST_F(DeathWatchTest, WhoHeldItOutOfTurnIsWaitedForAndItsDeathIsNobodyElses) {
   EXPECT_EQ(calls->count, 0);
 }
 
+TEST_F(DeathWatchTest, WhoseTurnItIsTakesTheSlotWhenItsHolderDies) {
+  Reset(8);
+  Holder holder = Hold(8);
+  const auto page = DeathWatch::Open(path_).value();
+  auto taken = std::async(std::launch::async, [&] { return page->Hold(8, turns_.at(8)); });
+  EXPECT_EQ(taken.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  holder.child.Kill(SIGKILL);
+  EXPECT_TRUE(taken.get().ok());
+  EXPECT_TRUE(watch_->WasHeld(8));
+}
+
 TEST_F(DeathWatchTest, ASlotHasOneHolderAndAHolderOneSlot) {
   const Holder holder = Hold(2);
   const auto mine = DeathWatch::Open(path_).value();
