@@ -33,7 +33,7 @@ using troupe::Time;
 constexpr int kWarmup = 200;
 constexpr int kSync = 2000;
 constexpr int kAsync = 20000;
-constexpr int kRounds = 3;
+constexpr int kRounds = 9;
 
 double MicrosSince(Time start) {
   return static_cast<double>((SteadyClock().Now() - start).count()) / 1e3;

@@ -16,11 +16,14 @@
 namespace troupe::internal {
 namespace {
 
-constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr int kReadsPerTurn = 4;  // Of one link, before the others get their turn.
+// Small frames are taken a few hundred at a time: while they are handled, nothing of ours is
+// written, and a peer that waits for it runs dry.
+constexpr size_t kScratchBytes = size_t{32} << 10;
+constexpr int kReadsPerTurn = 4;  // Of one link's large frame, before the others get their turn.
 constexpr int kEventsPerTurn = 64;
 constexpr int kAcceptsPerTurn = 64;
 constexpr size_t kFramesPerWrite = 64;
+constexpr int kWritesPerTurn = 4;  // Of one link, as for reads.
 constexpr int kBacklog = 1024;
 // So many frames, each so soon after the one before, are a flood: what follows waits for the loop,
 // which writes many at once.
@@ -100,12 +103,14 @@ struct LocalStreams::Link {
   // Guarded by mu_.
   int fd = -1;
   std::deque<Frame> queue;
-  size_t bytes = 0;    // Of the queue.
-  size_t written = 0;  // Bytes of the first frame of the queue.
+  size_t frames = 0;   // Not yet written whole: of `leaving` and of the queue.
+  size_t bytes = 0;    // Of these.
+  size_t written = 0;  // Bytes of the first of these.
   Time wrote_at;
   int soon = 0;  // Frames that came within kFloodGap of a write, one after the other.
 
   // The loop's.
+  std::deque<Frame> leaving;  // Before those of the queue; written without mu_.
   FrameReader reader;
   Duration pause = kRetry;  // Before the next attempt to connect.
   bool gone = false;        // Not to be tried again.
@@ -186,9 +191,11 @@ void LocalStreams::Attempt(const LinkPtr& link) {
   link->reader = FrameReader(options_.frame_bytes_max);
   by_fd_[fd] = link;
   Watch(fd, false, true);
-  std::lock_guard lock(mu_);
-  link->fd = fd;
-  link->written = 0;
+  {
+    std::lock_guard lock(mu_);
+    link->fd = fd;
+    link->written = 0;
+  }
   Flush(*link);
 }
 
@@ -203,7 +210,9 @@ void LocalStreams::Broken(const LinkPtr& link, bool forget) {
       link->fd = -1;
     }
     if (!again || !options_.queue_while_connecting) {
+      link->leaving.clear();
       link->queue.clear();
+      link->frames = 0;
       link->bytes = 0;
     }
     if (!again) {
@@ -224,22 +233,23 @@ LocalStreams::Sent LocalStreams::Send(const std::string& to, std::string&& frame
   }
   Link& link = *it->second;
   if (link.fd < 0 && !options_.queue_while_connecting) return Sent::kDropped;
-  const bool full = link.queue.size() >= options_.queue_frames_max ||
+  const bool full = link.frames >= options_.queue_frames_max ||
                     link.bytes + frame.size() > options_.queue_bytes_max;
-  if (full && !link.queue.empty()) return Sent::kDropped;
+  if (full && link.frames > 0) return Sent::kDropped;
   size_t written = 0;
   const FrameHeader header = HeaderOf(frame);
   const Time now = loop_.Now();
   link.soon = now - link.wrote_at < kFloodGap ? link.soon + 1 : 0;
-  if (link.fd >= 0 && link.queue.empty() && link.soon < kFloodFrames) {
+  const bool first = link.frames == 0;
+  if (link.fd >= 0 && first && link.soon < kFloodFrames) {
     link.wrote_at = now;
     iovec parts[] = {Part(header.data(), header.size()), Part(frame.data(), frame.size())};
     const ssize_t sent = Write(link.fd, parts, 2);
     if (sent == static_cast<ssize_t>(header.size() + frame.size())) return Sent::kYes;
     if (sent > 0) written = static_cast<size_t>(sent);
   }
-  const bool first = link.queue.empty();
   link.queue.push_back({header, std::move(frame)});
+  ++link.frames;
   link.bytes += link.queue.back().size();
   if (!first || link.fd < 0) return Sent::kYes;
   link.written = written;
@@ -247,14 +257,21 @@ LocalStreams::Sent LocalStreams::Send(const std::string& to, std::string&& frame
   return Sent::kYes;
 }
 
-void LocalStreams::Flush(Link& link) const {
-  link.wrote_at = loop_.Now();
-  while (!link.queue.empty()) {
+// Those who send meanwhile must not wait for the socket, so what is written is out of their queue.
+void LocalStreams::Flush(Link& link) {
+  for (int i = 0; i < kWritesPerTurn; ++i) {
+    size_t skip = 0;
+    {
+      std::lock_guard lock(mu_);
+      if (link.leaving.empty()) link.leaving.swap(link.queue);
+      link.wrote_at = loop_.Now();
+      skip = link.written;
+      if (link.leaving.empty()) return Watch(link.fd, false, false);
+    }
     iovec parts[2 * kFramesPerWrite];
     size_t count = 0;
-    size_t skip = link.written;
-    for (size_t i = 0; i < std::min(link.queue.size(), kFramesPerWrite); ++i) {
-      const Link::Frame& frame = link.queue[i];
+    for (size_t k = 0; k < std::min(link.leaving.size(), kFramesPerWrite); ++k) {
+      const Link::Frame& frame = link.leaving[k];
       for (const std::string_view part :
            {std::string_view(frame.header.data(), frame.header.size()), {frame.body}}) {
         if (part.size() > skip) parts[count++] = Part(part.data() + skip, part.size() - skip);
@@ -262,19 +279,18 @@ void LocalStreams::Flush(Link& link) const {
       }
     }
     const ssize_t sent = Write(link.fd, parts, count);
-    if (sent < 0) {
-      // If the peer has gone, the socket says so to the loop, which ends the link.
-      Watch(link.fd, true, false);
-      return;
-    }
+    // If the peer has gone, the socket says so to the loop, which ends the link.
+    if (sent < 0) break;
+    std::lock_guard lock(mu_);
     link.written += static_cast<size_t>(sent);
-    while (!link.queue.empty() && link.written >= link.queue.front().size()) {
-      link.written -= link.queue.front().size();
-      link.bytes -= link.queue.front().size();
-      link.queue.pop_front();
+    while (!link.leaving.empty() && link.written >= link.leaving.front().size()) {
+      link.written -= link.leaving.front().size();
+      link.bytes -= link.leaving.front().size();
+      --link.frames;
+      link.leaving.pop_front();
     }
   }
-  Watch(link.fd, false, false);
+  Watch(link.fd, true, false);
 }
 
 void LocalStreams::Watch(int fd, bool writes_too, bool anew) const {
@@ -294,10 +310,7 @@ void LocalStreams::HandleReady(const Handler& handler) {
     // a new owner already, that one finds nothing to read.
     if (const auto it = by_fd_.find(fd); it != by_fd_.end()) {
       const LinkPtr link = it->second;
-      if ((events[i].events & EPOLLOUT) != 0) {
-        std::lock_guard lock(mu_);
-        Flush(*link);
-      }
+      if ((events[i].events & EPOLLOUT) != 0) Flush(*link);
       if ((events[i].events & ~uint32_t{EPOLLOUT}) != 0) Read(link, handler);
       continue;
     }
@@ -342,7 +355,8 @@ void LocalStreams::Read(const LinkPtr& link, const Handler& handler) {
       if (link->fd >= 0) Broken(link, false);
       return;
     }
-    if (filled.size() < space.size()) return;  // There was no more.
+    const bool small = space.data() == scratch_.data();
+    if (small || filled.size() < space.size()) return;  // Enough, or there was no more.
   }
 }
 

@@ -80,9 +80,8 @@ class LocalStreams {
   void Broken(const LinkPtr& link, bool forget);
   void Forget(std::map<std::string, LinkPtr>& links, const std::string& peer);
   void Watch(int fd, bool writes_too, bool anew) const;
-
-  // With mu_ held.
-  void Flush(Link& link) const;
+  // Writes what the socket takes of what waits.
+  void Flush(Link& link);
 
   const Options options_;
   EventLoop& loop_;

@@ -233,6 +233,46 @@ TEST_F(LocalStreamsTest, WhatWaitsOutlivesABreak) {
   EXPECT_EQ(frames[1].second, "last");
 }
 
+// While a sender goes on sending: what is just being written has its place before what waits.
+TEST_F(LocalStreamsTest, ABreakInAFloodLeavesTheRestInOrder) {
+  constexpr int kFrames = 8000;  // Fewer than a queue takes.
+  const auto client = Make("client");
+  const std::string path = Path("server");
+  ASSERT_TRUE(client->transport->Connect({"server", "ipc://" + path, ""}).ok());
+  const std::string padding(500, 'p');  // So that not all of them fit into the kernel's buffers.
+  std::thread sender([&] {
+    for (int i = 0; i < kFrames; ++i)
+      EXPECT_TRUE(client->transport->Send("server", std::to_string(i) + " " + padding).ok());
+  });
+  for (int life = 0; life < 3; ++life) {
+    const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const RawPeer owner(listening);
+    const sockaddr_un address = RawPeer::AddressOf(path);
+    ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(listening, 1), 0);
+    const int accepted = ::accept(listening, nullptr, nullptr);
+    const RawPeer peer(accepted);
+    std::string some(100'000, ' ');
+    EXPECT_GT(::recv(accepted, some.data(), some.size(), MSG_WAITALL), 0);
+    std::filesystem::remove(path);
+  }
+  const auto server = Make("server");
+  Listen(*server);
+  sender.join();
+  ASSERT_TRUE(client->transport->Send("server", std::to_string(kFrames) + " ").ok());
+  const auto number = [](const Inbox::Frames& frames, size_t i) {
+    return std::stoi(frames[i].second);
+  };
+  Inbox::Frames frames = server->inbox.Wait(1);
+  while (number(frames, frames.size() - 1) < kFrames) {
+    const size_t before = frames.size();
+    frames = server->inbox.Wait(before + 1);
+    ASSERT_GT(frames.size(), before) << "the last one has not come";
+  }
+  for (size_t i = 1; i < frames.size(); ++i)
+    ASSERT_EQ(number(frames, i), number(frames, i - 1) + 1);
+}
+
 TEST_F(LocalStreamsTest, WhoComesWhenNoDescriptorIsLeftIsTakenInLater) {
   const auto node = Make("node");
   Listen(*node);
