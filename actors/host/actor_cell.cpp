@@ -92,6 +92,7 @@ void ActorCell::OnCall(const std::string& from, ActorCall call) {
       metrics::Add(metrics::Id::kMailboxDepth,
                    static_cast<double>(mailbox_.waiting()) - static_cast<double>(before));
       if (answer.full) metrics::Add(metrics::Id::kMailboxRejects);
+      answer.work = answer.work && WantsFiber();
     }
   }
   Handle(from, std::move(answer));
@@ -172,14 +173,17 @@ Status ActorCell::RunThere(std::function<void()> fn) {
   return threads_ ? threads_->Spawn(std::move(fn)) : host_->Spawn(thread_, std::move(fn));
 }
 
+bool ActorCell::WantsFiber() const {
+  const size_t wanted = std::min<size_t>(max_concurrency_, running_.size() + mailbox_.waiting());
+  return fibers_ < wanted && !quiet_ && mailbox_.waiting() > 0;
+}
+
 // A fiber, or a thread, takes calls until there are none; there are as many as calls may run.
 void ActorCell::StartMore() {
   for (;;) {
     {
       std::lock_guard lock(mu_);
-      const size_t wanted =
-          std::min<size_t>(max_concurrency_, running_.size() + mailbox_.waiting());
-      if (fibers_ >= wanted || quiet_ || mailbox_.waiting() == 0) return;
+      if (!WantsFiber()) return;
       ++fibers_;
     }
     const Status spawned = RunThere([self = shared_from_this()] { self->Drain(); });
@@ -197,12 +201,13 @@ void ActorCell::Drain() {
     std::vector<Mailbox::Work> late;
     std::optional<Mailbox::Work> work;
     std::vector<std::string> rooms;
+    const auto call = std::make_shared<RunningCall>();
     {
       std::lock_guard lock(mu_);
       if (!quiet_ && !ended_) work = mailbox_.Next(SteadyClock().Now(), late);
       rooms = mailbox_.TakeRooms();
       if (!work) --fibers_;
-      if (work) running_[{work->caller, work->number}] = std::make_shared<RunningCall>();
+      if (work) running_[{work->caller, work->number}] = call;
       if (work && work->caller.empty()) --local_waiting_;
       for (const Mailbox::Work& lost : late) local_waiting_ -= lost.caller.empty() ? 1 : 0;
     }
@@ -211,16 +216,11 @@ void ActorCell::Drain() {
     for (Mailbox::Work& lost : late) Answer(lost, TooLate(), false);
     for (const std::string& caller : rooms) host_->SendTo(caller, ActorRoom{self_.actor});
     if (!work) return;
-    Run(std::move(*work));
+    Run(std::move(*work), call);
   }
 }
 
-void ActorCell::Run(Mailbox::Work work) {
-  std::shared_ptr<RunningCall> call;
-  {
-    std::lock_guard lock(mu_);
-    call = running_.at({work.caller, work.number});
-  }
+void ActorCell::Run(Mailbox::Work work, const std::shared_ptr<RunningCall>& call) {
   metrics::Add(metrics::Id::kActorCalls);
   CallContext context(system_, &self_, work.caller, work.deadline, call);
   // Calls on several fibers overlap, so they are told apart by where their context lies.
@@ -240,22 +240,27 @@ void ActorCell::Run(Mailbox::Work work) {
   }
   SetFiberLocal(nullptr);
   if (trace::On()) trace::AsyncEnd(work.method, id);
+  if (!answered) return Finish(work, std::move(result), context.exit_reason());
   const CallKey key{work.caller, work.number};
-  if (answered) {
-    std::optional<Error> leaves;
-    {
-      std::lock_guard lock(mu_);
-      running_.erase(key);
-      leaves = LeavesNow();
-      if (leaves) {
-        last_ = key;
-        last_arrived_.emplace();
-      }
-    }
-    if (leaves) LeaveAfter(key, *leaves);
-    return;
+  std::optional<Error> leaves;
+  {
+    std::lock_guard lock(mu_);
+    running_.erase(key);
+    leaves = LeavesNow();
+    if (leaves) ReplyIsLast(key);
   }
+  if (leaves) LeaveAfter(key, *leaves);
+}
+
+// One hold of the lock for the usual reply, for which the caller's next calls wait.
+void ActorCell::Finish(Mailbox::Work& work, Result<std::string> result,
+                       const std::string& exit_reason) {
+  const CallKey key{work.caller, work.number};
   if (!result.ok()) result = Located(result.error());
+  const bool at_once = !instance_->saves() && !work.caller.empty();
+  ActorReply reply;
+  if (at_once) reply = ToReply(work.number, result);
+  ActorReply kept = reply;
   bool told_to_stop = false;  // What it returned then is not what it was called for.
   bool say_nothing = false;
   std::optional<Error> leaves;
@@ -268,21 +273,28 @@ void ActorCell::Run(Mailbox::Work work) {
     if (told_to_stop) {
       const Error why = Ended();
       result = Error{why.code, why.message + " (the call was running)", why.origin};
+    } else {
+      if (!exit_reason.empty()) leaves = Error{ErrorCode::kPeerGone, exit_reason};
+      if (leaves) ReplyIsLast(key);
+      kept.confirm = reply.confirm = leaves.has_value();
+      if (at_once) mailbox_.Settle(work, std::move(kept));
     }
   }
   if (told_to_stop) {
     if (!say_nothing) Answer(work, std::move(result), false);
     return SaveIfDue();  // Others may have waited for its end.
   }
-  if (!context.exit_reason().empty()) leaves = Error{ErrorCode::kPeerGone, context.exit_reason()};
-  const bool last = leaves.has_value();
-  if (last) {
-    std::lock_guard lock(mu_);
-    last_ = key;
-    last_arrived_.emplace();
+  if (at_once) {
+    host_->SendTo(work.caller, reply);
+  } else {
+    Answer(work, std::move(result), true, leaves.has_value());
   }
-  Answer(work, std::move(result), true, last);
-  if (last) LeaveAfter(key, *leaves);
+  if (leaves) LeaveAfter(key, *leaves);
+}
+
+void ActorCell::ReplyIsLast(const CallKey& key) {
+  last_ = key;
+  last_arrived_.emplace();
 }
 
 bool ActorCell::AnswerNow(const Mailbox::Work& work, const Result<std::string>& result) {
@@ -404,8 +416,7 @@ void ActorCell::OnSaved(const std::vector<CallKey>& calls, const std::vector<Uns
     leaves = LeavesNow();
     if (leaves && !calls.empty()) {
       last = calls.back();
-      last_ = last;
-      last_arrived_.emplace();
+      ReplyIsLast(last);
     }
   }
   if (leaves) {

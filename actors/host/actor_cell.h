@@ -91,8 +91,11 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   // Where methods run, one at a time on a fiber thread.
   Status RunThere(std::function<void()> fn);
   void StartMore();
+  [[nodiscard]] bool WantsFiber() const;  // With mu_ held.
   void Drain();
-  void Run(Mailbox::Work work);
+  void Run(Mailbox::Work work, const std::shared_ptr<RunningCall>& call);
+  // A method has returned; with a reason, the actor is to exit.
+  void Finish(Mailbox::Work& work, Result<std::string> result, const std::string& exit_reason);
   // From any thread, while the call's fiber waits: the reply, unless it is due later or elsewhere.
   bool AnswerNow(const Mailbox::Work& work, const Result<std::string>& result);
   // What a call ended with, and where.
@@ -100,11 +103,11 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   // `ran`: it may have changed the state.
   void Answer(Mailbox::Work& work, Result<std::string> result, bool ran, bool last = false);
   using Unsaved = std::pair<Mailbox::Work, Result<std::string>>;
+  void ReplyIsLast(const CallKey& key);  // With mu_ held.
   void LeaveAfter(const CallKey& last, const Error& reason);
   // With mu_ held: why it is to end now, if it is.
   [[nodiscard]] std::optional<Error> LeavesNow();
   [[nodiscard]] bool OnlyItself() const;
-  void Confirmed(const std::string& from, uint64_t base);
   void SaveIfDue();
   void OnSaved(const std::vector<CallKey>& calls, const std::vector<Unsaved>& local,
                const Status& status);
