@@ -41,9 +41,9 @@ SettledCall CallWindow::Finish(Entry& entry, Result<std::string> result) {
   entry.given_up = true;
   --open_;
   bytes_ -= entry.call.arguments.size();
-  std::string().swap(entry.call.arguments);
   entry.call.method.clear();
-  return {std::exchange(entry.call.done, nullptr), std::move(result)};
+  return {std::exchange(entry.call.done, nullptr), std::move(result),
+          std::exchange(entry.call.arguments, {})};
 }
 
 void CallWindow::Settle(Entry& entry) {

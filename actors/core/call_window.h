@@ -40,6 +40,7 @@ using CallDone = std::function<void(Result<std::string>)>;
 struct SettledCall {
   CallDone done;
   Result<std::string> result;
+  std::string arguments;  // What it was called with, to be dropped where nobody waits for that.
 };
 
 class CallWindow {

@@ -15,13 +15,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "actors/core/mailbox.h"
 #include "actors/host/instance.h"
+#include "runtime/brief_mutex.h"
 
 namespace troupe::actors {
 
@@ -123,7 +123,7 @@ class ActorCell : public std::enable_shared_from_this<ActorCell> {
   const size_t thread_;
   const std::unique_ptr<CallThreads> threads_;  // Null: on thread_'s fibers.
 
-  mutable std::mutex mu_;  // A leaf: never held across a wait (F-4).
+  mutable BriefMutex mu_;  // A leaf: never held across a wait (F-4).
   Mailbox mailbox_;
   std::map<CallKey, std::shared_ptr<RunningCall>> running_;
   uint32_t fibers_ = 0;

@@ -13,7 +13,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -25,6 +24,7 @@
 #include "actors/host/actor_ref.h"
 #include "actors/host/cpu_loan.h"
 #include "actors/host/type_table.h"
+#include "runtime/brief_mutex.h"
 #include "runtime/executor.h"
 #include "runtime/transport.h"
 
@@ -167,7 +167,7 @@ class ActorSystem final : public std::enable_shared_from_this<ActorSystem>, priv
   std::atomic<bool> stopped_{false};
   std::atomic<size_t> later_calls_{0};
 
-  mutable std::mutex mu_;
+  mutable BriefMutex mu_;
   std::unordered_map<std::string, std::shared_ptr<ActorCell>> cells_;
   std::unordered_map<std::string, std::vector<LocalMonitor>> monitors_;
   std::unordered_map<std::string, std::weak_ptr<RemoteActor>> remotes_;

@@ -7,11 +7,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "actors/host/actor_system.h"
+#include "runtime/brief_mutex.h"
 
 namespace troupe::actors {
 
@@ -50,7 +50,7 @@ class RemoteActor final : public ActorRef, public std::enable_shared_from_this<R
 
   const std::shared_ptr<ActorSystem> system_;
   std::string followed_;  // In the directory. Set by Begin.
-  mutable std::mutex mu_;
+  mutable BriefMutex mu_;
   ActorAddress address_;
   CallWindow window_;
   bool gone_ = false;

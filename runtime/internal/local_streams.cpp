@@ -266,7 +266,10 @@ void LocalStreams::Flush(Link& link) {
       if (link.leaving.empty()) link.leaving.swap(link.queue);
       link.wrote_at = loop_.Now();
       skip = link.written;
-      if (link.leaving.empty()) return Watch(link.fd, false, false);
+      if (link.leaving.empty()) {
+        if (i == 0) Watch(link.fd, false, false);
+        return;
+      }
     }
     iovec parts[2 * kFramesPerWrite];
     size_t count = 0;
@@ -281,14 +284,20 @@ void LocalStreams::Flush(Link& link) {
     const ssize_t sent = Write(link.fd, parts, count);
     // If the peer has gone, the socket says so to the loop, which ends the link.
     if (sent < 0) break;
-    std::lock_guard lock(mu_);
-    link.written += static_cast<size_t>(sent);
-    while (!link.leaving.empty() && link.written >= link.leaving.front().size()) {
-      link.written -= link.leaving.front().size();
-      link.bytes -= link.leaving.front().size();
-      --link.frames;
-      link.leaving.pop_front();
+    size_t whole = 0;
+    size_t bytes = 0;
+    {
+      std::lock_guard lock(mu_);
+      link.written += static_cast<size_t>(sent);
+      for (; whole < link.leaving.size() && link.written >= link.leaving[whole].size(); ++whole) {
+        link.written -= link.leaving[whole].size();
+        bytes += link.leaving[whole].size();
+      }
+      link.frames -= whole;
+      link.bytes -= bytes;
     }
+    // Their memory is given back without the lock, since that may have to wait for another one.
+    link.leaving.erase(link.leaving.begin(), link.leaving.begin() + static_cast<long>(whole));
   }
   Watch(link.fd, true, false);
 }

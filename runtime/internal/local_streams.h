@@ -15,10 +15,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "runtime/brief_mutex.h"
 #include "runtime/event_loop.h"
 #include "runtime/internal/frame_reader.h"
 #include "runtime/result.h"
@@ -94,7 +94,7 @@ class LocalStreams {
 
   // Guarded by mu_, as are descriptor and queue of each link; changed on the loop only, but for
   // queues.
-  std::mutex mu_;
+  BriefMutex mu_;
   std::map<std::string, LinkPtr> made_;
   std::map<std::string, LinkPtr> accepted_;
 };
