@@ -205,9 +205,10 @@ SpotEvent ReadEvent(const ConfigMap& map, const ClusterConfig& config) {
   return event;
 }
 
-Result<ClusterConfig> ReadDocument(const Result<ConfigDocument>& document) {
-  if (!document.ok()) return document.error();
-  const ConfigMap root = document->Root();
+}  // namespace
+
+Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
+  const ConfigMap root = document.Root();
   ClusterConfig config;
   config.name = Name(root, "name", "troupe");
   config.provider = root.Choice("provider", {"process"}, "process");
@@ -223,11 +224,9 @@ Result<ClusterConfig> ReadDocument(const Result<ConfigDocument>& document) {
       map.Fail("", "an earlier event takes " + event.node + " already");
     }
   }
-  if (const Status status = document->Finish(); !status.ok()) return status.error();
+  if (const Status status = document.Finish(); !status.ok()) return status.error();
   return config;
 }
-
-}  // namespace
 
 const PoolSpec* ClusterConfig::FindPool(std::string_view pool) const {
   for (const PoolSpec& spec : pools) {
@@ -237,11 +236,13 @@ const PoolSpec* ClusterConfig::FindPool(std::string_view pool) const {
 }
 
 Result<ClusterConfig> ParseClusterConfig(std::string_view text, std::string file_name) {
-  return ReadDocument(ConfigDocument::Parse(text, std::move(file_name)));
+  const Result<ConfigDocument> document = ConfigDocument::Parse(text, std::move(file_name));
+  return document.ok() ? ReadClusterConfig(*document) : document.error();
 }
 
 Result<ClusterConfig> ReadClusterConfig(const std::string& path) {
-  return ReadDocument(ConfigDocument::ParseFile(path));
+  const Result<ConfigDocument> document = ConfigDocument::ParseFile(path);
+  return document.ok() ? ReadClusterConfig(*document) : document.error();
 }
 
 }  // namespace troupe

@@ -22,6 +22,7 @@
 
 #include "autoscaler/plan.h"
 #include "autoscaler/spot_schedule.h"
+#include "runtime/config.h"
 #include "runtime/result.h"
 #include "scheduler/resources.h"
 
@@ -63,5 +64,6 @@ struct ClusterConfig {
 [[nodiscard]] Result<ClusterConfig> ParseClusterConfig(std::string_view text,
                                                        std::string file_name);
 [[nodiscard]] Result<ClusterConfig> ReadClusterConfig(const std::string& path);
+[[nodiscard]] Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document);
 
 }  // namespace troupe

@@ -4,7 +4,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -13,59 +12,10 @@
 #include <utility>
 
 namespace troupe {
+
+using internal::Quoted;
+
 namespace {
-
-struct Unit {
-  std::string_view name;
-  double scale;
-};
-
-constexpr std::array<Unit, 7> kDurationUnits = {
-    {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9}}};
-constexpr std::array<Unit, 10> kByteUnits = {{{"", 1},
-                                              {"B", 1},
-                                              {"kB", 1e3},
-                                              {"MB", 1e6},
-                                              {"GB", 1e9},
-                                              {"TB", 1e12},
-                                              {"KiB", 1024.0},
-                                              {"MiB", 1048576.0},
-                                              {"GiB", 1073741824.0},
-                                              {"TiB", 1099511627776.0}}};
-
-// A number and one of `units` as a count of the smallest unit; nullopt for anything else.
-template <size_t N>
-std::optional<int64_t> ParseWithUnit(std::string_view text, const std::array<Unit, N>& units) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
-  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  for (const Unit& unit : units) {
-    if (rest != unit.name) continue;
-    const double scaled = std::round(number * unit.scale);
-    if (scaled >= 9.2e18) return std::nullopt;
-    return static_cast<int64_t>(scaled);
-  }
-  return std::nullopt;
-}
-
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours count one
-// each.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return d[a.size()][b.size()];
-}
 
 // Remembers where the document begins that is parsed last.
 class DocumentMark final : public YAML::EventHandler {
@@ -98,48 +48,7 @@ YAML::Node LoadOnly(const std::string& text) {
   return YAML::Load(text);
 }
 
-// At most 60 bytes of a value, printable, in quotes.
-std::string Quoted(std::string_view text) {
-  constexpr size_t kShown = 60;
-  std::string quoted = "\"";
-  for (const char c : text.substr(0, kShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    quoted += byte < 0x20 || byte == 0x7f ? '?' : c;
-  }
-  return quoted + (text.size() > kShown ? "...\"" : "\"");
-}
-
 }  // namespace
-
-Result<Duration> ParseDuration(std::string_view text) {
-  if (text == "0") return Duration::zero();
-  if (const auto count = ParseWithUnit(text, kDurationUnits)) return Duration(*count);
-  return Error{ErrorCode::kInvalidArgument,
-               "expected a duration such as 500ms, 30s, 5m or 2h, got " + Quoted(text)};
-}
-
-Result<int64_t> ParseBytes(std::string_view text) {
-  if (const auto count = ParseWithUnit(text, kByteUnits)) return *count;
-  return Error{ErrorCode::kInvalidArgument,
-               "expected a size such as 512MiB, 4GiB or a number of bytes, got " + Quoted(text)};
-}
-
-std::optional<std::string> NearestWord(std::string_view word,
-                                       const std::vector<std::string>& candidates) {
-  constexpr size_t kWordBytesMax = 64;  // The distance takes quadratic time.
-  if (word.empty() || word.size() > kWordBytesMax) return std::nullopt;
-  std::optional<std::string> best;
-  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    if (candidate.size() > kWordBytesMax) continue;
-    const size_t distance = EditDistance(word, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
-}
 
 struct ConfigMap::Node {
   enum class Kind { kAbsent, kNull, kScalar, kList, kMap };
@@ -172,6 +81,7 @@ struct ConfigMap::State {
     const Node* node;
     std::string path;
     std::set<std::string> known;
+    bool open = false;  // Its keys are the user's own.
   };
 
   std::string name;
@@ -180,6 +90,8 @@ struct ConfigMap::State {
   std::set<Problem> problems;                // A set: two reads of one key report it once.
   std::vector<std::unique_ptr<Node>> empty;  // Stand-ins for absent mappings.
   std::map<const Node*, Visited> visited;
+  std::vector<ConfigKey> keys;
+  std::set<std::string> recorded;  // Their paths.
 
   void Report(int line, int column, const std::string& path, std::string_view what) {
     std::string text = path.empty() ? std::string(what) : path + ": " + std::string(what);
@@ -187,7 +99,7 @@ struct ConfigMap::State {
   }
   void Build(const YAML::Node& from, Node& to, const std::string& path, size_t depth);
   Visited& Visit(const Node* node, const std::string& path) {
-    return visited.try_emplace(node, Visited{node, path, {}}).first->second;
+    return visited.try_emplace(node, Visited{node, path, {}, false}).first->second;
   }
 };
 
@@ -269,8 +181,31 @@ const ConfigMap::Node* ConfigMap::Find(std::string_view key, bool required) cons
 
 bool ConfigMap::Has(std::string_view key) const { return Find(key, false) != nullptr; }
 
+void ConfigMap::Record(std::string_view key, ConfigKey what) const {
+  what.path = PathOf(key);
+  if (!state_->recorded.insert(what.path).second) return;
+  const State::Visited& visited = state_->Visit(node_, path_);
+  what.pattern = Join(path_, visited.open ? "*" : key);
+  for (size_t at = 0; (at = what.pattern.find('[', at)) != std::string::npos; ++at)
+    what.pattern.erase(at + 1, what.pattern.find(']', at) - at - 1);
+  for (const Node::Entry& entry : node_->entries) {
+    if (entry.key != key) continue;
+    what.line = entry.line;
+    what.given = entry.value.scalar;
+    for (const Node& item : entry.value.list)
+      what.given += (what.given.empty() ? "" : ", ") + item.scalar;
+    for (char& c : what.given) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < 0x20 || byte == 0x7f) c = ' ';  // It is shown on one line.
+    }
+    break;
+  }
+  state_->keys.push_back(std::move(what));
+}
+
 std::vector<std::string> ConfigMap::Keys() const {
   std::vector<std::string> keys;
+  state_->Visit(node_, path_).open = true;
   for (const Node::Entry& entry : node_->entries) {
     state_->Visit(node_, path_).known.insert(entry.key);
     keys.push_back(entry.key);
@@ -292,12 +227,14 @@ struct ConfigMap::Typed<bool> {
     }
     return std::nullopt;
   }
+  static std::string Show(bool value) { return value ? "true" : "false"; }
 };
 
 template <>
 struct ConfigMap::Typed<std::string> {
   static constexpr std::string_view kName = "a string";
   static std::optional<std::string> From(const Node& node) { return node.scalar; }
+  static std::string Show(const std::string& value) { return value; }
 };
 
 template <>
@@ -339,7 +276,7 @@ struct ConfigMap::Typed<Duration> {
     if (!parsed.ok()) return std::nullopt;
     return *parsed;
   }
-  static std::string Show(Duration value) { return Typed<double>::Show(ToSeconds(value)) + "s"; }
+  static std::string Show(Duration value) { return internal::DurationText(value); }
 };
 
 template <class T>
@@ -347,6 +284,13 @@ T ConfigMap::Read(std::string_view key, const std::optional<T>& fallback,
                   const std::optional<Range<T>>& range) const {
   const Node* node = Find(key, !fallback.has_value());
   T instead = fallback.value_or(T{});
+  ConfigKey asked;
+  asked.type = Typed<T>::kName;
+  asked.required = !fallback;
+  if (fallback) asked.fallback = Typed<T>::Show(*fallback);
+  if (range && range->min != Range<T>{}.min) asked.min = Typed<T>::Show(range->min);
+  if (range && range->max != Range<T>{}.max) asked.max = Typed<T>::Show(range->max);
+  Record(key, std::move(asked));
   if (node == nullptr) return instead;
   std::optional<T> value;
   if (node->kind == Node::Kind::kScalar) value = Typed<T>::From(*node);
@@ -358,13 +302,11 @@ T ConfigMap::Read(std::string_view key, const std::optional<T>& fallback,
     Report(*node, PathOf(key), "expected " + std::string(Typed<T>::kName) + ", got " + got);
     return instead;
   }
-  if constexpr (requires(T v) { Typed<T>::Show(v); }) {
-    if (range && (*value < range->min || *value > range->max)) {
-      std::string what = *value < range->min ? "must be at least " + Typed<T>::Show(range->min)
-                                             : "must be at most " + Typed<T>::Show(range->max);
-      Report(*node, PathOf(key), what + ", got " + Quoted(node->scalar));
-      return instead;
-    }
+  if (range && (*value < range->min || *value > range->max)) {
+    std::string what = *value < range->min ? "must be at least " + Typed<T>::Show(range->min)
+                                           : "must be at most " + Typed<T>::Show(range->max);
+    Report(*node, PathOf(key), what + ", got " + Quoted(node->scalar));
+    return instead;
   }
   return *value;
 }
@@ -377,6 +319,12 @@ std::string ConfigMap::String(std::string_view key,
 std::string ConfigMap::Choice(std::string_view key, std::initializer_list<std::string_view> choices,
                               const std::optional<std::string>& fallback) const {
   const bool required = !fallback.has_value();
+  ConfigKey asked;
+  asked.type = "one word";
+  asked.required = required;
+  asked.fallback = fallback.value_or("");
+  asked.choices.assign(choices.begin(), choices.end());
+  Record(key, std::move(asked));
   std::string value = String(key, fallback);
   if (!Has(key) || std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
   const std::vector<std::string> words(choices.begin(), choices.end());
@@ -410,6 +358,11 @@ Duration ConfigMap::Span(std::string_view key, std::optional<Duration> fallback,
 int64_t ConfigMap::Bytes(std::string_view key, std::optional<int64_t> fallback,
                          Range<int64_t> range) const {
   const bool required = !fallback.has_value();
+  ConfigKey asked;
+  asked.type = "a size such as 512MiB, 4GiB or a number of bytes";
+  asked.required = required;
+  if (fallback) asked.fallback = std::to_string(*fallback);
+  Record(key, std::move(asked));
   const std::string text = String(key, required ? std::nullopt : std::optional<std::string>("0"));
   if (!Has(key)) return fallback.value_or(0);
   const Result<int64_t> parsed = ParseBytes(text);
@@ -425,6 +378,9 @@ int64_t ConfigMap::Bytes(std::string_view key, std::optional<int64_t> fallback,
 }
 
 std::vector<std::string> ConfigMap::Strings(std::string_view key) const {
+  ConfigKey asked;
+  asked.type = "a list of strings";
+  Record(key, std::move(asked));
   const Node* node = Find(key, false);
   if (node == nullptr) return {};
   if (node->kind == Node::Kind::kScalar) return {node->scalar};
@@ -441,6 +397,9 @@ std::vector<std::string> ConfigMap::Strings(std::string_view key) const {
 }
 
 ConfigMap ConfigMap::Map(std::string_view key) const {
+  ConfigKey asked;
+  asked.type = "a mapping";
+  Record(key, std::move(asked));
   const Node* node = Find(key, false);
   if (node != nullptr && node->kind == Node::Kind::kMap) return {state_, node, PathOf(key)};
   if (node != nullptr) Report(*node, PathOf(key), "expected a mapping");
@@ -452,6 +411,9 @@ ConfigMap ConfigMap::Map(std::string_view key) const {
 }
 
 std::vector<ConfigMap> ConfigMap::List(std::string_view key) const {
+  ConfigKey asked;
+  asked.type = "a list of mappings";
+  Record(key, std::move(asked));
   const Node* node = Find(key, false);
   if (node == nullptr) return {};
   std::vector<ConfigMap> maps;
@@ -507,6 +469,8 @@ Result<ConfigDocument> ConfigDocument::ParseFile(const std::string& path) {
   text.resize(static_cast<size_t>(file.gcount()));
   return Parse(text, path);
 }
+
+const std::vector<ConfigKey>& ConfigDocument::keys() const { return state_->keys; }
 
 ConfigMap ConfigDocument::Root() const { return {state_, &state_->root, ""}; }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "runtime/clock.h"
+#include "runtime/config_key.h"
 #include "runtime/result.h"
 
 namespace troupe {
@@ -45,6 +46,12 @@ struct Range {
 [[nodiscard]] Result<Duration> ParseDuration(std::string_view text);
 // "4GiB", "512MiB", "16GB", "100B", or a plain number of bytes. Never negative.
 [[nodiscard]] Result<int64_t> ParseBytes(std::string_view text);
+namespace internal {
+// At most 60 bytes of a value, printable, in quotes.
+[[nodiscard]] std::string Quoted(std::string_view text);
+// As ParseDuration reads it, in the largest unit that needs no fraction.
+[[nodiscard]] std::string DurationText(Duration value);
+}  // namespace internal
 // The candidate that `word` was most likely meant to be, if one is near enough.
 [[nodiscard]] std::optional<std::string> NearestWord(std::string_view word,
                                                      const std::vector<std::string>& candidates);
@@ -95,6 +102,7 @@ class ConfigMap {
       : state_(std::move(state)), node_(node), path_(std::move(path)) {}
   const Node* Find(std::string_view key, bool required) const;
   std::string PathOf(std::string_view key) const;
+  void Record(std::string_view key, ConfigKey what) const;
   void Report(const Node& at, const std::string& path, std::string_view what) const;
   template <class T>
   T Read(std::string_view key, const std::optional<T>& fallback,
@@ -112,6 +120,8 @@ class ConfigDocument {
   static Result<ConfigDocument> ParseFile(const std::string& path);
 
   [[nodiscard]] ConfigMap Root() const;
+  // What has been asked for, in the order of asking, each key once.
+  [[nodiscard]] const std::vector<ConfigKey>& keys() const;
   // Ends the reading: success, or kInvalidArgument with one line per problem, in the order of the
   // file.
   [[nodiscard]] Status Finish() const;

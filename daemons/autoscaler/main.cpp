@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "autoscaler/config_help.h"
 #include "autoscaler/process_provider.h"
 #include "daemons/autoscaler/autoscaler_service.h"
 #include "daemons/autoscaler/session.h"
@@ -203,6 +204,12 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   return code;
 }
 
+// Of a command that only reads the file.
+int Tell(const Result<std::string>& answer) {
+  (answer.ok() ? std::cout : std::cerr) << (answer.ok() ? *answer : answer.error().message + "\n");
+  return answer.ok() ? 0 : 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -215,7 +222,13 @@ int main(int argc, char** argv) {
   std::error_code ignored;
   options.bin_dir = fs::read_symlink("/proc/self/exe", ignored).parent_path().string();
   options.with_node = false;
-  app.add_option("file", file, "Cluster file (YAML)")->required();
+  bool check = false;
+  bool explain = false;
+  bool schema = false;
+  auto* cluster_file = app.add_option("file", file, "Cluster file (YAML)");
+  app.add_flag("--check", check, "Only say what is wrong with the file");
+  app.add_flag("--explain", explain, "Only print each key, its value, and what it means");
+  app.add_flag("--schema", schema, "Only print a JSON schema of cluster files");
   app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
   app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
   app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
@@ -224,6 +237,13 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-token-file", metrics_at.token_file,
                  "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
+  if (schema) return Tell(ClusterConfigSchema());
+  if (cluster_file->count() == 0) {
+    std::cerr << "troupe-autoscaler: which cluster file?\n";
+    return 2;
+  }
+  if (check) return Tell(CheckClusterFile(file));
+  if (explain) return Tell(ExplainClusterFile(file));
   InitLogging("autoscaler", "");
   if (!metrics_at.address.empty()) {
     const Result<std::string> served = metrics::Serve(metrics_at);

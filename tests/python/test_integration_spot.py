@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -169,3 +170,33 @@ def test_a_wrong_file_is_refused_with_its_place(temp: Path, mark: str, tmp_path:
         out, _ = up.process.communicate(timeout=30)
     assert up.process.returncode == 2
     assert re.search(r"wrong\.yaml:2:\d+: .*market", out), out
+
+
+def config(*words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(PYAPI)}
+    return subprocess.run([sys.executable, "-m", "troupe", "config", *words], env=env, text=True,
+                          capture_output=True, timeout=60)
+
+
+def test_a_file_is_checked_and_explained_and_nothing_is_started(tmp_path: Path) -> None:
+    example = str(EXAMPLES / "spot.yaml")
+    checked = config("check", example)
+    assert checked.returncode == 0, checked.stderr
+    assert "no problems" in checked.stdout
+    explained = config("explain", example)
+    assert re.search(r"training\.command: python3, spot_training\.py +# line 4", explained.stdout)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("pools:\n  - {name: a, market: sopt, max_workers: 1}\n")
+    for what in ("check", "explain"):
+        refused = config(what, str(wrong))
+        assert refused.returncode == 2
+        assert re.search(r"wrong\.yaml:2:\d+: .*market.*did you mean spot", refused.stderr)
+    assert config("check", str(tmp_path / "none.yaml")).returncode != 0
+
+
+def test_the_schema_is_json_with_every_part_of_a_file() -> None:
+    printed = config("schema")
+    assert printed.returncode == 0, printed.stderr
+    schema = json.loads(printed.stdout)
+    assert set(schema["properties"]) == {
+        "name", "provider", "training", "autoscaler", "pools", "schedule"}

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Optional
 
 from troupe._version import __version__
-from troupe.cli import cluster_commands, group_commands, run_commands, top_command
+from troupe.cli import (
+    cluster_commands,
+    fleet_commands,
+    group_commands,
+    run_commands,
+    top_command,
+)
 from troupe.errors import TroupeError
 
 
@@ -46,11 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
                        help="merged file, for Perfetto or chrome://tracing (trace.json)")
     trace.set_defaults(action=_trace)
 
-    up = commands.add_parser("up", help="hold the instances that a cluster file asks for")
-    up.add_argument("file", help="cluster file (YAML)")
-    up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")
-    up.set_defaults(action=_up)
-
+    fleet_commands.add_commands(commands)
     cluster_commands.add_commands(commands)
     group_commands.add_command(commands)
     run_commands.add_commands(commands)
@@ -93,20 +95,6 @@ def _trace(arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(str(error))
     return 0
-
-
-def _up(arguments: argparse.Namespace) -> int:
-    from troupe._cluster import find_bin_dir
-
-    if not os.path.isfile(arguments.file):
-        return _fail(f"no such cluster file: {arguments.file}")
-    daemon = os.path.join(find_bin_dir(), "troupe-autoscaler")
-    if not os.access(daemon, os.X_OK):
-        return _fail(f"{daemon} is not there; set TROUPE_BIN_DIR to the folder that holds it")
-    # The file's `python3` is then the one that runs this, with its packages.
-    folder = os.path.dirname(sys.executable)
-    os.environ["PATH"] = folder + os.pathsep + os.environ.get("PATH", os.defpath)
-    os.execv(daemon, [daemon, arguments.file, *arguments.args])
 
 
 def _fail(message: str) -> int:

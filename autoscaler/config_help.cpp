@@ -1,0 +1,192 @@
+#include "autoscaler/config_help.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "autoscaler/cluster_config.h"
+
+namespace troupe {
+namespace {
+
+// By pattern. A test finds the key that has no line here, and the line that has no key.
+const std::map<std::string_view, std::string_view>& Sentences() {
+  static const std::map<std::string_view, std::string_view> kSentences = {
+      {"name", "what the cluster is called; letters, digits, - and _"},
+      {"provider", "who supplies nodes; process: processes of this machine"},
+      {"training", "the program that the cluster runs"},
+      {"training.command",
+       "the program and its arguments; without one the cluster waits for drivers"},
+      {"training.entrypoint", "module:function to call on each worker, instead of a command"},
+      {"training.working_dir", "where it runs, from the folder of this file on"},
+      {"training.env", "environment variables of the program"},
+      {"training.env.*", "the value of the variable"},
+      {"training.resources", "what one worker takes of a node; without it one CPU"},
+      {"training.resources.*", "how much; memory with a unit"},
+      {"training.elastic_timeout",
+       "how long a training may stand still with fewer than min_workers"},
+      {"training.min_workers", "with fewer the training waits"},
+      {"training.max_workers", "more are never asked for"},
+      {"autoscaler", "how the fleet is held"},
+      {"autoscaler.tick", "how often it decides at least; a change has it decide at once"},
+      {"autoscaler.metrics_port",
+       "where the head serves Prometheus metrics on 127.0.0.1; 0: nowhere"},
+      {"autoscaler.max_nodes", "of all pools together, replacements that are starting included"},
+      {"autoscaler.max_concurrent_launches", "nodes that may be starting at once"},
+      {"autoscaler.on_demand_base_capacity", "so many workers are on demand before any is on spot"},
+      {"autoscaler.on_demand_percentage_above_base",
+       "the share that is on demand of what is above the base"},
+      {"autoscaler.budget_per_hour", "what all nodes together may cost per hour; 0: no limit"},
+      {"autoscaler.fallback_after",
+       "on-demand nodes stand in for spot ones missing for so long; 0: never"},
+      {"autoscaler.idle_timeout", "a node without work for so long is given back"},
+      {"autoscaler.launch_timeout", "a node that has not joined by then is given up"},
+      {"autoscaler.drain_timeout", "a node that is to go may finish what it does for so long"},
+      {"autoscaler.cooldown",
+       "a pool that could not supply is left alone for so long, then twice that"},
+      {"autoscaler.cooldown_max", "the longest that a pool is left alone"},
+      {"pools", "kinds of nodes; of those that will do the cheapest is taken first"},
+      {"pools[].name", "what its nodes are called: NAME-1, NAME-2"},
+      {"pools[].market", "spot nodes can be taken back at any time, on_demand ones stay"},
+      {"pools[].zone", "which share one fate; also the label `zone` of its nodes"},
+      {"pools[].workers_per_node", "how many workers a node holds"},
+      {"pools[].min_workers", "nodes for so many are kept even if idle"},
+      {"pools[].max_workers", "nodes for more are never asked for"},
+      {"pools[].price_per_hour", "of one node, for comparing pools and for the budget"},
+      {"pools[].resources", "what one node has; without it one CPU"},
+      {"pools[].resources.*", "how much; memory with a unit"},
+      {"pools[].labels", "of its nodes, for placement strategies"},
+      {"pools[].labels.*", "the value of the label"},
+      {"schedule", "a scripted spot market, for demonstrations and drills"},
+      {"schedule[].at", "when it happens"},
+      {"schedule[].after", "what `at` counts from: the start, or when the training first runs"},
+      {"schedule[].add", "so many nodes become available"},
+      {"schedule[].pool", "where they do"},
+      {"schedule[].notice", "this node is told that it will be taken back"},
+      {"schedule[].deadline", "how long after the notice it is"},
+      {"schedule[].kill", "this node is taken back without a word"},
+  };
+  return kSentences;
+}
+
+// A file that has the reader ask for every key.
+constexpr std::string_view kEveryKey = R"(
+training: {env: {NAME: value}, resources: {CPU: 1, memory: 1GiB}}
+pools:
+  - {name: spot, market: spot, max_workers: 1, resources: {CPU: 1, memory: 1GiB},
+     labels: {name: value}}
+schedule:
+  - {at: 0s, add: 1, pool: spot}
+  - {at: 0s, notice: spot-1, deadline: 0s}
+  - {at: 0s, kill: spot-2}
+)";
+
+// A file with which what follows from other keys is another one: that is no default.
+constexpr std::string_view kOtherValues = R"(
+training: {min_workers: 5}
+autoscaler: {cooldown: 2d}
+pools: [{name: spot, market: spot, max_workers: 9}]
+)";
+
+std::string ParentOf(const std::string& path) { return path.substr(0, path.rfind('.')); }
+
+// Each key once. One that only some mappings of a list need, such as an event with `add`, is not
+// required; one that is read as one of several types has all of them.
+std::vector<ConfigKey> KeysOf(std::string_view text) {
+  const Result<ConfigDocument> document = ConfigDocument::Parse(text, "");
+  if (!document.ok()) return {};
+  (void)ReadClusterConfig(*document);
+  std::vector<ConfigKey> keys;
+  std::map<std::string, std::set<std::string>> mappings;  // Paths, by pattern.
+  std::map<std::string, size_t> needed;
+  for (const ConfigKey& key : document->keys()) {
+    mappings[ParentOf(key.pattern)].insert(ParentOf(key.path));
+    needed[key.pattern] += key.required ? 1 : 0;
+    const auto same = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& known) {
+      return known.pattern == key.pattern;
+    });
+    if (same == keys.end()) {
+      keys.push_back(key);
+    } else if (same->type != key.type) {
+      same->type += ", or " + key.type;
+    }
+  }
+  for (ConfigKey& key : keys)
+    key.required = needed[key.pattern] == mappings[ParentOf(key.pattern)].size();
+  return keys;
+}
+
+std::string Counted(size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string_view HelpOfConfigKey(std::string_view pattern) {
+  const auto found = Sentences().find(pattern);
+  return found == Sentences().end() ? std::string_view() : found->second;
+}
+
+size_t DescribedConfigKeys() { return Sentences().size(); }
+
+std::vector<ConfigKey> ClusterConfigKeys() {
+  std::vector<ConfigKey> keys = KeysOf(kEveryKey);
+  std::map<std::string, std::string> others;
+  for (const ConfigKey& key : KeysOf(kOtherValues)) others[key.pattern] = key.fallback;
+  for (ConfigKey& key : keys) {
+    const auto other = others.find(key.pattern);
+    if (other != others.end() && other->second != key.fallback) key.fallback.clear();
+  }
+  return keys;
+}
+
+Result<std::string> CheckClusterFile(const std::string& path) {
+  const Result<ClusterConfig> config = ReadClusterConfig(path);
+  if (!config.ok()) return config.error();
+  std::ostringstream out;
+  const FleetLimits& limits = config->limits;
+  out << path << ": no problems. Cluster " << config->name << " on " << config->provider << ": "
+      << Counted(config->pools.size(), "pool") << ", " << limits.min_workers << " to "
+      << Counted(static_cast<size_t>(limits.max_workers), "worker") << ", at most "
+      << Counted(static_cast<size_t>(limits.max_nodes), "node");
+  if (!config->schedule.empty())
+    out << ", a schedule of " << Counted(config->schedule.size(), "event");
+  out << "\n";
+  return out.str();
+}
+
+Result<std::string> ExplainClusterFile(const std::string& path) {
+  const Result<ConfigDocument> document = ConfigDocument::ParseFile(path);
+  if (!document.ok()) return document.error();
+  const Result<ClusterConfig> config = ReadClusterConfig(*document);
+  if (!config.ok()) return config.error();
+  std::vector<std::pair<std::string, std::string>> rows;
+  size_t width = 0;
+  for (const ConfigKey& key : document->keys()) {
+    if (key.type == "a mapping" || key.type == "a list of mappings") continue;
+    const std::string& value = key.line > 0 ? key.given : key.fallback;
+    std::string left = key.path + ": " + (value.empty() ? "(nothing)" : value);
+    width = std::max(width, left.size());
+    std::string right = key.line > 0 ? "line " + std::to_string(key.line) : "by default";
+    const std::string_view help = HelpOfConfigKey(key.pattern);
+    if (!help.empty()) right += "; " + std::string(help);
+    if (!key.choices.empty()) {
+      right += "; one of";
+      for (const std::string& choice : key.choices)
+        right += (choice == key.choices[0] ? " " : ", ") + choice;
+    }
+    if (!key.min.empty() && !key.max.empty()) right += "; " + key.min + " to " + key.max;
+    rows.emplace_back(std::move(left), std::move(right));
+  }
+  std::ostringstream out;
+  constexpr size_t kLeftMax = 56;
+  for (const auto& [left, right] : rows)
+    out << std::left << std::setw(static_cast<int>(std::min(width, kLeftMax))) << left << "  # "
+        << right << "\n";
+  return out.str();
+}
+
+}  // namespace troupe

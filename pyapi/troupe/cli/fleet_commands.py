@@ -1,0 +1,62 @@
+"""Commands about cluster files: ``troupe up``, and ``troupe config``, which only reads them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+_CONFIG = {
+    "check": "say what is wrong with a cluster file: every problem, with line and column",
+    "explain": "print each key of a cluster file: its value, where from, and what it means",
+}
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``up`` and ``config``."""
+    up = commands.add_parser("up", help="hold the instances that a cluster file asks for")
+    up.add_argument("file", help="cluster file (YAML)")
+    up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")
+    up.set_defaults(action=_up)
+
+    config = commands.add_parser("config", help="check or explain a cluster file, or print the "
+                                                "schema of such files")
+    actions = config.add_subparsers(dest="what", required=True, metavar="ACTION")
+    for what, text in _CONFIG.items():
+        action = actions.add_parser(what, help=text)
+        action.add_argument("file", help="cluster file (YAML)")
+        action.set_defaults(action=_config)
+    schema = actions.add_parser("schema", help="print a JSON schema, with which editors complete "
+                                               "and check cluster files")
+    schema.set_defaults(action=_config, file="")
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    # The file's `python3` is then the one that runs this, with its packages.
+    folder = os.path.dirname(sys.executable)
+    os.environ["PATH"] = folder + os.pathsep + os.environ.get("PATH", os.defpath)
+    return _become_autoscaler(arguments.file, arguments.args)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    return _become_autoscaler(arguments.file, [f"--{arguments.what}"])
+
+
+def _become_autoscaler(file: str, options: Sequence[str]) -> int:
+    """Does not return unless something is missing."""
+    from troupe._cluster import find_bin_dir
+
+    if file and not os.path.isfile(file):
+        return _fail(f"no such cluster file: {file}")
+    daemon = os.path.join(find_bin_dir(), "troupe-autoscaler")
+    if not os.access(daemon, os.X_OK):
+        return _fail(f"{daemon} is not there; set TROUPE_BIN_DIR to the folder that holds it")
+    words = [daemon, *([file] if file else []), *options]
+    sys.stdout.flush()
+    os.execv(daemon, words)
+
+
+def _fail(message: str) -> int:
+    print(f"troupe: {message}", file=sys.stderr)
+    return 1
