@@ -51,6 +51,18 @@ ResourceSet Resources(const ConfigMap& parent, std::string_view key) {
   return {};
 }
 
+void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
+  config.provider = root.Choice("provider", {"process", "exec"}, "process");
+  const ConfigMap map = root.Map("exec");
+  ExecSpec& exec = config.exec;
+  exec.command = map.Strings("command");
+  exec.timeout = map.Span("timeout", exec.timeout, kSpan);
+  exec.interval = map.Span("interval", exec.interval, kSpan);
+  const bool chosen = config.provider == "exec";
+  if (chosen && exec.command.empty()) root.Fail("exec", "provider: exec needs exec.command");
+  if (!chosen && root.Has("exec")) root.Fail("exec", "is of no use without provider: exec");
+}
+
 void ReadTraining(const ConfigMap& map, ClusterConfig& config) {
   TrainingSpec& training = config.training;
   training.command = map.Strings("command");
@@ -211,11 +223,13 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   const ConfigMap root = document.Root();
   ClusterConfig config;
   config.name = Name(root, "name", "troupe");
-  config.provider = root.Choice("provider", {"process"}, "process");
+  ReadProvider(root, config);
   ReadTraining(root.Map("training"), config);
   ReadAutoscaler(root.Map("autoscaler"), config);
   ReadPools(root, config);
   const std::vector<ConfigMap> events = root.List("schedule");
+  if (!events.empty() && config.provider != "process")
+    root.Fail("schedule", "only nodes of provider: process can follow a schedule");
   if (events.size() > kClusterEventsMax) root.Fail("schedule", "has more than 10000 events");
   std::set<std::string> taken;
   for (const ConfigMap& map : events) {

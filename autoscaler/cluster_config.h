@@ -47,9 +47,17 @@ struct PoolSpec {
   std::map<std::string, std::string> labels;
 };
 
+// A program of the user's that supplies nodes (autoscaler/exec_protocol.h).
+struct ExecSpec {
+  std::vector<std::string> command;  // Run in the file's folder.
+  Duration timeout = seconds(30);    // Of a request.
+  Duration interval = seconds(5);    // Between two listings.
+};
+
 struct ClusterConfig {
   std::string name;
-  std::string provider;        // "process": nodes are processes of this machine.
+  std::string provider;  // "process": nodes are processes of this machine; "exec".
+  ExecSpec exec;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;

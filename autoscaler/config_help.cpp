@@ -16,7 +16,12 @@ namespace {
 const std::map<std::string_view, std::string_view>& Sentences() {
   static const std::map<std::string_view, std::string_view> kSentences = {
       {"name", "what the cluster is called; letters, digits, - and _"},
-      {"provider", "who supplies nodes; process: processes of this machine"},
+      {"provider",
+       "who supplies nodes; process: processes of this machine; exec: a program of yours"},
+      {"exec", "the program that supplies nodes (docs/fleets.md)"},
+      {"exec.command", "it and its arguments, run in the folder of this file"},
+      {"exec.timeout", "how long it may take for one request"},
+      {"exec.interval", "how often it is asked for its nodes"},
       {"training", "the program that the cluster runs"},
       {"training.command",
        "the program and its arguments; without one the cluster waits for drivers"},

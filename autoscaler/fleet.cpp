@@ -1,7 +1,7 @@
 #include "autoscaler/fleet.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 namespace troupe {
 
@@ -37,6 +37,21 @@ void Fleet::NodeUp(Time now, const std::string& id) {
   if (node == nullptr || node->phase != NodePhase::kLaunching) return;
   Enter(now, *node, NodePhase::kUp);
   node->idle_since = now;
+}
+
+std::vector<std::string> Fleet::Lost(Time now, const std::set<std::string>& known) {
+  std::vector<std::string> lost;
+  std::map<std::string, Time> missing;
+  for (const auto& [id, node] : nodes_) {
+    const bool up = node.phase == NodePhase::kUp || node.phase == NodePhase::kDraining;
+    if (!up || known.contains(id)) continue;
+    const auto before = missing_since_.find(id);
+    const Time since = before == missing_since_.end() ? now : before->second;
+    missing[id] = since;
+    if (now >= since + kNodeMissing) lost.push_back(id);
+  }
+  missing_since_ = std::move(missing);
+  return lost;
 }
 
 void Fleet::SetIdle(Time now, const std::string& id, bool idle) {

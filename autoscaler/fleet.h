@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,18 @@
 
 namespace troupe {
 
+inline constexpr Duration kNodeMissing = seconds(60);
+
 class Fleet {
  public:
   // What the provider lists now: new nodes are launching, nodes that are gone are forgotten.
   void Update(Time now, const std::vector<ProviderNode>& listed);
   // The node registered with the head and has no work yet. Unknown ids are ignored by all of these.
   void NodeUp(Time now, const std::string& id);
+  // `known`: the nodes that the head knows now. Those that were up and have been missing there for
+  // kNodeMissing: their machines are still there, and nobody works on them. A head that was just
+  // restarted knows none for a while.
+  [[nodiscard]] std::vector<std::string> Lost(Time now, const std::set<std::string>& known);
   // Whether work runs on the node. Repeats do not move the time since when it is idle.
   void SetIdle(Time now, const std::string& id, bool idle);
   // A notice; a second one may only bring the deadline nearer.
@@ -38,6 +45,7 @@ class Fleet {
   static void Enter(Time now, FleetNode& node, NodePhase phase);
 
   std::map<std::string, FleetNode> nodes_;
+  std::map<std::string, Time> missing_since_;
 };
 
 }  // namespace troupe

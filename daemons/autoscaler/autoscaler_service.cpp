@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <utility>
 
 #include "runtime/metrics.h"
@@ -55,11 +56,15 @@ void AutoscalerService::Observe(Time now) {
   if (const Result<ClusterState> cluster = callbacks_.cluster(); cluster.ok()) {
     demand_.workers = cluster->wanted_workers;
     if (cluster->running && !std::exchange(ran_, true)) callbacks_.notices->TrainingRuns(now);
+    std::set<std::string> known;
     for (const ClusterState::Node& node : cluster->nodes) {
+      known.insert(node.id);
       if (!node.alive) continue;
       fleet_.NodeUp(now, node.id);
       fleet_.SetIdle(now, node.id, node.idle);
     }
+    for (const std::string& id : fleet_.Lost(now, known))
+      Act(now, {Terminate{id}, "it has left the cluster, and its machine is still there"});
   } else {
     trouble = "the head does not answer: " + cluster.error().message;
   }

@@ -1,22 +1,19 @@
 // troupe-autoscaler: a cluster from a YAML file. Starts a private Redis and head, holds the nodes
 // that the file asks for, runs the training command, and exits with its exit code. Wiring only.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <map>
-#include <sstream>
+#include <memory>
+#include <utility>
 
 #include "autoscaler/config_help.h"
-#include "autoscaler/process_provider.h"
+#include "autoscaler/provider_check.h"
 #include "daemons/autoscaler/autoscaler_service.h"
 #include "daemons/autoscaler/session.h"
+#include "daemons/autoscaler/supplier.h"
 #include "daemons/client/driver_client.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -29,7 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr Duration kClusterLimit = seconds(2);
 constexpr Duration kTrainingGrace = daemons::kSessionGrace + daemons::kSessionKillLimit;
-constexpr Duration kNodesGrace = seconds(3);
 
 // Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
 constexpr const char* kEntrypointProgram = R"py(
@@ -44,75 +40,6 @@ with troupe.Executor(**json.loads(sys.argv[2])) as executor:
 
 void Say(const std::string& line) { std::cout << "troupe: " << line << std::endl; }
 
-// Directories of the nodes: short names, since a socket's path has at most 107 bytes.
-class NodeDirs {
- public:
-  explicit NodeDirs(std::string root) : root_(std::move(root)) {}
-
-  Result<std::string> Make(const std::string& id) {
-    const std::string dir = root_ + "/n" + std::to_string(++last_);
-    if (::mkdir(dir.c_str(), 0700) != 0)
-      return Error{ErrorCode::kResourceExhausted,
-                   "cannot create " + dir + ": " + std::strerror(errno)};
-    dirs_[id] = dir;
-    return dir;
-  }
-  // Puts the notice where the node looks; whole or not at all.
-  Status Notice(const std::string& id, const std::string& reason, Duration left) const {
-    const auto found = dirs_.find(id);
-    if (found == dirs_.end()) return Error{ErrorCode::kNotFound, "no node " + id};
-    const std::string path = found->second + "/notice";
-    std::ofstream out(path + ".new");
-    out << reason << "\n" << std::max(0.0, ToMilliseconds(left) / 1000) << "\n";
-    out.close();
-    if (!out.good() || ::rename((path + ".new").c_str(), path.c_str()) != 0)
-      return Error{ErrorCode::kResourceExhausted,
-                   "cannot write " + path + ": " + std::strerror(errno)};
-    return Status::Ok();
-  }
-  void Remove(const std::string& id) {
-    const auto found = dirs_.find(id);
-    if (found == dirs_.end()) return;
-    std::error_code ignored;
-    fs::remove_all(found->second, ignored);
-    dirs_.erase(found);
-  }
-
- private:
-  const std::string root_;
-  std::map<std::string, std::string> dirs_;
-  int last_ = 0;
-};
-
-std::string Number(double value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
-}
-
-Result<SpawnOptions> NodeCommand(const ClusterConfig& config, const std::string& bin_dir,
-                                 const std::string& head, NodeDirs& dirs, const std::string& id,
-                                 const std::string& pool) {
-  const PoolSpec* spec = config.FindPool(pool);
-  if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
-  Result<std::string> dir = dirs.Make(id);
-  if (!dir.ok()) return dir.error();
-  SpawnOptions node;
-  node.argv = {
-      bin_dir + "/troupe-node", "--head",         head,         "--name",     id, "--run-dir", *dir,
-      "--notice-file",          *dir + "/notice", "--log-file", *dir + "/log"};
-  for (const auto& [name, amount] : spec->resources.ToMap()) {
-    node.argv.insert(node.argv.end(), {"--resource", name + "=" + Number(amount)});
-  }
-  for (const auto& [name, value] : spec->labels) {
-    node.argv.insert(node.argv.end(), {"--label", name + "=" + value});
-  }
-  node.env = config.training.env;  // Workers inherit it from their node.
-  node.output_path = *dir + "/out";
-  return node;
-}
-
 // `folder`: of the cluster file, from which its working directory counts.
 SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder,
                              const std::string& address) {
@@ -122,11 +49,13 @@ SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder
   if (!training.entrypoint.empty()) {
     std::string resources;
     for (const auto& [name, amount] : training.resources.ToMap())
-      resources += (resources.empty() ? "\"" : ", \"") + name + "\": " + Number(amount);
+      resources +=
+          (resources.empty() ? "\"" : ", \"") + name + "\": " + daemons::NumberText(amount);
     const std::string arguments =
         "{\"min_workers\": " + std::to_string(std::max(1, config.limits.min_workers)) +
         ", \"max_workers\": " + std::to_string(config.limits.max_workers) +
-        ", \"elastic_timeout\": " + Number(ToMilliseconds(training.elastic_timeout) / 1000) +
+        ", \"elastic_timeout\": " +
+        daemons::NumberText(ToMilliseconds(training.elastic_timeout) / 1000) +
         ", \"resources_per_worker\": {" + resources + "}}";
     spawn.argv = {"python3", "-c", kEntrypointProgram, training.entrypoint, arguments};
   }
@@ -151,28 +80,25 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   }
   daemons::DriverClient& client = **connected;
   SteadyClock clock;
-  NodeDirs dirs(client.run_dir());
-  ProcessProviderOptions nodes;
-  nodes.schedule = SpotSchedule(config.schedule);
-  nodes.command = [&](const std::string& id, const std::string& pool) {
-    return NodeCommand(config, options.bin_dir, client.address(), dirs, id, pool);
-  };
-  ProcessProvider provider(&clock, std::move(nodes));
+  const std::string life = RandomId();
+  const std::unique_ptr<daemons::Supplier> supplier =
+      daemons::MakeSupplier({&config, folder.string(), options.bin_dir, life, &clock, &client});
   daemons::AutoscalerCallbacks callbacks;
-  callbacks.provider = &provider;
-  callbacks.notices = &provider;
+  callbacks.provider = &supplier->nodes();
+  callbacks.notices = &supplier->notices();
   callbacks.cluster = [&]() -> Result<daemons::ClusterState> {
     const Result<std::string> json = client.ClusterJson(kClusterLimit);
     return json.ok() ? daemons::ParseClusterState(*json) : json.error();
   };
   callbacks.drain = [&](const std::string& id, const std::string& why, Duration left) {
-    return dirs.Notice(id, why, left);
+    return supplier->Drain(id, why, left);
   };
-  callbacks.gone = [&](const std::string& id) { dirs.Remove(id); };
+  callbacks.gone = [&](const std::string& id) { supplier->Gone(id); };
   callbacks.say = Say;
-  daemons::AutoscalerService service(config, RandomId() + "-", std::move(callbacks));
+  daemons::AutoscalerService service(config, life + "-", std::move(callbacks));
 
   Say("cluster " + config.name + " at " + client.address());
+  if (const std::string others = supplier->Strangers(); !others.empty()) Say(others);
   ChildProcess training;
   const SpawnOptions command = TrainingCommand(config, folder, client.address());
   if (!command.argv.empty()) {
@@ -187,7 +113,7 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   const auto turn = [&] {
     if (training.TryReap()) return true;
     const Time now = clock.Now();
-    if (now >= std::min(due, provider.next_wake())) due = service.Step(now);
+    if (now >= std::min(due, supplier->next_wake())) due = service.Step(now);
     return false;
   };
   const StopCause cause = WaitForStop(-1, turn, std::min<Duration>(config.tick, milliseconds(50)));
@@ -199,8 +125,10 @@ int Run(const ClusterConfig& config, const fs::path& folder,
     Say("training " + info->ToString());
     code = CodeOf(*info);
   }
-  const Time deadline = clock.Now() + kNodesGrace;
-  while (!service.End() && clock.Now() < deadline) ::usleep(10'000);
+  const Time deadline = clock.Now() + supplier->grace();
+  bool ended = service.End();
+  for (; !ended && clock.Now() < deadline; ended = service.End()) ::usleep(10'000);
+  if (!ended) Say("not all nodes have ended: " + supplier->Left());
   return code;
 }
 
@@ -225,10 +153,15 @@ int main(int argc, char** argv) {
   bool check = false;
   bool explain = false;
   bool schema = false;
+  std::vector<std::string> supplier;
+  std::string offer;
   auto* cluster_file = app.add_option("file", file, "Cluster file (YAML)");
   app.add_flag("--check", check, "Only say what is wrong with the file");
   app.add_flag("--explain", explain, "Only print each key, its value, and what it means");
   app.add_flag("--schema", schema, "Only print a JSON schema of cluster files");
+  app.add_option("--offer", offer, "With --check-provider: take nodes of this offer");
+  app.add_option("--check-provider", supplier,
+                 "Only check that a program supplies nodes as `provider: exec` asks");
   app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
   app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
   app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
@@ -237,6 +170,12 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-token-file", metrics_at.token_file,
                  "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
+  if (!supplier.empty()) {
+    ProviderCheckOptions check_options;
+    check_options.command.argv = std::move(supplier);
+    check_options.offer = std::move(offer);
+    return Tell(ReportOf(CheckProvider(check_options)));
+  }
   if (schema) return Tell(ClusterConfigSchema());
   if (cluster_file->count() == 0) {
     std::cerr << "troupe-autoscaler: which cluster file?\n";

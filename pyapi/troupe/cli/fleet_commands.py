@@ -1,4 +1,4 @@
-"""Commands about cluster files: ``troupe up``, and ``troupe config``, which only reads them."""
+"""Commands about fleets: ``troupe up``, ``troupe config``, and ``troupe provider``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
                                                "and check cluster files")
     schema.set_defaults(action=_config, file="")
 
+    provider = commands.add_parser("provider", help="about programs that supply nodes")
+    kinds = provider.add_subparsers(dest="what", required=True, metavar="ACTION")
+    check = kinds.add_parser(
+        "check", help="test that a program supplies nodes as `provider: exec` asks; it makes up to "
+                      "four nodes and ends them")
+    check.add_argument("--offer", default="", help="take nodes of this offer (the first)")
+    check.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
+                       help="the program and its arguments")
+    check.set_defaults(action=_check_provider)
+
 
 def _up(arguments: argparse.Namespace) -> int:
     # The file's `python3` is then the one that runs this, with its packages.
@@ -41,6 +51,14 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> int:
     return _become_autoscaler(arguments.file, [f"--{arguments.what}"])
+
+
+def _check_provider(arguments: argparse.Namespace) -> int:
+    if not arguments.words:
+        return _fail("which program? troupe provider check COMMAND ARG...")
+    offer = ["--offer", arguments.offer] if arguments.offer else []
+    words = [f"--check-provider={word}" for word in arguments.words]
+    return _become_autoscaler("", [*offer, *words])
 
 
 def _become_autoscaler(file: str, options: Sequence[str]) -> int:

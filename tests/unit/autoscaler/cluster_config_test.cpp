@@ -178,5 +178,27 @@ TEST(ClusterConfigTest, AllProblemsAreReportedAtOnce) {
   EXPECT_THAT(problems, HasSubstr("c.yaml:3:9: pools[0].max_workers: missing required key"));
 }
 
+TEST(ClusterConfigTest, AProgramCanSupplyNodes) {
+  const Result<ClusterConfig> config = ParseClusterConfig(
+      "provider: exec\nexec: {command: [./mine, --zone, a], timeout: 1m, interval: 2s}\n"
+      "pools: [{name: spot, market: spot, max_workers: 1}]\n",
+      "c.yaml");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->provider, "exec");
+  EXPECT_THAT(config->exec.command, ElementsAre("./mine", "--zone", "a"));
+  EXPECT_EQ(config->exec.timeout, seconds(60));
+  EXPECT_EQ(config->exec.interval, seconds(2));
+}
+
+TEST(ClusterConfigTest, AProgramThatSuppliesNodesIsNeededWhereItIsChosen) {
+  const std::string pools = "pools: [{name: spot, market: spot, max_workers: 1}]\n";
+  EXPECT_THAT(ProblemsOf("provider: exec\n" + pools), HasSubstr("needs exec.command"));
+  EXPECT_THAT(ProblemsOf("exec: {command: ./mine}\n" + pools),
+              HasSubstr("c.yaml:1:7: exec: is of no use without provider: exec"));
+  EXPECT_THAT(ProblemsOf("provider: exec\nexec: {command: ./mine}\n" + pools +
+                         "schedule: [{at: 1s, kill: spot-1}]\n"),
+              HasSubstr("schedule: only nodes of provider: process can follow a schedule"));
+}
+
 }  // namespace
 }  // namespace troupe

@@ -1,9 +1,12 @@
 #include "autoscaler/fleet.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace troupe {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr Time kFleetStart{1'000'000'000'000};
 
@@ -58,6 +61,21 @@ TEST(FleetTest, UnknownNodesAreIgnored) {
   fleet.Draining(kFleetStart, "x");
   fleet.Terminating(kFleetStart, "x");
   EXPECT_TRUE(fleet.nodes().empty());
+}
+
+// Its process has ended and its machine has not, or the head was restarted and will hear of it.
+TEST(FleetTest, ANodeThatIsMissingInTheClusterForLongIsLost) {
+  Fleet fleet;
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, ""}, {"a-2", "t-2", "a", false, ""}});
+  EXPECT_THAT(fleet.Lost(kFleetStart, {}), ElementsAre());  // They have still to register.
+  fleet.NodeUp(kFleetStart, "a-1");
+  EXPECT_THAT(fleet.Lost(kFleetStart, {}), ElementsAre());
+  EXPECT_THAT(fleet.Lost(kFleetStart + seconds(50), {"a-1"}), ElementsAre());  // Back again.
+  EXPECT_THAT(fleet.Lost(kFleetStart + seconds(60), {}), ElementsAre());
+  EXPECT_THAT(fleet.Lost(kFleetStart + seconds(119), {}), ElementsAre());
+  EXPECT_THAT(fleet.Lost(kFleetStart + seconds(120), {"a-2"}), ElementsAre("a-1"));
+  fleet.Terminating(kFleetStart + seconds(120), "a-1");
+  EXPECT_THAT(fleet.Lost(kFleetStart + seconds(121), {}), ElementsAre());
 }
 
 }  // namespace

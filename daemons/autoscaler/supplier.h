@@ -1,0 +1,55 @@
+// Supplier: who supplies the nodes of a cluster file, wired to the cluster that `troupe up` has
+// started: how a node boots, how it is drained, and what is to be cleaned up after it.
+//
+// Thread: one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "autoscaler/cluster_config.h"
+#include "autoscaler/node_provider.h"
+#include "daemons/client/driver_client.h"
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe::daemons {
+
+class Supplier {
+ public:
+  virtual ~Supplier() = default;
+  [[nodiscard]] virtual NodeProvider& nodes() = 0;
+  [[nodiscard]] virtual NoticeSource& notices() = 0;
+  // The node empties; it is gone after `left`.
+  virtual Status Drain(const std::string& id, const std::string& reason, Duration left) = 0;
+  // It is not listed any more.
+  virtual void Gone(const std::string& id) {}
+  // When there is something to do before the policy asks.
+  [[nodiscard]] virtual Time next_wake() const = 0;
+  // How long the end of all nodes may take at the end of the cluster.
+  [[nodiscard]] virtual Duration grace() const = 0;
+  // Nodes of this cluster that an autoscaler before this one has left, as a line for people; empty:
+  // none are known.
+  [[nodiscard]] virtual std::string Strangers() { return ""; }
+  // Nodes that are still there, as people would look for them.
+  [[nodiscard]] std::string Left();
+};
+
+struct SupplierOptions {
+  // They outlive the supplier.
+  const ClusterConfig* config = nullptr;
+  std::string folder;  // Of the cluster file.
+  std::string bin_dir;
+  std::string life;  // Of this autoscaler; no other one has it.
+  const Clock* clock = nullptr;
+  DriverClient* client = nullptr;
+};
+
+[[nodiscard]] std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options);
+
+// For a program's argument: with all digits.
+[[nodiscard]] std::string NumberText(double value);
+// One word for a shell.
+[[nodiscard]] std::string ShellWord(const std::string& text);
+
+}  // namespace troupe::daemons

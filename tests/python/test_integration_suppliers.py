@@ -1,0 +1,232 @@
+"""``provider: exec``: a program of the user's supplies nodes; ``troupe provider check``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import EXAMPLES, PYAPI
+from processes import MARK, assert_nothing_left
+
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
+
+SUPPLIER = EXAMPLES / "providers" / "local_processes.py"
+TRAINING = """\
+import os
+import troupe
+
+def work():
+    return os.environ["TROUPE_WORKER_NODE"], os.environ["MODE"]
+
+with troupe.Executor(2, progress="off") as executor:
+    for node, mode in sorted(executor.run(work)):
+        print("worked on", node, mode)
+"""
+# Ends when four nodes have had a part in it; a file for each tells that it has.
+LONG_TRAINING = """\
+import os
+import pathlib
+import time
+import troupe
+
+def work():
+    import torch
+    import troupe.torch as hvd
+
+    hvd.init()
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    state = hvd.elastic.TorchState(model, optimizer, step=0, seen=[])
+
+    @hvd.elastic.run
+    def loop(state):
+        while len(state.seen) < 4:
+            nodes = hvd.allgather_object(os.environ["TROUPE_WORKER_NODE"])
+            state.seen = sorted({*state.seen, *nodes})
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            state.step += 1
+            state.commit()
+            for node in state.seen:
+                pathlib.Path("seen-" + node).touch()
+            time.sleep(0.02)
+
+    loop(state)
+    return state.seen
+
+with troupe.Executor(1, max_workers=2, progress="off") as executor:
+    print("seen", executor.run(work)[0])
+"""
+
+
+class Fleet:
+    """``troupe`` with a temp directory and a supplier's state of its own."""
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self.folder = folder
+        self.nodes_file = folder / "nodes" / "nodes.json"
+        self.environment = {
+            **os.environ, MARK: mark, "TMPDIR": str(folder), "PYTHONPATH": str(PYAPI),
+            "PYTHONUNBUFFERED": "1", "TROUPE_NODES_DIR": str(self.nodes_file.parent)}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-m", "troupe", *words], env=self.environment,
+                                text=True, cwd=self.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        with self.start(*words) as process:
+            try:
+                out, _ = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        return process.returncode, out
+
+    def file(self, command: str, training: str, more: str = "") -> str:
+        path = self.folder / "fleet.yaml"
+        path.write_text(
+            f"provider: exec\nexec: {{command: {command}, interval: 300ms, timeout: 20s}}\n"
+            f"training: {{command: {training}, env: {{MODE: \"it's fast\"}}, min_workers: 2,"
+            "  max_workers: 2}\n"
+            "autoscaler: {tick: 200ms, cooldown: 500ms, cooldown_max: 1s}\n"
+            f"pools: [{{name: spot, market: spot, max_workers: 4}}]\n{more}")
+        return str(path)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """What the supplier believes to have."""
+        text = self.nodes_file.read_text() if self.nodes_file.exists() else ""
+        return list(json.loads(text or "[]"))
+
+
+def until(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while not there():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def mark(request: pytest.FixtureRequest) -> str:
+    return f"{os.getpid()}-{request.node.name}"
+
+
+@pytest.fixture
+def fleet(mark: str) -> Iterator[Fleet]:
+    with tempfile.TemporaryDirectory(prefix="sup-") as folder:  # Short, for sockets.
+        fleet = Fleet(Path(folder), mark)
+        yield fleet
+        for node in fleet.nodes():
+            os.killpg(node["pid"], signal.SIGKILL)
+
+
+def test_a_program_supplies_the_nodes_of_a_training(fleet: Fleet, mark: str) -> None:
+    (fleet.folder / "train.py").write_text(TRAINING)
+    code, out = fleet.run("up", fleet.file(str(SUPPLIER), "[python3, train.py]"))
+    assert code == 0, out
+    assert "worked on spot-1 it's fast\n" in out
+    assert "worked on spot-2 it's fast\n" in out
+    assert fleet.nodes() == []
+    assert_nothing_left(mark)
+    assert list(fleet.folder.glob("troupe-*")) == []
+
+
+def test_a_machine_that_ends_is_replaced_and_the_training_goes_on(
+        fleet: Fleet, mark: str) -> None:
+    (fleet.folder / "train.py").write_text(LONG_TRAINING)
+    with fleet.start("up", fleet.file(str(SUPPLIER), "[python3, train.py]")) as up:
+        try:
+            for seen, ends in ((2, "spot-1"), (3, "spot-2")):
+                until(lambda seen=seen: len(list(fleet.folder.glob("seen-*"))) >= seen, up)
+                machine = next(n for n in fleet.nodes() if n["tags"]["troupe-node"] == ends)
+                os.killpg(machine["pid"], signal.SIGKILL)
+            out, _ = up.communicate(timeout=90)
+        finally:
+            up.kill()
+    assert up.returncode == 0, out
+    assert "seen ['spot-1', 'spot-2', 'spot-3', 'spot-4']" in out
+    assert "node spot-1 is gone" in out
+    assert "node spot-2 is gone" in out
+    assert fleet.nodes() == []
+    assert_nothing_left(mark)
+
+
+@pytest.mark.parametrize(("script", "said"), [
+    ("echo no credentials >&2; exit 12", "list was refused for good: no credentials"),
+    ("echo '{\"nodes\": 3}'", 'list: its reply has no list "nodes"'),
+    ("exit 1", "list ended with status 1"),
+    ("no-such-program", "status 127: .*no-such-program"),
+])
+def test_a_supplier_that_fails_is_named_with_its_own_words(
+        fleet: Fleet, script: str, said: str) -> None:
+    supplier = fleet.folder / "supplier"
+    supplier.write_text(f"#!/bin/sh\n{script}\n")
+    supplier.chmod(0o755)
+    with fleet.start("up", fleet.file("./supplier", "[sleep, 60]")) as up:
+        try:
+            assert up.stdout is not None
+            out = ""
+            for line in up.stdout:
+                out += line
+                if "the provider does not list its nodes" in line:
+                    break
+            assert re.search(said, out), out
+            up.send_signal(signal.SIGINT)
+            up.communicate(timeout=60)
+        finally:
+            up.kill()
+
+
+def test_a_node_that_the_supplier_cannot_make_is_asked_for_again(fleet: Fleet) -> None:
+    supplier = fleet.folder / "supplier"
+    supplier.write_text(
+        "#!/bin/sh\nread -r request\ncase $request in\n"
+        "  *create*) echo all taken >&2; exit 10;;\n  *) echo '{\"nodes\": []}';;\nesac\n")
+    supplier.chmod(0o755)
+    with fleet.start("up", fleet.file("./supplier", "[sleep, 60]")) as up:
+        try:
+            assert up.stdout is not None
+            failures = 0
+            for line in up.stdout:
+                failures += "launch in pool spot failed: no capacity: all taken" in line
+                if failures == 2:
+                    break
+            assert failures == 2
+            up.send_signal(signal.SIGINT)
+            up.communicate(timeout=60)
+        finally:
+            up.kill()
+
+
+def test_the_example_keeps_the_contract(fleet: Fleet) -> None:
+    code, out = fleet.run("provider", "check", str(SUPPLIER))
+    assert code == 0, out
+    assert "14 passed, 0 failed, 0 skipped" in out
+    code, out = fleet.run("provider", "check", "--offer", "base", str(SUPPLIER))
+    assert code == 0, out
+    assert fleet.nodes() == []
+
+
+def test_a_program_that_does_not_is_told_why(fleet: Fleet) -> None:
+    code, out = fleet.run("provider", "check", "/bin/cat")
+    assert code != 0
+    assert "FAILED   list answers: its reply has no list" in out
+    code, out = fleet.run("provider", "check", "--offer", "gold", str(SUPPLIER))
+    assert code != 0
+    assert "none is called gold" in out
+    assert fleet.nodes() == []
+    code, out = fleet.run("provider", "check")
+    assert code != 0
+    assert "which program" in out

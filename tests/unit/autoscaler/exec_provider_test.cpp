@@ -1,0 +1,268 @@
+#include "autoscaler/exec_provider.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <map>
+
+#include "tests/unit/autoscaler/fake_supplier.h"
+
+namespace troupe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using tests::FakeSupplier;
+
+class ExecProviderTest : public ::testing::Test {
+ protected:
+  ExecProviderTest() : provider_(&clock_, Options("life-1")) {}
+
+  ExecProviderOptions Options(const std::string& life) {
+    ExecProviderOptions options;
+    options.cluster = "demo";
+    options.life = life;
+    options.boot = [](const std::string& id, const std::string& pool) -> Result<std::string> {
+      return "boot " + id + " of " + pool;
+    };
+    options.run = [this](const ExecCommand& command, std::string_view input) {
+      return supplier_(command, input);
+    };
+    return options;
+  }
+  // As "id token pool", with "ending" for those that end.
+  static std::vector<std::string> Shown(const Result<std::vector<ProviderNode>>& listed) {
+    std::vector<std::string> shown;
+    if (!listed.ok()) return {listed.error().message};
+    for (const ProviderNode& node : *listed)
+      shown.push_back(node.id + " " + node.token + " " + node.pool +
+                      (node.terminating ? " ending" : ""));
+    return shown;
+  }
+
+  FakeSupplier supplier_;
+  FakeClock clock_;
+  ExecProvider provider_;
+};
+
+TEST_F(ExecProviderTest, ALaunchAsksForANodeWithABootScriptAndTags) {
+  const Result<std::string> id = provider_.Launch("t1", "spot");
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  EXPECT_EQ(*id, "spot-1");
+  EXPECT_EQ(supplier_.last_create.at("request_id"), "t1");
+  EXPECT_EQ(supplier_.last_create.at("count"), 1);
+  EXPECT_EQ(supplier_.last_create.at("user_data"), "boot spot-1 of spot");
+  EXPECT_EQ(supplier_.last_create.at("tags").at("troupe-node"), "spot-1");
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+}
+
+TEST_F(ExecProviderTest, TheSameTokenMakesNothingNew) {
+  (void)provider_.Launch("t1", "spot");
+  EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
+  EXPECT_EQ(supplier_.nodes.size(), 1U);
+}
+
+TEST_F(ExecProviderTest, ExitCodesSayWhetherToTryAgain) {
+  const std::map<int, ErrorCode> codes = {{10, ErrorCode::kResourceExhausted},
+                                          {11, ErrorCode::kBackpressure},
+                                          {12, ErrorCode::kInvalidArgument},
+                                          {1, ErrorCode::kUnavailable},
+                                          {137, ErrorCode::kUnavailable}};
+  for (const auto& [code, expected] : codes) {
+    supplier_.next_code = code;
+    const Result<std::string> id = provider_.Launch("t" + std::to_string(code), "spot");
+    ASSERT_FALSE(id.ok());
+    EXPECT_EQ(id.error().code, expected) << code;
+    EXPECT_THAT(id.error().message, HasSubstr("said why"));
+    EXPECT_EQ(LaunchIsRetriable(id.error().code), code != 12);
+  }
+}
+
+// Its answer was lost, say to a time-out: the node is there, and is paid for.
+TEST_F(ExecProviderTest, ANodeThatWasMadeWithoutAnAnswerIsAdopted) {
+  (void)supplier_(
+      {},
+      ExecCreateRequest(
+          {"t1",
+           "spot",
+           1,
+           "",
+           {{"troupe-cluster", "demo"}, {"troupe-life", "life-1"}, {"troupe-node", "spot-1"}}}));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+  EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
+}
+
+TEST_F(ExecProviderTest, NodesOfOthersAreLeftAloneAndThoseOfAnEarlierLifeAreNamed) {
+  (void)supplier_({}, ExecCreateRequest({"x", "spot", 1, "", {{"purpose", "mail"}}}));
+  ExecProvider before(&clock_, Options("life-0"));
+  (void)before.Launch("t1", "spot");
+  EXPECT_THAT(Shown(provider_.List()), IsEmpty());
+  EXPECT_THAT(provider_.strangers(), ElementsAre("i-2"));
+}
+
+TEST_F(ExecProviderTest, ANewNodeIsShownUntilALateListHasIt) {
+  (void)provider_.Launch("t1", "spot");
+  const auto late = std::exchange(supplier_.nodes, {});
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+  supplier_.nodes = late;
+  clock_.Advance(seconds(10));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+  supplier_.nodes.clear();  // Now that it was listed it is gone at once.
+  clock_.Advance(seconds(10));
+  EXPECT_THAT(Shown(provider_.List()), IsEmpty());
+}
+
+TEST_F(ExecProviderTest, ANodeThatIsNeverListedIsGivenUp) {
+  (void)provider_.Launch("t1", "spot");
+  supplier_.nodes.clear();
+  clock_.Advance(kExecListLag);
+  EXPECT_THAT(Shown(provider_.List()), IsEmpty());
+}
+
+TEST_F(ExecProviderTest, ATerminatedNodeEndsAndAnUnknownOneIsNoError) {
+  (void)provider_.Launch("t1", "spot");
+  ASSERT_TRUE(provider_.Terminate("spot-1").ok());
+  EXPECT_THAT(supplier_.nodes, IsEmpty());
+  EXPECT_THAT(Shown(provider_.List()), IsEmpty());
+  EXPECT_TRUE(provider_.Terminate("spot-1").ok());
+  EXPECT_TRUE(provider_.Terminate("spot-9").ok());
+}
+
+// At the end of a cluster the nodes are ended again and again until none is listed.
+TEST_F(ExecProviderTest, ANodeThatDoesNotEndIsEndedAgainOncePerInterval) {
+  (void)provider_.Launch("t1", "spot");
+  supplier_.fault = FakeSupplier::Fault::kNeverEnds;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(provider_.Terminate("spot-1").ok());
+  EXPECT_THAT(supplier_.verbs, ElementsAre("create", "terminate"));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot ending"));
+  clock_.Advance(seconds(5));
+  EXPECT_TRUE(provider_.Terminate("spot-1").ok());
+  EXPECT_THAT(supplier_.verbs, ElementsAre("create", "terminate", "list", "terminate"));
+}
+
+TEST_F(ExecProviderTest, TheListIsAskedForOncePerIntervalAndAfterAChange) {
+  (void)provider_.List();
+  (void)provider_.List();
+  EXPECT_EQ(supplier_.verbs.size(), 1U);
+  clock_.Advance(seconds(5));
+  (void)provider_.List();
+  EXPECT_EQ(supplier_.verbs.size(), 2U);
+  (void)provider_.Launch("t1", "spot");
+  (void)provider_.List();
+  EXPECT_THAT(supplier_.verbs, ElementsAre("list", "list", "create", "list"));
+}
+
+TEST_F(ExecProviderTest, AListThatMakesNoSenseIsAnErrorAndForgetsNothing) {
+  (void)provider_.Launch("t1", "spot");
+  supplier_.fault = FakeSupplier::Fault::kRubbish;
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre(HasSubstr("list: its reply is not JSON")));
+  supplier_.fault = FakeSupplier::Fault::kNone;
+  clock_.Advance(seconds(5));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+}
+
+TEST_F(ExecProviderTest, APreemptionIsNoticedOnce) {
+  (void)provider_.Launch("t1", "spot");
+  supplier_.nodes.at("i-1")["preempted_in_s"] = 120;
+  (void)provider_.List();
+  const std::vector<Notice> notices = provider_.Poll(clock_.Now());
+  ASSERT_EQ(notices.size(), 1U);
+  EXPECT_EQ(notices[0].node, "spot-1");
+  EXPECT_EQ(notices[0].deadline, clock_.Now() + seconds(120));
+  clock_.Advance(seconds(5));
+  (void)provider_.List();
+  EXPECT_THAT(provider_.Poll(clock_.Now()), IsEmpty());
+}
+
+struct BadReply {
+  const char* reply;
+  const char* said;
+};
+
+TEST(ExecProtocolTest, WhatIsNoReplyIsRefusedWithItsPlace) {
+  const std::vector<BadReply> replies = {
+      {"", "is not JSON"},
+      {"[]", "is not an object"},
+      {"{}", "has no list \"nodes\""},
+      {R"({"nodes": {}})", "has no list \"nodes\""},
+      {R"({"nodes": [3]})", "that is no object"},
+      {R"({"nodes": [{}]})", "has no nodes[0].id"},
+      {R"({"nodes": [{"id": ""}]})", "has an empty nodes[0].id"},
+      {R"({"nodes": [{"id": 7}]})", "nodes[0].id that is not a string"},
+      {R"({"nodes": [{"id": "a"}, {"id": "b\nc"}]})", "nodes[1].id with control characters"},
+      {R"({"nodes": [{"id": "a", "state": "asleep"}]})", "none of pending, running and stopping"},
+      {R"({"nodes": [{"id": "a", "tags": []}]})", "nodes[0].tags that are no object"},
+      {R"({"nodes": [{"id": "a", "preempted_in_s": -1}]})", "no number from 0 on"}};
+  for (const BadReply& bad : replies) {
+    const auto nodes = ParseExecNodes(bad.reply);
+    ASSERT_FALSE(nodes.ok()) << bad.reply;
+    EXPECT_THAT(nodes.error().message, HasSubstr(bad.said)) << bad.reply;
+  }
+  const std::string long_id = R"({"nodes": [{"id": ")" + std::string(257, 'x') + R"("}]})";
+  EXPECT_THAT(ParseExecNodes(long_id).error().message, HasSubstr("over 256 bytes"));
+  EXPECT_TRUE(ParseExecNodes(R"({"nodes": [{"id": "a", "new": {}}], "more": 1})").ok());
+}
+
+Result<ExecReply> Ran(const std::vector<std::string>& argv, Duration limit,
+                      std::string_view input) {
+  ExecCommand command;
+  command.argv = argv;
+  command.limit = limit;
+  return RunExecCommand(command, input);
+}
+
+TEST(ExecCommandTest, ItRunsInItsFolder) {
+  ExecCommand command;
+  command.argv = {"pwd"};
+  command.folder = "/usr";
+  const Result<ExecReply> reply = RunExecCommand(command, "");
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  EXPECT_EQ(reply->out, "/usr\n");
+}
+
+TEST(ExecCommandTest, TextGoesInAndComesOut) {
+  const Result<ExecReply> reply =
+      Ran({"sh", "-c", "cat; echo log >&2; exit 3"}, seconds(20), "text");
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  EXPECT_EQ(reply->out, "text");
+  EXPECT_EQ(reply->log, "log\n");
+  EXPECT_EQ(reply->code, 3);
+}
+
+TEST(ExecCommandTest, WhatItHasStartedGoesOn) {
+  // The child keeps both pipes; its parent's end is the end of the request.
+  const Result<ExecReply> reply = Ran({"sh", "-c", "sleep 20 & echo $!"}, seconds(15), "");
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  const int child = std::stoi(reply->out);
+  EXPECT_EQ(::kill(child, 0), 0);
+  ::kill(child, SIGKILL);
+}
+
+TEST(ExecCommandTest, WhoDoesNotAnswerIsKilledWithWhatItHasStarted) {
+  const Result<ExecReply> reply =
+      Ran({"sh", "-c", "echo waiting >&2; sleep 30; echo late"}, milliseconds(300), "");
+  ASSERT_FALSE(reply.ok());
+  EXPECT_EQ(reply.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(reply.error().message, HasSubstr("within 300 ms and was killed; it had said: wait"));
+}
+
+TEST(ExecCommandTest, AFloodIsCutOff) {
+  const Result<ExecReply> reply = Ran({"sh", "-c", "yes"}, seconds(20), "");
+  EXPECT_EQ(reply.error().code, ErrorCode::kResourceExhausted);
+  const Result<ExecReply> log =
+      Ran({"sh", "-c", "yes | head -c 1000000 >&2; echo end >&2"}, seconds(20), "");
+  ASSERT_TRUE(log.ok());
+  EXPECT_LE(log->log.size(), kExecLogBytesMax);
+  EXPECT_THAT(log->log, testing::EndsWith("end\n"));
+}
+
+TEST(ExecCommandTest, AProgramThatThereIsNotIsNamed) {
+  const Result<ExecReply> reply = Ran({"/no/such/program"}, seconds(5), "");
+  ASSERT_FALSE(reply.ok());
+  EXPECT_THAT(reply.error().message, HasSubstr("/no/such/program"));
+}
+
+}  // namespace
+}  // namespace troupe
