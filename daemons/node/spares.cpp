@@ -67,7 +67,7 @@ void Spares::Keep(const SpareKind& kind, size_t count) {
   if (const auto it = servers_.find(kind); it != servers_.end()) {
     it->second.used = loop_->Now();
     // Its run is over.
-    if (count == 0 && it->second.kept == kRunServerKept) EndServer(it->second);
+    if (count == 0 && it->second.kept == kRunServerKept) EndServer(*it);
   }
   Tick();
 }
@@ -166,12 +166,12 @@ Result<Spares::Server*> Spares::ServerOf(const SpareKind& kind) {
 
 // The one that was used the longest ago goes.
 void Spares::MakeRoomForServer() {
-  Server* oldest = nullptr;
+  Servers::value_type* oldest = nullptr;
   size_t living = 0;
-  for (auto& [kind, server] : servers_) {
-    if (server.given_up) continue;
+  for (auto& entry : servers_) {
+    if (entry.second.given_up) continue;
     ++living;
-    if (oldest == nullptr || server.used < oldest->used) oldest = &server;
+    if (oldest == nullptr || entry.second.used < oldest->second.used) oldest = &entry;
   }
   if (living >= kForkServersMax) EndServer(*oldest);
 }
@@ -180,7 +180,8 @@ void Spares::MakeRoomForServer() {
 void Spares::OnServerReady(SpareKind kind) {
   Server& server = servers_.at(kind);
   loop_->UnwatchFd(server.process.ready_fd());
-  if (!server.process.Ready()) return;  // Its end is told by the other descriptor.
+  // Its end is told by the other descriptor.
+  if (!server.process.Ready() || server.given_up) return;
   server.ready = true;
   server.used = loop_->Now();
   policy_.ServerReady(loop_->Now(), kind);
@@ -195,7 +196,7 @@ void Spares::OnServerExit(SpareKind kind) {
   server.process.ReadOutput();
   const Time now = loop_->Now();
   if (server.given_up) {
-    policy_.ServerGone(kind);
+    policy_.ServerGone(now, kind);
   } else if (info->code == kForksNothing) {
     policy_.ServerUnfit(now, kind);
     LogInfo("workers of a kind start one by one: ", server.process.LastLine());
@@ -211,17 +212,20 @@ void Spares::OnServerExit(SpareKind kind) {
   TickAt(policy_.due());
 }
 
-void Spares::EndServer(Server& server) {
-  server.given_up = true;
-  server.process.Kill();
+// Until it has ended nothing of its kind is forked, which is no failure of the kind.
+void Spares::EndServer(Servers::value_type& entry) {
+  policy_.ServerEnds(entry.first);
+  entry.second.given_up = true;
+  entry.second.process.Kill();
 }
 
 void Spares::TickServers() {
-  for (auto& [kind, server] : servers_) {
+  for (auto& entry : servers_) {
+    auto& [kind, server] = entry;
     server.process.ReadOutput();
     if (server.given_up) continue;
     const Time now = loop_->Now();
-    if (server.ready && now > server.used + server.kept) EndServer(server);
+    if (server.ready && now > server.used + server.kept) EndServer(entry);
     if (server.ready || now < server.begun + kServerReadyLimit) continue;
     policy_.ServerFailed(now, kind);
     LogWarning(
@@ -231,7 +235,7 @@ void Spares::TickServers() {
         " s and is ended; theirs start by "
         "themselves. Look at the modules of preload: ",
         server.process.LastLine());
-    EndServer(server);
+    EndServer(entry);
   }
 }
 
@@ -250,7 +254,7 @@ bool Spares::forming() const {
 
 void Spares::GiveUp() {
   policy_.Forget();
-  for (auto& [kind, server] : servers_) EndServer(server);
+  for (auto& entry : servers_) EndServer(entry);
   for (auto& [id, process] : spares_) {
     // A second order would end the guard before what it guards.
     if (ending_.insert(id).second) process.Kill(SIGKILL);
@@ -263,10 +267,10 @@ void Spares::EndAll() {
     loop_->UnwatchFd(process.end_fd());
     process.Kill(SIGKILL);
   }
-  for (auto& [kind, server] : servers_) {
-    loop_->UnwatchFd(server.process.ready_fd());
-    loop_->UnwatchFd(server.process.end_fd());
-    EndServer(server);
+  for (auto& entry : servers_) {
+    loop_->UnwatchFd(entry.second.process.ready_fd());
+    loop_->UnwatchFd(entry.second.process.end_fd());
+    EndServer(entry);
   }
 }
 

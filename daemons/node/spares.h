@@ -62,6 +62,8 @@ class Spares {
     bool given_up = false;
   };
 
+  using Servers = std::map<SpareKind, Server>;
+
   void Start(SparePolicy::Id id, const SpareKind& kind);
   [[nodiscard]] Result<GuardedProcess> Make(const SpareKind& kind);
   [[nodiscard]] Result<GuardedProcess> Fork(const SpareKind& kind, const std::string& guard);
@@ -71,7 +73,7 @@ class Spares {
   // By value: what they were called by may end meanwhile.
   void OnServerReady(SpareKind kind);
   void OnServerExit(SpareKind kind);
-  void EndServer(Server& server);
+  void EndServer(Servers::value_type& entry);
   void TickServers();
   void Watch(SparePolicy::Id id);
   void OnExit(SparePolicy::Id id);
@@ -81,7 +83,7 @@ class Spares {
   const std::string bin_dir_;
   const SpareLimits limits_;
   SparePolicy policy_;
-  std::map<SpareKind, Server> servers_;
+  Servers servers_;
   std::map<SparePolicy::Id, GuardedProcess> spares_;  // Those that end among them.
   std::set<SparePolicy::Id> ending_;
   Time next_tick_ = Time::Never();

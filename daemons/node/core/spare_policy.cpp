@@ -58,6 +58,12 @@ void SparePolicy::ServerUnfit(Time now, const SpareKind& kind) {
   due_ = std::min(due_, now + limits_.settle_alone);
 }
 
+// The next one of its kind has it started again.
+void SparePolicy::ServerGone(Time now, const SpareKind& kind) {
+  waits_.erase(kind);
+  due_ = now;
+}
+
 bool SparePolicy::Forks(Time now, const SpareKind& kind) const {
   const auto it = no_server_.find(kind);
   return it == no_server_.end() || it->second <= now;

@@ -63,12 +63,13 @@ class SparePolicy {
   // were started with it end in the same way.
   bool Failed(Time now, Id spare);
   // A server of the kind has been started; it is ready; it has ended, and will be started again
-  // when one is needed after `after_failure`; its kind cannot be forked.
+  // when one is needed after `after_failure`; its kind cannot be forked; it is told to end; it has.
   void ServerStarts(const SpareKind& kind) { waits_.insert(kind); }
   void ServerReady(Time now, const SpareKind& kind);
   void ServerFailed(Time now, const SpareKind& kind);
   void ServerUnfit(Time now, const SpareKind& kind);
-  void ServerGone(const SpareKind& kind) { waits_.erase(kind); }  // As it was to.
+  void ServerEnds(const SpareKind& kind) { waits_.insert(kind); }
+  void ServerGone(Time now, const SpareKind& kind);
   // Whether the next one of its kind is to be forked.
   [[nodiscard]] bool Forks(Time now, const SpareKind& kind) const;
   // Those there are have been given up, and nothing is known of what will be used.
@@ -98,7 +99,7 @@ class SparePolicy {
 
   const SpareLimits limits_;
   Uses uses_;
-  std::set<SpareKind> waits_;            // Those whose server is not ready.
+  std::set<SpareKind> waits_;            // Those whose server is not ready, or ends.
   std::map<SpareKind, Time> no_server_;  // Until then.
   Id next_id_ = 1;
   uint64_t turns_ = 0;

@@ -75,6 +75,18 @@ TEST_F(SparePolicyTest, AKindWhoseServerHasEndedHasNoneForAWhile) {
   EXPECT_THAT(StartedIn(seconds(1)), ElementsAre(kPython, kPython, kPython));
 }
 
+// The server of a run that has needed none for a while is told to end, and just then the run needs
+// one: that is no failure, after which there would be none for a minute.
+TEST_F(SparePolicyTest, WhileTheServerOfAKindEndsNoneIsStartedAndThenAtOnce) {
+  policy_.Keep(now_, kPython, 1);
+  policy_.ServerEnds(kPython);
+  now_ = now_ + seconds(5);
+  EXPECT_FALSE(policy_.Next(now_).start);
+  policy_.ServerGone(now_, kPython);
+  EXPECT_EQ(policy_.due(), now_);
+  EXPECT_TRUE(policy_.Next(now_).start);
+}
+
 TEST_F(SparePolicyTest, WhatCannotBeForkedIsStartedOneByOne) {
   EXPECT_EQ(policy_.Take(now_, kPython), std::nullopt);
   policy_.ServerStarts(kPython);
