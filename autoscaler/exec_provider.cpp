@@ -72,18 +72,22 @@ Status ExecProvider::Terminate(const std::string& id) {
 
 Result<std::vector<ProviderNode>> ExecProvider::List() {
   const Time now = clock_->Now();
-  if (now >= list_at_) {
-    const Result<std::string> reply = Ask("list", ExecRequest("list"));
-    list_at_ = now + options_.interval;  // Also after an error: it is not asked without a pause.
-    if (!reply.ok()) return reply.error();
-    const Result<std::vector<ExecNode>> listed = ParseExecNodes(*reply);
-    if (!listed.ok()) return listed.error().WithContext("list");
-    Take(now, *listed);
-  }
+  if (now >= list_at_) listed_ = Refresh(now);
+  if (!listed_.ok()) return listed_.error();
   std::vector<ProviderNode> nodes;
   for (const auto& [id, node] : nodes_)
     nodes.push_back({id, node.token, node.pool, node.terminating, node.detail});
   return nodes;
+}
+
+Status ExecProvider::Refresh(Time now) {
+  const Result<std::string> reply = Ask("list", ExecRequest("list"));
+  list_at_ = now + options_.interval;  // Also after an error: it is not asked without a pause.
+  if (!reply.ok()) return reply.error();
+  const Result<std::vector<ExecNode>> listed = ParseExecNodes(*reply);
+  if (!listed.ok()) return listed.error().WithContext("list");
+  Take(now, *listed);
+  return Status::Ok();
 }
 
 void ExecProvider::Take(Time now, const std::vector<ExecNode>& listed) {

@@ -60,6 +60,7 @@ class ExecProvider final : public NodeProvider, public NoticeSource {
   };
 
   Result<std::string> Ask(std::string_view verb, const std::string& request);
+  Status Refresh(Time now);
   void Take(Time now, const std::vector<ExecNode>& listed);
 
   const Clock* const clock_;
@@ -68,6 +69,7 @@ class ExecProvider final : public NodeProvider, public NoticeSource {
   std::map<std::string, std::string> launched_;  // Token -> id.
   std::map<std::string, int> last_number_;       // By pool.
   std::set<std::string> strangers_;
+  Status listed_ = Status::Ok();  // How the last listing went.
   Time list_at_{};
 };
 

@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kMagic = 0x54525058;  // "TRPX"
 constexpr int64_t kWatchSliceNs =
     200'000'000;  // How often a watcher looks whether it was told to stop.
-constexpr int64_t kOutOfTurnNs = 2'000'000'000;  // For who holds a slot so to let go, or to die.
+constexpr int64_t kOutOfTurnNs = 2'000'000'000;  // In which whoever holds such a slot lets go.
 
 struct Slot {
   pthread_mutex_t mutex;

@@ -99,6 +99,8 @@ void AutoscalerService::Act(Time now, const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
     const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
+    launched_ = launched_ || id.ok() || id.error().code == ErrorCode::kDeadlineExceeded ||
+                id.error().code == ErrorCode::kCorrupt;
     if (id.ok()) return callbacks_.say("launch " + *id + ": " + action.reason);
     const Error& error = id.error();
     metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, launch->pool);
@@ -122,7 +124,7 @@ void AutoscalerService::Act(Time now, const Action& action) {
 
 bool AutoscalerService::End() {
   const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
-  if (!listed.ok()) return true;
+  if (!listed.ok()) return !launched_;  // Nodes may be there, and cost money.
   for (const ProviderNode& node : *listed) (void)callbacks_.provider->Terminate(node.id);
   return listed->empty();
 }

@@ -39,7 +39,7 @@ class AutoscalerService {
 
   // One turn. Returns when the next one is due at the latest.
   Time Step(Time now);
-  // Ends all nodes; true when none is listed any more. Call until then.
+  // Ends all nodes; true when none is listed any more, or none was ever made. Call until then.
   bool End();
 
  private:
@@ -55,7 +55,8 @@ class AutoscalerService {
   Demand demand_;
   std::map<std::string, NodePhase> said_;  // What was said of each node last.
   std::string reason_;
-  bool ran_ = false;  // The training was seen to run.
+  bool ran_ = false;       // The training was seen to run.
+  bool launched_ = false;  // A node was made, or may have been.
   std::string trouble_;
 };
 

@@ -21,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Duration kProcessesGrace = seconds(3);
-constexpr Duration kExecGrace = seconds(60);
+constexpr Duration kExecGrace = seconds(20);
+constexpr Duration kLease = seconds(300);  // A head that was restarted is back long before.
 
 // Directories of the nodes: short names, since a socket's path has at most 107 bytes.
 class NodeDirs {
@@ -158,19 +159,17 @@ class ExecSupplier final : public Supplier {
     return options;
   }
 
-  // The directory of a node goes with it. A signal to the script's process group ends the node, and
-  // the script when it has.
+  // The node makes a directory of its own, and ends by itself if this cluster is killed as a whole.
   Result<std::string> BootScript(const std::string& id, const std::string& pool) {
     const PoolSpec* spec = options_.config->FindPool(pool);
     if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
-    std::string script = "#!/bin/sh\ntrap : TERM INT HUP\n";
+    std::string script = "#!/bin/sh\n";
     for (const auto& [name, value] : options_.config->training.env)
       script += "export " + name + "=" + ShellWord(value) + "\n";
-    script += "dir=$(mktemp -d \"${TMPDIR:-/tmp}/troupe-XXXXXX\") || exit 1\n" +
-              ShellWord(options_.bin_dir + "/troupe-node");
+    script += "exec " + ShellWord(options_.bin_dir + "/troupe-node");
     for (const std::string& word : NodeArguments(*spec, options_.client->address(), id))
       script += " " + ShellWord(word);
-    return script + " --run-dir \"$dir\" --log-file \"$dir/log\"\nrm -rf \"$dir\"\n";
+    return script + " --lease-s " + NumberText(ToSeconds(kLease)) + "\n";
   }
 
   const SupplierOptions options_;

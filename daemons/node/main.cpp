@@ -65,6 +65,10 @@ int main(int argc, char** argv) {
   app.add_option("--fence-s", fence_s,
                  "End the actors when the head was not heard for so long (default 600; 0: never)")
       ->check(CLI::Range(0.0, 1e9));
+  double lease_s = 0;
+  app.add_option("--lease-s", lease_s,
+                 "End this node when the head was not heard for so long (default 0: never)")
+      ->check(CLI::Range(0.0, 1e9));
   int64_t spares = -1;
   app.add_option("--spares", spares,
                  "Python processes started ahead of their actors; default: one per CPU, up to 16")
@@ -80,6 +84,7 @@ int main(int argc, char** argv) {
   options.logs.worker_bytes = worker_log_mb << 20;
   options.logs.folder_bytes = logs_mb << 20;
   options.fence = Duration(static_cast<int64_t>(fence_s * 1e9));
+  options.lease = Duration(static_cast<int64_t>(lease_s * 1e9));
   InitLogging("node", log_file);
   trace::Start("node");
   const auto fail = [](const std::string& why) {

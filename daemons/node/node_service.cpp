@@ -41,7 +41,7 @@ NodeService::NodeService(Transport* transport, NodeOptions options)
     : transport_(transport),
       options_(std::move(options)),
       core_({options_.node, HostName(), options_.data_address, ::getpid(), options_.resources,
-             options_.labels, options_.fence},
+             options_.labels, options_.fence, options_.lease},
             NextIncarnation(options_.run_dir, options_.node, TimeOfDay_ns()), SteadyClock().Now()),
       spares_(&transport_->loop(), options_.bin_dir, {.limit = options_.spares}) {}
 

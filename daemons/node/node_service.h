@@ -49,6 +49,8 @@ struct NodeOptions {
   // A node that has not heard the head for so long ends its actors: the head may have placed them
   // elsewhere, and one life of an actor is enough. Zero: never.
   Duration fence = seconds(600);
+  // And then ends itself: its cluster is gone, and its machine is paid for. Zero: never.
+  Duration lease = Duration::zero();
   size_t spares = 0;  // Processes started ahead of the actors that they will be given.
 };
 

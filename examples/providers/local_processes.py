@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 
 OFFERS = {"spot": {"market": "spot", "price_per_hour": 0.3, "most": 8},
@@ -68,8 +69,9 @@ def create(nodes, request):
 
 def terminate(nodes, request):
     for node in [n for n in nodes if n["id"] in request["ids"]]:
-        os.killpg(node["pid"], signal.SIGTERM)
-        nodes.remove(node)
+        since = node.setdefault("stopping_since", time.time())
+        node["state"] = "stopping"
+        os.killpg(node["pid"], signal.SIGKILL if time.time() > since + 10 else signal.SIGTERM)
     return {}
 
 

@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import EXAMPLES, PYAPI
-from processes import MARK, assert_nothing_left
+from processes import MARK, assert_nothing_left, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
@@ -110,14 +109,6 @@ class Fleet:
         return list(json.loads(text or "[]"))
 
 
-def until(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
-    while not there():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def mark(request: pytest.FixtureRequest) -> str:
     return f"{os.getpid()}-{request.node.name}"
@@ -149,7 +140,9 @@ def test_a_machine_that_ends_is_replaced_and_the_training_goes_on(
     with fleet.start("up", fleet.file(str(SUPPLIER), "[python3, train.py]")) as up:
         try:
             for seen, ends in ((2, "spot-1"), (3, "spot-2")):
-                until(lambda seen=seen: len(list(fleet.folder.glob("seen-*"))) >= seen, up)
+                until(lambda seen=seen: up.poll() is not None
+                      or len(list(fleet.folder.glob("seen-*"))) >= seen, True, limit_s=90)
+                assert up.poll() is None, up.communicate()[0]
                 machine = next(n for n in fleet.nodes() if n["tags"]["troupe-node"] == ends)
                 os.killpg(machine["pid"], signal.SIGKILL)
             out, _ = up.communicate(timeout=90)

@@ -21,14 +21,17 @@ NodeCore::NodeCore(NodeIdentity identity, uint64_t incarnation, Time now)
     : identity_(std::move(identity)),
       begun_(now),
       incarnation_(incarnation),
-      head_(identity_.fence) {
+      head_(identity_.fence),
+      lease_(identity_.lease) {
   head_.Begin(now);
+  lease_.Begin(now);
 }
 
 bool NodeCore::OnFrame(const std::string& frame, Time now) {
   const Result<uint8_t> type = wire::PeekType(frame);
   if (!type.ok()) return false;
   head_.Heard(now);
+  lease_.Heard(now);
   // What cannot be read is passed over: the head says it again, or finds that nothing came of it.
   const auto decoded = [&]<class Message>(const Message& /*sample*/, auto&& take) {
     if (const auto message = wire::Decode<Message>(*type, frame); message.ok()) take(*message);
@@ -177,6 +180,12 @@ bool NodeCore::Notice(const std::string& reason, Time until) {
 // An actor is what may live twice: its callers on this side of a cut would go on with the old life.
 // Workers of runs are fenced by their groups, and go on where only the head is away.
 void NodeCore::Tick(Time now) {
+  if (lease_.Expired(now)) {
+    effects_.emplace_back(
+        EndNode{"the head was not heard for " +
+                std::to_string(static_cast<int64_t>(ToSeconds(identity_.lease))) +
+                " s; the cluster is taken to be gone, and this node ends (--lease-s)"});
+  }
   if (!head_.Expired(now) || TROUPE_MUTATED("NC-5 actors outlive the silence")) return;
   size_t actors = 0;
   for (auto& [name, worker] : workers_) {

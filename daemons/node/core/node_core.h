@@ -1,9 +1,8 @@
 // NodeCore: what a node decides: which orders it takes, what it says of its workers, when it joins,
-// starts over, and ends what it runs.
+// starts over, and ends what it runs, or itself.
 //
-// What happens goes in, with the time; what is to be done comes out by TakeEffects, in order.
-// NodeService carries it out, and says what came of it.
-// Pure: time is handed in. Thread: owner only.
+// Pure: what happens goes in, with the time; what is to be done comes out by TakeEffects, in order.
+// NodeService carries it out, and says what came of it. Thread: owner only.
 // Invariants: NC-1 an order of another head than the one heard last starts nothing. NC-2 while a
 // worker of an incarnation before may live the node does not join, for at most kEndLimit. NC-3 the
 // end of each order that was taken is told once, its death before that at most once. NC-4 an order
@@ -33,7 +32,7 @@ struct NodeIdentity {
   int64_t pid = 0;
   std::map<std::string, double> resources;
   std::map<std::string, std::string> labels;
-  Duration fence = seconds(600);  // As of NodeOptions.
+  Duration fence = seconds(600), lease = Duration::zero();  // As of NodeOptions.
 };
 
 struct TellHead {
@@ -52,7 +51,7 @@ struct GiveUpSpares {};
 struct BeginIncarnation {  // One after `newest`; answered by OnIncarnation.
   uint64_t newest = 0;
 };
-struct EndNode {  // Another has its name.
+struct EndNode {  // Another has its name, or its cluster is gone.
   std::string reason;
 };
 struct Warn {
@@ -138,6 +137,7 @@ class NodeCore {
   NodeAnswer heard_;
   Time heard_since_{};  // This head.
   Watchdog head_;
+  Watchdog lease_;
   std::map<std::string, Worker> workers_;
   std::deque<std::pair<Time, std::string>> ended_;
   bool all_ended_ = true;  // None was left out there.

@@ -14,7 +14,7 @@ _CONFIG = {
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds ``up`` and ``config``."""
+    """Adds ``up``, ``config`` and ``provider``."""
     up = commands.add_parser("up", help="hold the instances that a cluster file asks for")
     up.add_argument("file", help="cluster file (YAML)")
     up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")

@@ -184,6 +184,32 @@ TEST_F(NodeCoreTest, NC5_WithoutTheHeadActorsEndAndWorkersOfRunsStay) {
   EXPECT_THAT(signals_, ElementsAre("actor 9"));
 }
 
+// A head that is back in time keeps it; a cluster that was killed as a whole does not come back.
+TEST_F(NodeCoreTest, ANodeWithALeaseEndsWhenTheHeadIsSilentForLonger) {
+  NodeIdentity identity;
+  identity.node = "n";
+  identity.lease = seconds(300);
+  NodeCore leased(identity, 1, now_);
+  // Why it ended within the next seconds, if it did.
+  const auto ends = [&](int within) {
+    std::string reason;
+    for (int i = 0; i < within; ++i) {
+      now_ = now_ + seconds(1);
+      leased.Tick(now_);
+      (void)Hello();
+      for (const NodeEffect& effect : leased.TakeEffects()) {
+        if (const auto* end = std::get_if<EndNode>(&effect)) reason = end->reason;
+      }
+    }
+    return reason;
+  };
+  EXPECT_EQ(ends(299), "");
+  (void)leased.OnFrame(wire::Encode(kFrameNodeAnswer, NodeAnswer{"head-1", 1}), now_);
+  EXPECT_EQ(ends(299), "");
+  EXPECT_THAT(ends(2), ::testing::HasSubstr("not heard for 300 s"));
+  EXPECT_EQ(ended_, "") << "without a lease it stays";
+}
+
 TEST_F(NodeCoreTest, EndsAreKeptForAHeadThatWasRestarted) {
   for (size_t i = 0; i <= NodeCore::kEndedMax; ++i) {
     Order("p" + std::to_string(i));
