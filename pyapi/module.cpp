@@ -152,6 +152,13 @@ class PyDriver {
   void Attach(const std::string& run, bool watch) {
     CallStatus([&] { return client().Attach(run, watch); });
   }
+  py::tuple OfferJoin(const std::string& node, double valid_s) {
+    const auto offer = Unwrap([&] {
+      const WithoutGil released;
+      return client().OfferJoin(node, Seconds(valid_s));
+    }());
+    return py::make_tuple(offer.token, offer.listens);
+  }
   void DrainNode(const std::string& node, double deadline_s) {
     CallStatus([&] { return client().DrainNode(node, Seconds(deadline_s)); });
   }
@@ -337,6 +344,7 @@ void BindDriver(py::module_& m) {
       .def_property_readonly("address", &PyDriver::Address)
       .def("submit", &PyDriver::Submit, py::arg("spec"))
       .def("attach", &PyDriver::Attach, py::arg("run_id"), py::arg("watch") = false)
+      .def("offer_join", &PyDriver::OfferJoin, py::arg("node"), py::arg("valid_s"))
       .def("drain_node", &PyDriver::DrainNode, py::arg("node"), py::arg("deadline_s"))
       .def("next_event", &PyDriver::NextEvent, py::arg("run_id"), py::arg("timeout_s"))
       .def("resize", &PyDriver::Resize, py::arg("run_id"), py::arg("workers"))

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 namespace troupe {
@@ -122,7 +123,7 @@ Result<HeadKeys> LoadOrCreateHeadKeys(const std::string& path) {
   if (Exists(path) && !Exists(head_file)) {
     const Result<KeyText> old = ReadKeyFile(path);
     if (!old.ok()) return old.error();
-    if (old->shared) return HeadKeys{old->head, {}, true};
+    if (old->shared) return HeadKeys{old->head, old->client, {}, true};
     return Error{ErrorCode::kNotFound,
                  "key file " + path + " is for nodes and programs; the head's own, " + head_file +
                      ", is not here: start the head where that was made, or name another "
@@ -142,9 +143,8 @@ Result<HeadKeys> LoadOrCreateHeadKeys(const std::string& path) {
   if (keys->head.secret_key.empty()) {
     return Error{ErrorCode::kCorrupt, "key file " + head_file + " has no secret key of the head"};
   }
-  const Status made =
-      CreateUnlessThere(path, "client " + keys->client.public_key + " " + keys->client.secret_key +
-                                  "\nhead " + keys->head.public_key + "\n");
+  HeadKeys all{keys->head, keys->client, {keys->client.public_key}, false};
+  const Status made = CreateUnlessThere(path, ClientKeyText(all));
   if (!made.ok()) return made.error();
   const Result<ClientKeys> given = LoadClientKeys(path);
   if (!given.ok()) return given.error();
@@ -154,7 +154,21 @@ Result<HeadKeys> LoadOrCreateHeadKeys(const std::string& path) {
                  "key files " + path + " and " + head_file +
                      " are of two clusters; remove the first one, it is written again"};
   }
-  return HeadKeys{keys->head, {keys->client.public_key}, false};
+  return all;
+}
+
+std::string ClientKeyText(const HeadKeys& keys) {
+  return "client " + keys.client.public_key + " " + keys.client.secret_key + "\nhead " +
+         keys.own.public_key + "\n";
+}
+
+Status WriteClientKeys(const std::string& path, const std::string& text) {
+  if (const Status made = CreateUnlessThere(path, text); !made.ok()) return made;
+  std::ifstream in(path);
+  const std::string there{std::istreambuf_iterator<char>(in), {}};
+  if (there == text) return Status::Ok();
+  return Error{ErrorCode::kAlreadyExists,
+               "key file " + path + " is of another cluster; remove it, or name another one"};
 }
 
 }  // namespace troupe

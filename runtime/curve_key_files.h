@@ -24,11 +24,17 @@ struct ClientKeys {
 
 struct HeadKeys {
   CurveKeys own;
+  CurveKeys client;
   std::vector<std::string> allowed;  // Public keys of clients.
   bool shared = false;               // One pair for all: whoever has it can stand in for the head.
 };
 // Those of FILE.head; both files are made if there is none. kNotFound if only FILE is here, which
 // does not make a head.
 [[nodiscard]] Result<HeadKeys> LoadOrCreateHeadKeys(const std::string& path);
+
+// What FILE says.
+[[nodiscard]] std::string ClientKeyText(const HeadKeys& keys);
+// Makes FILE; one that is there already and says something else is kept, and an error.
+[[nodiscard]] Status WriteClientKeys(const std::string& path, const std::string& text);
 
 }  // namespace troupe

@@ -7,7 +7,8 @@
 // restarted peer is another peer.
 // Thread: Send from any thread; the handler runs on the loop; Listen and Connect from any thread
 // before or after Start. Security: tcp:// endpoints use CURVE with an allow-list that answers
-// before the first bind; ipc:// endpoints rely on the 0700 directory they live in.
+// before the first bind; ipc:// endpoints rely on the 0700 directory they live in. A guest is
+// connected like others, but what it sends is told apart by its key.
 // Limits: kTransportQueueMessagesMax frames per peer, wire::kWireFrameBytesMax bytes per frame.
 #pragma once
 
@@ -41,6 +42,8 @@ struct CurveKeys {
   std::string secret_key;
 };
 [[nodiscard]] Result<CurveKeys> GenerateCurveKeys();
+// kInvalidArgument for what is no secret key.
+[[nodiscard]] Result<CurveKeys> CurveKeysOf(const std::string& secret_key);
 
 class Transport {
  public:
@@ -54,6 +57,12 @@ class Transport {
   virtual EventLoop& loop() = 0;
   virtual void SetHandler(Handler handler) = 0;
   virtual void SetDropHandler(DropHandler handler) = 0;
+  // Who connects with a key that is let in this way is a guest from then on, also when that is let
+  // in no longer. Its frames go to the guest handler, and to nobody without one.
+  using GuestHandler =
+      std::function<void(const std::string& from, const std::string& key, std::string frame)>;
+  virtual void SetGuestHandler(GuestHandler handler) {}
+  virtual void LetGuest(const std::string& public_key, bool in) {}
   // Binds and returns the address others can connect to (a port of 0 or "*" is resolved).
   virtual Result<PeerAddress> Listen(const std::string& endpoint) = 0;
   // Links to a listening peer; re-established by itself after a break. Connecting again to the same

@@ -119,6 +119,16 @@ class ZmqTransport final : public Transport, private EventLoop {
     RunOnLoop([&] { drop_handler_ = std::move(handler); });
   }
 
+  void SetGuestHandler(GuestHandler handler) override {
+    RunOnLoop([&] { guest_handler_ = std::move(handler); });
+  }
+  void LetGuest(const std::string& public_key, bool in) override {
+    RunOnLoop([&] {
+      in ? (void)guests_.insert(public_key) : (void)guests_.erase(public_key);
+      had_guests_ = had_guests_ || in;
+    });
+  }
+
   Result<PeerAddress> Listen(const std::string& endpoint) override {
     Result<PeerAddress> result = Stopped();
     RunOnLoop([&] { result = ListenOnLoop(endpoint); });
@@ -332,7 +342,7 @@ class ZmqTransport final : public Transport, private EventLoop {
     if (zap_) return;
     std::set<std::string> allowed(options_.allowed_keys.begin(), options_.allowed_keys.end());
     allowed.insert(options_.keys.public_key);
-    zap_.emplace(context_, std::move(allowed));
+    zap_.emplace(context_, std::move(allowed), &guests_);
   }
 
   void ReceiveRouter(zmq::socket_t& router) {
@@ -343,6 +353,11 @@ class ZmqTransport final : public Transport, private EventLoop {
       if (!id.more() || !router.recv(body, zmq::recv_flags::dontwait)) continue;
       std::string frame(body.data<char>(), body.size());
       if (!internal::ReceiveParts(router, frame, body.more())) continue;
+      const std::string guest = had_guests_ ? internal::ZapResponder::GuestOf(body) : "";
+      if (!guest.empty()) {
+        if (guest_handler_) guest_handler_(id.to_string(), guest, std::move(frame));
+        continue;
+      }
       if (from_ != id.to_string_view()) from_ = id.to_string();
       Deliver(from_, std::move(frame));
     }
@@ -504,6 +519,7 @@ class ZmqTransport final : public Transport, private EventLoop {
 
   // Owned by the io thread, or by who has the turn.
   zmq::context_t context_;
+  std::set<std::string> guests_;  // Keys.
   std::optional<internal::ZapResponder> zap_;
   std::deque<zmq::socket_t> routers_;
   std::map<std::string, Dealer> dealers_;
@@ -513,6 +529,8 @@ class ZmqTransport final : public Transport, private EventLoop {
   TimerQueue timers_;
   Handler handler_;
   DropHandler drop_handler_;
+  GuestHandler guest_handler_;
+  bool had_guests_ = false;  // They may be connected still.
 
   std::thread thread_;
 };
@@ -524,16 +542,6 @@ Result<std::unique_ptr<Transport>> MakeZmqTransport(ZmqTransportOptions options)
     return Error{ErrorCode::kInvalidArgument, "a transport name has 1 to 128 bytes"};
   }
   return std::unique_ptr<Transport>(std::make_unique<ZmqTransport>(std::move(options)));
-}
-
-Result<CurveKeys> GenerateCurveKeys() {
-  char public_key[41] = {};
-  char secret_key[41] = {};
-  if (zmq_curve_keypair(public_key, secret_key) != 0) {
-    return Error{ErrorCode::kUnavailable,
-                 "this libzmq was built without CURVE; install Debian's libzmq5"};
-  }
-  return CurveKeys{public_key, secret_key};
 }
 
 }  // namespace troupe

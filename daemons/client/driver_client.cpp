@@ -346,6 +346,22 @@ Result<std::string> DriverClient::RunJson(const std::string& run) {
       kRequestLimit);
 }
 
+Result<JoinOffer> DriverClient::OfferJoin(const std::string& node, Duration valid) {
+  const Result<CurveKeys> guest = GenerateCurveKeys();
+  if (!guest.ok()) return guest.error();
+  const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(valid).count());
+  const Result<std::string> admitted = Request(
+      kFrameAdmitGuest,
+      [&](uint64_t r) {
+        return wire::Encode(kFrameAdmitGuest, AdmitGuest{r, guest->public_key, node, ms});
+      },
+      kRequestLimit);
+  if (!admitted.ok()) return admitted.error();
+  const Result<JoinPlace> place = ParseJoinPlace(*admitted);
+  if (!place.ok()) return place.error();
+  return JoinOffer{JoinTokenText({*guest, place->head_key}), place->listens};
+}
+
 Result<std::string> DriverClient::StateJson(Duration limit) {
   return Request(
       kFrameQuery,

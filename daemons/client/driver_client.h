@@ -22,25 +22,14 @@
 #include <string>
 #include <vector>
 
+#include "daemons/client/driver_options.h"
 #include "daemons/client/metrics_link.h"
+#include "daemons/protocol/join.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/process.h"
 #include "runtime/transport.h"
 
 namespace troupe::daemons {
-
-struct DriverOptions {
-  std::string address;       // Empty: embedded. Else "HOST:PORT" of a head, or "ipc://PATH".
-  std::string key_file;      // For HOST:PORT; ipc needs none, file permissions guard it.
-  bool with_node = true;     // Embedded: false leaves the nodes to the caller.
-  std::string bin_dir;       // Embedded: where the daemons are.
-  std::string redis_server;  // Embedded: name or path; empty: redis-server from PATH.
-  std::string log_dir;       // Embedded: keep daemon logs here.
-  int metrics_port = 0;      // Embedded: the head serves metrics on this loopback port; 0: not.
-  std::map<std::string, double> resources;  // Embedded: the node's; default: CPU and memory it has.
-  Duration start_timeout = seconds(20);
-  double silence_s = 3600;  // Its actors end when it is not heard for so long.
-};
 
 inline constexpr Duration kRepeatRequest = milliseconds(100);
 inline constexpr size_t kFeedBytesMax = 1 << 20;
@@ -52,6 +41,8 @@ class DriverClient {
   ~DriverClient();
 
   [[nodiscard]] const std::string& address() const { return endpoint_; }
+  // Of the cluster that it has come to; empty on one host.
+  [[nodiscard]] const std::string& key_file() const { return key_file_; }
   // Embedded: the private directory, removed with the cluster.
   [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
   // Returns the run's id. The client starts to collect its events.
@@ -72,6 +63,9 @@ class DriverClient {
   Status Cancel(const std::string& run);
   Result<std::string> RunJson(const std::string& run);
   Result<std::string> ClusterJson(Duration limit = seconds(20));
+  // A token with which a host joins the cluster, once, within `valid`: as the node `node`, or with
+  // an empty one under any name. kInvalidArgument for a cluster of one host.
+  Result<JoinOffer> OfferJoin(const std::string& node, Duration valid);
   // Everything that the head knows of: nodes, actors, groups, placement groups, who waits and why.
   Result<std::string> StateJson(Duration limit = seconds(20));
   // The last lines that an actor (its id or name) has printed, or a daemon of a node ("node",
@@ -130,6 +124,7 @@ class DriverClient {
   const std::string id_;
   const std::string place_;
   std::string endpoint_;
+  std::string key_file_;
   std::string run_dir_;
   ChildProcess local_;
   int lifeline_ = -1;

@@ -1,8 +1,6 @@
 // How a driver finds its cluster: one of its own, or a head that is there.
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 
 #include "daemons/client/driver_client.h"
 #include "runtime/curve_key_files.h"
+#include "runtime/host_address.h"
 #include "runtime/link_probe.h"
 #include "runtime/wire.h"
 
@@ -54,12 +53,15 @@ Status DriverClient::Start() {
   } else if (options_.address.starts_with("ipc://")) {
     endpoint_ = options_.address;
   } else {
-    const Result<ClientKeys> keys = LoadClientKeys(options_.key_file);
+    key_file_ = options_.key_file;
+    const bool has_scheme = options_.address.find("://") != std::string::npos;
+    endpoint_ = has_scheme ? options_.address : "tcp://" + options_.address;
+  }
+  if (!endpoint_.starts_with("ipc://")) {
+    const Result<ClientKeys> keys = LoadClientKeys(key_file_);
     if (!keys.ok()) return keys.error();
     transport_options.keys = keys->own;
     head.public_key = keys->head_key;
-    const bool has_scheme = options_.address.find("://") != std::string::npos;
-    endpoint_ = has_scheme ? options_.address : "tcp://" + options_.address;
   }
   head.endpoint = endpoint_;
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
@@ -105,7 +107,7 @@ Status DriverClient::AwaitHead(const CurveKeys& keys, const PeerAddress& head) {
   const ErrorCode code =
       state == LinkState::kStranger ? ErrorCode::kPermissionDenied : pong.error().code;
   return Error{code, "no head answers at " + endpoint_ + ": " +
-                         (silent ? ExplainLink(state, options_.key_file) : pong.error().message)};
+                         (silent ? ExplainLink(state, key_file_) : pong.error().message)};
 }
 
 std::string DriverClient::socket_dir() const {
@@ -114,31 +116,13 @@ std::string DriverClient::socket_dir() const {
   return path.substr(0, path.rfind('/'));
 }
 
-// What the kernel would send from; nothing is sent.
 Result<std::string> DriverClient::LocalAddress() const {
-  std::string host = endpoint_.substr(endpoint_.find("://") + 3);
-  const size_t colon = host.rfind(':');
-  const std::string port = host.substr(colon + 1);
-  host = host.substr(0, colon);
-  const Error unknown{ErrorCode::kUnavailable,
-                      "cannot tell by which address the cluster reaches this host; set "
-                      "InitOptions::data_address"};
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return unknown;
-  const int fd = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  char name[NI_MAXHOST] = {};
-  const bool known = fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                     ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name,
-                                   nullptr, 0, NI_NUMERICHOST) == 0;
-  if (fd >= 0) ::close(fd);
-  ::freeaddrinfo(found);
-  if (!known) return unknown;
-  return std::string(name);
+  const std::string host_port = endpoint_.substr(endpoint_.find("://") + 3);
+  const Result<std::string> address = AddressTowards(host_port.substr(0, host_port.rfind(':')));
+  if (address.ok()) return address;
+  return Error{ErrorCode::kUnavailable,
+               "cannot tell by which address the cluster reaches this host (" +
+                   address.error().message + "); set InitOptions::data_address"};
 }
 
 Status DriverClient::StartEmbedded() {
@@ -151,6 +135,13 @@ Status DriverClient::StartEmbedded() {
                                                     "; set TMPDIR to a writable place"};
   }
   run_dir_ = pattern;
+  if (!options_.listen.empty()) {
+    const Result<HostPort> at = ParseHostPort(options_.listen);
+    if (!at.ok()) return at.error();
+    // A head that cannot listen is started again and again.
+    if (const Status free = CanListen(*at); !free.ok()) return free;
+    key_file_ = run_dir_ + "/cluster.key";
+  }
   if (run_dir_.size() > 80) {  // A unix socket's path has at most 107 bytes.
     return Error{ErrorCode::kInvalidArgument, "TMPDIR is too long for socket files: " + run_dir_};
   }
@@ -164,6 +155,9 @@ Status DriverClient::StartEmbedded() {
   SpawnOptions spawn;
   spawn.argv = {*local, "--run-dir", run_dir_, "--bin-dir", options_.bin_dir};
   if (!options_.with_node) spawn.argv.emplace_back("--no-node");
+  if (!options_.listen.empty())
+    spawn.argv.insert(spawn.argv.end(),
+                      {"--listen", "tcp://" + options_.listen, "--key-file", key_file_});
   if (!options_.redis_server.empty())
     spawn.argv.insert(spawn.argv.end(), {"--redis-server", options_.redis_server});
   if (!options_.log_dir.empty())

@@ -56,6 +56,7 @@ Status HeadService::Start() {
     return s;
   if (Status s = load(kActorGroupRecords, "groups of actors", records.actor_groups); !s.ok())
     return s;
+  if (Status s = load(kJoinTokenRecords, "join tokens", records.join_tokens); !s.ok()) return s;
   const Result<std::map<std::string, std::string>> epochs = store_->List(groups::kGroupKeys);
   if (!epochs.ok()) return epochs.error().WithContext("cannot read the epochs of groups");
   for (const auto& [key, value] : *epochs) {
@@ -64,6 +65,10 @@ Status HeadService::Start() {
   }
   scope_.Post([this, records = std::move(records)] {
     core_.Restore(transport_->loop().Now(), records);
+    transport_->SetGuestHandler(
+        [this](const std::string& from, const std::string& key, const std::string& frame) {
+          Put(step::GuestFrame{from, key, frame});
+        });
     transport_->SetHandler([this](const std::string& from, const std::string& frame) {
       Put(step::Frame{from, frame});
     });

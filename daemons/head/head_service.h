@@ -43,6 +43,7 @@ class HeadService {
   void Put(HeadStep step);
   void Run();
   void Do(const step::Send& send) { (void)transport_->Send(send.to, send.frame); }
+  void Do(const step::LetGuest& guest) { transport_->LetGuest(guest.key, guest.in); }
   void Do(const step::Log& log);
   void Do(const step::GoingDown& /*going*/) { going_down_.store(true); }
   void Do(const step::Down& /*down*/) { down_.store(true); }

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "daemons/head/disk_spool.h"
 #include "daemons/head/head_service.h"
@@ -36,13 +38,15 @@ int main(int argc, char** argv) {
   RaiseDescriptorLimit();
   WatchdogBeat beat;
   CLI::App app{"The head of a Troupe cluster: places workers, re-forms groups, answers drivers."};
-  std::string listen = "tcp://0.0.0.0:6380";
+  std::vector<std::string> endpoints{"tcp://0.0.0.0:6380"};
   std::string key_file;
   std::string log_file;
   RedisOptions redis;
   daemons::HeadOptions options;
   std::string password_file;
-  app.add_option("--listen", listen, "Endpoint to listen on: tcp://ADDRESS:PORT or ipc://PATH");
+  app.add_option("--listen", endpoints,
+                 "Endpoint to listen on: tcp://ADDRESS:PORT or ipc://PATH; repeatable")
+      ->allow_extra_args(false);
   app.add_option("--key-file", key_file,
                  "The cluster's key file (made if absent, with FILE.head); needed for tcp");
   app.add_option("--redis-host", redis.host);
@@ -96,6 +100,11 @@ int main(int argc, char** argv) {
     }
     transport_options.keys = keys->own;
     transport_options.allowed_keys = keys->allowed;
+    if (!keys->shared) options.join_keys = ClientKeyText(*keys);
+    options.head_key = keys->own.public_key;
+    for (const std::string& endpoint : endpoints) {
+      if (endpoint.starts_with("tcp://")) options.join_at = endpoint.substr(6);
+    }
     if (keys->shared) {
       LogWarning("key file ", key_file,
                  " is of an earlier release: whoever has it can stand in for the head; end the "
@@ -129,13 +138,15 @@ int main(int argc, char** argv) {
   // Redis may still be starting, or the head before be dying.
   if (!start()) cause = WaitForStop(-1, start, milliseconds(20));
   if (cause == StopCause::kSignal) return 0;
-  Result<PeerAddress> address =
-      started.ok() ? (*transport)->Listen(listen) : Result<PeerAddress>(started.error());
-  if (!address.ok()) {
-    std::cerr << "troupe-head: " << address.error().message << "\n";
-    return 1;
+  for (const std::string& endpoint : endpoints) {
+    const Result<PeerAddress> address =
+        started.ok() ? (*transport)->Listen(endpoint) : Result<PeerAddress>(started.error());
+    if (!address.ok()) {
+      std::cerr << "troupe-head: " << address.error().message << "\n";
+      return 1;
+    }
+    std::cout << address->endpoint << " " << address->public_key << std::endl;
   }
-  std::cout << address->endpoint << " " << address->public_key << std::endl;
   if (!metrics_url.empty()) std::cout << "metrics " << metrics_url << std::endl;
   std::atomic<bool> lost{false};
   if (owner) {

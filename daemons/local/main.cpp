@@ -161,10 +161,11 @@ struct Settings {
   [[nodiscard]] std::string beats() const { return run_dir + "/beats"; }
   [[nodiscard]] bool lasting() const { return !store_dir.empty() || !redis.empty(); }
   [[nodiscard]] bool embedded() const { return listen.empty() && join.empty(); }
-  // Where its node finds the head.
+  [[nodiscard]] std::string socket() const { return "ipc://" + run_dir + "/head.sock"; }
+  // Where its node and its driver find the head. A driver of this host needs no key.
   [[nodiscard]] std::string head() const {
     if (!join.empty()) return join;
-    if (listen.empty()) return "ipc://" + run_dir + "/head.sock";
+    if (listen.empty() || !keep) return socket();
     const std::string any = "//0.0.0.0:";
     const size_t at = listen.find(any);
     return at == std::string::npos ? listen : "tcp://127.0.0.1:" + listen.substr(at + any.size());
@@ -243,12 +244,13 @@ Result<Child> RedisChild(const Settings& settings, const std::string& socket) {
 }
 
 Child HeadChild(const Settings& settings, const std::string& redis_socket) {
-  std::vector<std::string> argv{settings.bin_dir + "/troupe-head", "--listen",
-                                settings.listen.empty() ? settings.head() : settings.listen,
-                                "--log-file", settings.logs() + "/head.log"};
+  std::vector<std::string> argv{settings.bin_dir + "/troupe-head", "--log-file",
+                                settings.logs() + "/head.log"};
   const auto add = [&](const std::string& flag, const std::string& value) {
     if (!value.empty()) argv.insert(argv.end(), {flag, value});
   };
+  if (settings.listen.empty() || !settings.keep) add("--listen", settings.socket());
+  add("--listen", settings.listen);
   if (settings.redis.empty()) {
     add("--redis-socket", redis_socket);
     add("--redis-password-file", settings.run_dir + "/redis.password");

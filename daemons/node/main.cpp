@@ -7,9 +7,11 @@
 #include <iostream>
 #include <thread>
 
+#include "daemons/node/join_cluster.h"
 #include "daemons/node/node_service.h"
 #include "runtime/curve_key_files.h"
 #include "runtime/descendants.h"
+#include "runtime/host_address.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
 #include "runtime/private_folder.h"
@@ -23,6 +25,30 @@ namespace {
 // However few CPUs the host has, and however many.
 constexpr double kFewSpares = 4;
 constexpr double kManySpares = 16;
+
+// A directory of this process, unless it is the caller's: gone with it.
+struct RunFolder {
+  std::string made;
+  ~RunFolder() {
+    std::error_code ignored;
+    if (!made.empty()) std::filesystem::remove_all(made, ignored);
+  }
+};
+
+// Of "tcp://HOST:PORT".
+std::string HostOf(const std::string& endpoint) {
+  const std::string at = endpoint.substr(endpoint.find("://") + 3);
+  return at.substr(0, at.rfind(':'));
+}
+
+// Fetches the key with the token, if there is one.
+troupe::Status Join(troupe::daemons::NodeOptions& options, const std::string& token) {
+  if (token.empty()) return troupe::Status::Ok();
+  if (options.key_file.empty()) options.key_file = options.run_dir + "/cluster.key";
+  return troupe::daemons::JoinCluster(
+      {options.head.endpoint, token, options.node, options.key_file});
+}
+
 }  // namespace
 
 // Long because it is a list of options.
@@ -45,10 +71,18 @@ int main(int argc, char** argv) {
   options.head.peer = kHeadName;
   app.add_option("--head", options.head.endpoint, "Endpoint of the head")->required();
   app.add_option("--key-file", options.key_file, "The cluster's key pair; needed for tcp");
+  std::string join_token;
+  app.add_option("--join-token", join_token,
+                 "Fetch the key pair with this token, unless it is there (docs/fleets.md)")
+      ->envname("TROUPE_JOIN_TOKEN");
+  bool join_only = false;
+  app.add_flag("--join-only", join_only, "Only fetch it, and end")->needs("--key-file");
   app.add_option("--name", options.node, "Name of this node; default: host name and process id");
   app.add_option("--run-dir", options.run_dir,
                  "Private directory; default: a new one under the temp directory");
-  app.add_option("--data-address", options.data_address, "Address that collectives bind to");
+  auto* data_address = app.add_option(
+      "--data-address", options.data_address,
+      "Address that collectives bind to; default: by which this host reaches the head");
   app.add_option("--cpus", cpus, "CPUs offered; default: all");
   app.add_option("--gpus", gpus, "GPUs offered");
   app.add_option("--memory", memory, "Bytes offered; default: physical memory");
@@ -81,6 +115,7 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-token-file", metrics_at.token_file,
                  "Password of the user \"troupe\"; needed beyond the loopback interface");
   CLI11_PARSE(app, argc, argv);
+  ::unsetenv("TROUPE_JOIN_TOKEN");  // It is nobody else's.
   options.logs.worker_bytes = worker_log_mb << 20;
   options.logs.folder_bytes = logs_mb << 20;
   options.fence = Duration(static_cast<int64_t>(fence_s * 1e9));
@@ -123,18 +158,25 @@ int main(int argc, char** argv) {
   std::error_code ignored;
   options.bin_dir = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
   if (options.node.empty()) options.node = HostName() + "-" + std::to_string(::getpid());
-  bool own_dir = false;
+  RunFolder folder;
   if (options.run_dir.empty()) {
     std::string pattern = (std::filesystem::temp_directory_path() / "troupe-node-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr)
       return fail("cannot create a directory under the temp directory");
-    options.run_dir = pattern;
-    own_dir = true;
+    options.run_dir = folder.made = pattern;
   }
   // Whoever may write there could put sockets and pages of its own in the place of ours.
   if (const Status s = MakePrivateFolder(options.run_dir, "run directory"); !s.ok())
     return fail(s.error().message);
   SharedFolder::RemoveEnded();  // Of a cluster that was killed as a whole.
+  if (const Status joined = Join(options, join_token); !joined.ok())
+    return fail(joined.error().message);
+  if (join_only) return 0;
+  if (data_address->count() == 0 && options.head.endpoint.starts_with("tcp://")) {
+    const Result<std::string> towards = AddressTowards(HostOf(options.head.endpoint));
+    if (!towards.ok()) return fail(towards.error().message);
+    options.data_address = *towards;
+  }
   ZmqTransportOptions transport_options;
   transport_options.name = "node-" + options.node + "#" + RandomId();
   if (!options.key_file.empty()) {
@@ -146,7 +188,6 @@ int main(int argc, char** argv) {
   Result<std::unique_ptr<Transport>> transport = MakeZmqTransport(transport_options);
   if (!transport.ok()) return fail(transport.error().message);
   beat.Start((*transport)->loop());
-  const std::string run_dir = options.run_dir;
   int status = 0;
   {
     daemons::NodeService node(transport->get(), options);
@@ -163,6 +204,5 @@ int main(int argc, char** argv) {
     (*transport)->Stop();
   }
   SharedFolder::RemoveEnded();  // Those who were in it may have been killed.
-  if (own_dir) std::filesystem::remove_all(run_dir);
   return status;
 }

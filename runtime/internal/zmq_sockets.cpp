@@ -155,3 +155,26 @@ Result<zmq::socket_t> ConnectDealer(zmq::context_t& context, const ZmqTransportO
 }
 
 }  // namespace troupe::internal
+
+namespace troupe {
+
+Result<CurveKeys> GenerateCurveKeys() {
+  char public_key[41] = {};
+  char secret_key[41] = {};
+  if (zmq_curve_keypair(public_key, secret_key) != 0) {
+    return Error{ErrorCode::kUnavailable,
+                 "this libzmq was built without CURVE; install Debian's libzmq5"};
+  }
+  return CurveKeys{public_key, secret_key};
+}
+
+Result<CurveKeys> CurveKeysOf(const std::string& secret_key) {
+  char public_key[41] = {};
+  if (secret_key.size() != sizeof public_key - 1 ||
+      zmq_curve_public(public_key, secret_key.c_str()) != 0) {
+    return Error{ErrorCode::kInvalidArgument, "this is no secret key of CURVE"};
+  }
+  return CurveKeys{public_key, secret_key};
+}
+
+}  // namespace troupe

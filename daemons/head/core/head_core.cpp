@@ -147,6 +147,8 @@ void HeadCore::On(const step::Frame& came) {
       return OnMessage<RunCommand>(*type, frame, [&](const auto& m) { OnRunCommand(from, m); });
     case kFrameSubscribe:
       return OnMessage<Subscribe>(*type, frame, [&](const auto& m) { OnSubscribe(from, m); });
+    case kFrameAdmitGuest:
+      return OnMessage<AdmitGuest>(*type, frame, [&](const auto& m) { OnAdmit(from, m); });
     case kFrameQuery:
       return OnMessage<Query>(*type, frame, [&](const auto& m) { OnQuery(from, m); });
     default:
@@ -406,6 +408,7 @@ void HeadCore::On(const step::Tick& /*tick*/) {
   collective_groups_.OnTick();
   actor_groups_.OnTick();
   logs_.OnTick();
+  join_tokens_.OnTick();
   for (const std::string& lease : actors_.TakeWaiting(kReasonsPerTick)) {
     const std::optional<sched::LeaseStatus> status = scheduler_.FindLease(lease);
     // A placement group may grow, a cluster of several hosts, too.
@@ -465,10 +468,10 @@ void HeadCore::Reply(const std::string& to, uint64_t request, const Status& stat
 }
 
 // What is done is to be done also for the next head.
-void HeadCore::ReplyWhenKept(const std::string& to, uint64_t request) {
+void HeadCore::ReplyWhenKept(const std::string& to, uint64_t request, const std::string& json) {
   queue_.PutWhenKept(
       to + "#" + std::to_string(request),
-      step::Send{to, wire::Encode(kFrameDriverReply, DriverReply{request, 0, "", ""})});
+      step::Send{to, wire::Encode(kFrameDriverReply, DriverReply{request, 0, "", json})});
 }
 
 }  // namespace troupe::daemons

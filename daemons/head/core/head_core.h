@@ -26,6 +26,7 @@
 #include "daemons/head/core/head_actors.h"
 #include "daemons/head/core/head_options.h"
 #include "daemons/head/core/head_queue.h"
+#include "daemons/head/core/join_tokens.h"
 #include "daemons/head/core/log_requests.h"
 #include "daemons/head/core/placement_groups.h"
 #include "daemons/head/core/process_table.h"
@@ -46,6 +47,7 @@ struct HeadRecords {
   std::map<std::string, std::string> placement_groups;
   std::map<std::string, std::string> collective_groups;
   std::map<std::string, std::string> actor_groups;
+  std::map<std::string, std::string> join_tokens;
   std::set<std::string> epochs;  // What those of groups are named by.
 };
 
@@ -77,6 +79,7 @@ class HeadCore final : private HeadKnowledge {
 
   // ---- tasks ----
   void On(const step::Frame& came);
+  void On(const step::GuestFrame& came) { join_tokens_.OnGuest(came.from, came.key, came.frame); }
   void On(const step::Tick& tick);
   void On(step::StateLoaded& loaded) { actors_.Give(loaded.process, std::move(loaded.state)); }
   void On(const step::CoordinatorSays& says);
@@ -138,6 +141,7 @@ class HeadCore final : private HeadKnowledge {
   void OnRunCommand(const std::string& from, const RunCommand& command);
   void OnDriverHello(const std::string& from, const DriverHello& hello);
   void OnDrainNode(const std::string& from, const RunCommand& command);
+  void OnAdmit(const std::string& from, const AdmitGuest& guest);
   void OnLeave(const std::string& from, const RunCommand& command);
   // Why what the driver has is to end, if it is.
   [[nodiscard]] std::optional<std::string> DriverLost(const std::string& place, Time heard,
@@ -243,7 +247,8 @@ class HeadCore final : private HeadKnowledge {
   void Kill(const std::string& process, int signal, const std::string& reason);
   void Reply(const std::string& to, uint64_t request, const Status& status,
              const std::string& json = "");
-  void ReplyWhenKept(const std::string& to, uint64_t request);  // That it is done.
+  void ReplyWhenKept(const std::string& to, uint64_t request,
+                     const std::string& json = "");  // That it is done.
 
   [[nodiscard]] RunWorker* FindWorker(Run& run, const std::string& member);
   [[nodiscard]] std::pair<const Run*, const RunWorker*> Owner(const std::string& process) const;
@@ -291,6 +296,7 @@ class HeadCore final : private HeadKnowledge {
   CollectiveGroups collective_groups_;
   HeadActorGroups actor_groups_;
   LogRequests logs_;
+  JoinTokens join_tokens_;
   Usage usage_;
   UserMetricSums user_metrics_;
   Time publish_at_{};

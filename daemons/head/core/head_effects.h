@@ -19,6 +19,11 @@ struct Send {
   std::string to;  // Its name for the transport.
   std::string frame;
 };
+// Who has this key may connect as a guest, or no longer.
+struct LetGuest {
+  std::string key;
+  bool in = true;
+};
 struct Log {
   bool warning = false;
   std::string text;
@@ -95,9 +100,9 @@ struct TellCoordinator {
 }  // namespace step
 
 using HeadEffect =
-    std::variant<step::Send, step::Log, step::GoingDown, step::Down, step::Count, step::Gauge,
-                 step::Publish, step::Keep, step::DropRecords, step::MarkRecords, step::AwaitKept,
-                 step::OfferState, step::SaveState, step::LoadState, step::EndLoad,
+    std::variant<step::Send, step::LetGuest, step::Log, step::GoingDown, step::Down, step::Count,
+                 step::Gauge, step::Publish, step::Keep, step::DropRecords, step::MarkRecords,
+                 step::AwaitKept, step::OfferState, step::SaveState, step::LoadState, step::EndLoad,
                  step::OpenEpochs, step::CloseEpochs, step::RefreshEpochs, step::TellCoordinator>;
 using HeadStep = std::variant<HeadTask, HeadEffect>;
 

@@ -166,6 +166,7 @@ void HeadCore::WriteAll() {
   placement_groups_.RefreshKeys();
   collective_groups_.RefreshKeys();
   actor_groups_.RefreshKeys();
+  join_tokens_.RefreshKeys();
 }
 
 WorkerStatus HeadCore::StatusOf(const Run& run, const RunWorker& worker) const {

@@ -29,6 +29,10 @@ struct HeadOptions {
   [[nodiscard]] Duration spared() const { return 5 * node_dead; }
   // How long the store keeps what a head that is gone has left; a running one refreshes it.
   Duration key_ttl = seconds(24 * 3600);
+  // For who joins with a token; empty: nobody may.
+  std::string join_keys;                           // The text of the cluster's key file.
+  std::string head_key;                            // The head's public one.
+  std::string join_at;                             // Where it listens, HOST:PORT.
   bool metrics = false;                            // Whether anybody asks for them.
   std::function<std::string()> new_id = RandomId;  // Hexadecimal digits, 16 at least.
   // Whether the process that a driver has said it is has ended, as far as can be seen from here.

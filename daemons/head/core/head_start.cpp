@@ -28,6 +28,7 @@ HeadCore::HeadCore(HeadOptions options, const std::string& id,
       collective_groups_(&queue_, &actors_.directory(), coordinators, options_.new_id),
       actor_groups_(&queue_, &actors_.directory(), &collective_groups_),
       logs_(&queue_, &nodes_),
+      join_tokens_(&queue_, options_.join_keys),
       user_metrics_(log_id_, options_.metrics) {}
 
 HeadCore::~HeadCore() = default;
@@ -36,7 +37,8 @@ void HeadCore::Restore(Time now, const HeadRecords& records) {
   queue_.SetNow(now);
   const bool runs =
       !records.runs.empty() || !records.actors.empty() || !records.placement_groups.empty();
-  const bool found = runs || !records.collective_groups.empty() || !records.actor_groups.empty();
+  const bool found = runs || !records.collective_groups.empty() || !records.actor_groups.empty() ||
+                     !records.join_tokens.empty();
   if (runs) Recover(Now() + options_.confirm_grace);
   RestoreRuns(records.runs);
   placement_groups_.Restore(records.placement_groups);  // Before those that are in them.
@@ -47,6 +49,7 @@ void HeadCore::Restore(Time now, const HeadRecords& records) {
   for (const actors::CollectiveStatus& group : collective_groups_.List())
     if (!group.spec.owner.empty()) actors_.Own(group.spec.owner);
   actor_groups_.Restore(records.actor_groups);
+  join_tokens_.Restore(records.join_tokens);
   RestoreWorkers();
   EndLeftMembers();
   DropLeftEpochs(records);

@@ -121,6 +121,12 @@ void HeadCore::OnQuery(const std::string& from, const Query& query) {
   Reply(from, query.request, Status::Ok(), ClusterJson(nodes, runs));
 }
 
+void HeadCore::OnAdmit(const std::string& from, const AdmitGuest& guest) {
+  if (const Status admitted = join_tokens_.Admit(guest); !admitted.ok())
+    return Reply(from, guest.request, admitted);
+  ReplyWhenKept(from, guest.request, JoinPlaceJson({options_.head_key, options_.join_at}));
+}
+
 void HeadCore::OnLogQuery(const std::string& from, const Query& query) {
   const auto refuse = [&](const std::string& why) {
     Reply(from, query.request, Error{ErrorCode::kNotFound, why});

@@ -25,6 +25,12 @@ struct Frame {
   std::string from;
   std::string frame;
 };
+// Of a guest, which is known by its key (runtime/transport.h).
+struct GuestFrame {
+  std::string from;
+  std::string key;
+  std::string frame;
+};
 struct Tick {};
 // What the process asked for with LoadState; empty: nothing was saved.
 struct StateLoaded {
@@ -119,13 +125,15 @@ struct PressDown {
 
 }  // namespace step
 
-using HeadTask = std::variant<
-    step::Frame, step::Tick, step::StateLoaded, step::CoordinatorSays, step::WriteAll,
-    step::SendToNode, step::Schedule, step::WakeScheduler, step::GroupTried, step::AnswerGroup,
-    step::AnswerWaiters, step::ActorChanged, step::OwnerEnded, step::StartActors, step::EndActor,
-    step::HoldActor, step::DismissActor, step::Launch, step::EndProcess, step::WakeActors,
-    step::OrderHeld, step::OrderLost, step::NodeLost, step::EndRecovery, step::PressDown,
-    step::SetGroupMembers, step::DrainFromGroup, step::DismissFromGroup, step::ReadmitToGroup,
-    step::DrainWorker, step::DeathTold, step::KeepSpare, step::OpenRun, step::EndProcessesOfRun>;
+using HeadTask =
+    std::variant<step::Frame, step::GuestFrame, step::Tick, step::StateLoaded,
+                 step::CoordinatorSays, step::WriteAll, step::SendToNode, step::Schedule,
+                 step::WakeScheduler, step::GroupTried, step::AnswerGroup, step::AnswerWaiters,
+                 step::ActorChanged, step::OwnerEnded, step::StartActors, step::EndActor,
+                 step::HoldActor, step::DismissActor, step::Launch, step::EndProcess,
+                 step::WakeActors, step::OrderHeld, step::OrderLost, step::NodeLost,
+                 step::EndRecovery, step::PressDown, step::SetGroupMembers, step::DrainFromGroup,
+                 step::DismissFromGroup, step::ReadmitToGroup, step::DrainWorker, step::DeathTold,
+                 step::KeepSpare, step::OpenRun, step::EndProcessesOfRun>;
 
 }  // namespace troupe::daemons

@@ -14,6 +14,7 @@ from troupe.cli import (
     cluster_commands,
     fleet_commands,
     group_commands,
+    join_commands,
     run_commands,
     top_command,
 )
@@ -55,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     fleet_commands.add_commands(commands)
     cluster_commands.add_commands(commands)
     group_commands.add_command(commands)
+    join_commands.add_commands(commands)
     run_commands.add_commands(commands)
     top_command.add_command(commands)
     return parser

@@ -29,23 +29,22 @@ from troupe._cluster import find_bin_dir
 from troupe._host_records import home, records
 from troupe._payload import show_amount
 from troupe._redis_server import find_redis_server
+from troupe.cli import join_commands
+from troupe.cli._errors import (
+    FAILED,
+    INTERRUPTED,
+    NOT_FOUND,
+    UNREACHABLE,
+    CommandError,
+)
 from troupe.errors import TroupeError, code_of
 
-FAILED, UNREACHABLE, NOT_FOUND, INTERRUPTED = 1, 3, 4, 130
 _START_LIMIT_S = 20.0
 _AWAIT_LIMIT_S = 30.0  # A head that cannot begin tries for 20 s, and then says why.
 _STOP_LIMIT_S = 10.0
 _ASK_LIMIT_S = 5.0
 _TAIL_BYTES = 1 << 20
 DAEMONS = ("head", "node", "local", "redis")
-
-
-class CommandError(Exception):
-    """A command that ends with a status of its own."""
-
-    def __init__(self, message: str, status: int = FAILED) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def add_commands(commands: Any) -> None:
@@ -58,6 +57,8 @@ def add_commands(commands: Any) -> None:
     start.add_argument("--port", type=int, default=6380, help="of the head (6380)")
     start.add_argument("--key-file", metavar="FILE",
                        help="the cluster's key pair (~/.troupe/cluster.key); made by --head")
+    start.add_argument("--token", metavar="TOKEN",
+                       help="with --address: what `troupe token` has printed, instead of a key")
     start.add_argument("--name", help="of this node; default: the host's name")
     start.add_argument("--num-cpus", type=float, metavar="X")
     start.add_argument("--num-gpus", type=float, metavar="X")
@@ -137,9 +138,14 @@ def _start(arguments: argparse.Namespace) -> None:
     if any(record.node == name for record in records()):
         raise CommandError(f"{name} runs already; `troupe stop` ends it, --name starts another")
     key_file = os.path.abspath(arguments.key_file or home() / "cluster.key")
-    if arguments.address and not os.path.exists(key_file):
-        raise CommandError(f"no key file {key_file}; copy it from the head's host (mode 0600), or "
-                           "name another with --key-file")
+    if arguments.address and not arguments.token and not os.path.exists(key_file):
+        raise CommandError(f"no key file {key_file}; `troupe token` on the head's host makes a "
+                           "--token that fetches it, or copy it from there (mode 0600), or name "
+                           "another with --key-file")
+    if arguments.token and arguments.head:
+        raise CommandError("--token joins a cluster that is there; it is for --address", 2)
+    if arguments.token:
+        join_commands.fetch_key(arguments.address, arguments.token, key_file, name)
     if arguments.head:
         _check_port(arguments.host, arguments.port)
     elif arguments.store_dir or arguments.redis:
@@ -177,7 +183,8 @@ def _start(arguments: argparse.Namespace) -> None:
     print(f"{role} {name} started; logs in {log_dir}")
     if arguments.head:
         where = f"{_host_records.address_towards(arguments.host)}:{arguments.port}"
-        print(f"more nodes:  copy {key_file} there, then  troupe start --address {where}")
+        print(f"more nodes:  troupe start --address {where} --token TOKEN  (`troupe token` "
+              "makes one)")
         print(f"programs:    export TROUPE_ADDRESS={where} TROUPE_KEY_FILE={key_file}")
 
 
