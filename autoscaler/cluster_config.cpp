@@ -4,7 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "autoscaler/host_list.h"
 #include "runtime/config.h"
+#include "runtime/host_address.h"
 
 namespace troupe {
 namespace {
@@ -51,8 +53,39 @@ ResourceSet Resources(const ConfigMap& parent, std::string_view key) {
   return {};
 }
 
+void ReadSsh(const ConfigMap& root, ClusterConfig& config) {
+  const ConfigMap map = root.Map("ssh");
+  SshSpec& ssh = config.ssh;
+  ssh.hosts = map.Strings("hosts");
+  ssh.hosts_file = map.String("hosts_file", "");
+  const ConfigMap discovery = map.Map("discovery");
+  ssh.discovery = discovery.Strings("command");
+  ssh.discovery_interval = discovery.Span("interval", ssh.discovery_interval, kSpan);
+  ssh.slots = static_cast<int>(map.Int("slots", ssh.slots, {1, kHostSlotsMax}));
+  ssh.options = map.Strings("options");
+  ssh.timeout = map.Span("timeout", ssh.timeout, kSpan);
+  ssh.interval = map.Span("interval", ssh.interval, kSpan);
+  ssh.cooldown = map.Span("cooldown", ssh.cooldown, kSpan);
+  ssh.cooldown_max = map.Span("cooldown_max", std::max(ssh.cooldown_max, ssh.cooldown), kSpan);
+  if (ssh.cooldown > ssh.cooldown_max) map.Fail("cooldown", "is over cooldown_max");
+  if (config.provider != "ssh") {
+    if (root.Has("ssh")) root.Fail("ssh", "is of no use without provider: ssh");
+    return;
+  }
+  const int told = (ssh.hosts.empty() ? 0 : 1) + (ssh.hosts_file.empty() ? 0 : 1) +
+                   (ssh.discovery.empty() ? 0 : 1);
+  if (told != 1)
+    root.Fail("ssh",
+              "provider: ssh needs one of ssh.hosts, ssh.hosts_file and "
+              "ssh.discovery.command");
+  std::string lines;
+  for (const std::string& line : ssh.hosts) lines += line + "\n";
+  if (const auto hosts = ParseHosts(lines, ssh.slots, "host"); !hosts.ok())
+    map.Fail("hosts", hosts.error().message);
+}
+
 void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
-  config.provider = root.Choice("provider", {"process", "exec"}, "process");
+  config.provider = root.Choice("provider", {"process", "exec", "ssh"}, "process");
   const ConfigMap map = root.Map("exec");
   ExecSpec& exec = config.exec;
   exec.command = map.Strings("command");
@@ -61,6 +94,33 @@ void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
   const bool chosen = config.provider == "exec";
   if (chosen && exec.command.empty()) root.Fail("exec", "provider: exec needs exec.command");
   if (!chosen && root.Has("exec")) root.Fail("exec", "is of no use without provider: exec");
+}
+
+// Empty, and told, if it is none.
+std::string Place(const ConfigMap& map, std::string_view key) {
+  std::string text = map.String(key, "");
+  if (text.empty()) return text;
+  const Result<HostPort> place = ParseHostPort(text);
+  if (place.ok()) return text;
+  map.Fail(key, place.error().message);
+  return "";
+}
+
+void ReadHead(const ConfigMap& map, ClusterConfig& config) {
+  config.head.listen = Place(map, "listen");
+  // As `troupe start --head` does: its nodes are of other hosts.
+  if (config.provider == "ssh" && !map.Has("listen")) config.head.listen = "0.0.0.0:6380";
+  config.head.advertise = Place(map, "advertise");
+  if (config.head.listen.empty() && map.Has("advertise") && !map.Has("listen"))
+    map.Fail("advertise", "is of no use without head.listen");
+}
+
+void ReadNodes(const ConfigMap& root, ClusterConfig& config) {
+  const ConfigMap map = root.Map("nodes");
+  config.nodes.setup = map.Strings("setup");
+  config.nodes.program = map.String("program", "");
+  if (config.provider == "process" && root.Has("nodes"))
+    root.Fail("nodes", "is of no use with provider: process, whose nodes are of this host");
 }
 
 void ReadTraining(const ConfigMap& map, ClusterConfig& config) {
@@ -224,6 +284,9 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   ClusterConfig config;
   config.name = Name(root, "name", "troupe");
   ReadProvider(root, config);
+  ReadSsh(root, config);
+  ReadHead(root.Map("head"), config);
+  ReadNodes(root, config);
   ReadTraining(root.Map("training"), config);
   ReadAutoscaler(root.Map("autoscaler"), config);
   ReadPools(root, config);

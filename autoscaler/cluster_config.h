@@ -54,10 +54,39 @@ struct ExecSpec {
   Duration interval = seconds(5);    // Between two listings.
 };
 
+// Hosts that are there already (autoscaler/ssh_provider.h): told here, in a file, or by a program.
+struct SshSpec {
+  std::vector<std::string> hosts;      // Lines of autoscaler/host_list.h.
+  std::string hosts_file;              // From the file's folder on.
+  std::vector<std::string> discovery;  // A program, run in the file's folder.
+  Duration discovery_interval = seconds(1);
+  int slots = 1;                     // Of a host without a number.
+  std::vector<std::string> options;  // Of ssh.
+  Duration timeout = seconds(20);    // Of one session.
+  Duration interval = seconds(5);    // Between two looks at a host.
+  Duration cooldown = seconds(30);   // Of a host that refuses.
+  Duration cooldown_max = seconds(600);
+};
+
+// Where other hosts find the head.
+struct HeadSpec {
+  std::string listen;     // HOST:PORT; empty: nothing beyond this host is listened to.
+  std::string advertise;  // HOST:PORT by which nodes find it; empty: told by the way to them.
+};
+
+// What happens on a machine before it is a node.
+struct NodeSpec {
+  std::vector<std::string> setup;  // Commands of a shell, in this order.
+  std::string program;             // troupe-node there; empty: looked for.
+};
+
 struct ClusterConfig {
   std::string name;
-  std::string provider;  // "process": nodes are processes of this machine; "exec".
+  HeadSpec head;
+  NodeSpec nodes;
+  std::string provider;  // "process": nodes are processes of this machine; "exec"; "ssh".
   ExecSpec exec;
+  SshSpec ssh;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;

@@ -64,7 +64,13 @@ void KeepEnd(std::string& log) {
 
 }  // namespace
 
-Result<ExecReply> RunExecCommand(const ExecCommand& command, std::string_view input) {
+RunningCommand::RunningCommand(std::string name, Duration limit, ChildProcess child)
+    : name_(std::move(name)),
+      limit_(limit),
+      deadline_(SteadyClock().Now() + limit),
+      child_(std::move(child)) {}
+
+Result<RunningCommand> RunningCommand::Start(const ExecCommand& command, std::string_view input) {
   if (command.argv.empty()) return Error{ErrorCode::kInvalidArgument, "no program is given"};
   const std::string& name = command.argv.front();
   const Descriptor request(FileOf(input));
@@ -79,41 +85,91 @@ Result<ExecReply> RunExecCommand(const ExecCommand& command, std::string_view in
   spawn.stdin_fd = request.get();
   Result<ChildProcess> child = Spawn(spawn);
   if (!child.ok()) return Error{ErrorCode::kNotFound, name + ": " + child.error().message};
-  const SteadyClock clock;
-  const Time deadline = clock.Now() + command.limit;
-  ExecReply reply;
-  bool out = true;
-  bool log = true;
-  std::optional<ExitInfo> ended;
-  while (!ended) {
-    const Duration left = deadline - clock.Now();
-    if (left <= Duration::zero() || reply.out.size() > kExecReplyBytesMax) break;
-    pollfd waiting[] = {{child->pidfd(), POLLIN, 0},
-                        {out ? child->stdout_fd() : -1, POLLIN, 0},
-                        {log ? child->stderr_fd() : -1, POLLIN, 0}};
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-    (void)::poll(waiting, 3, static_cast<int>(std::min<int64_t>(ms, 1000)));
-    // Its end is looked for first, so that all that it has printed is read after it.
-    ended = child->TryReap();
-    if (out) out = ReadMore(child->stdout_fd(), reply.out);
-    if (log) log = ReadMore(child->stderr_fd(), reply.log);
-    KeepEnd(reply.log);
-  }
-  if (reply.out.size() > kExecReplyBytesMax) {
-    child->Terminate(Duration::zero());
-    return Error{ErrorCode::kResourceExhausted, name + " printed more than " +
+  return RunningCommand(name, command.limit, std::move(*child));
+}
+
+std::optional<Result<ExecReply>> RunningCommand::Step(Time now) {
+  // Its end is looked for first, so that all that it has printed is read after it.
+  const std::optional<ExitInfo> ended = child_.TryReap();
+  if (out_) out_ = ReadMore(child_.stdout_fd(), reply_.out);
+  if (log_) log_ = ReadMore(child_.stderr_fd(), reply_.log);
+  KeepEnd(reply_.log);
+  if (reply_.out.size() > kExecReplyBytesMax) {
+    child_.Terminate(Duration::zero());
+    return Error{ErrorCode::kResourceExhausted, name_ + " printed more than " +
                                                     std::to_string(kExecReplyBytesMax >> 20) +
                                                     " MiB and was ended"};
   }
-  if (!ended) {
-    child->Terminate(Duration::zero());
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(command.limit).count();
-    return Error{ErrorCode::kDeadlineExceeded,
-                 name + " did not answer within " + std::to_string(ms) + " ms and was killed" +
-                     (reply.log.empty() ? "" : "; it had said: " + reply.log)};
+  if (ended) {
+    reply_.code = ended->signal != 0 ? 128 + ended->signal : ended->code;
+    return std::move(reply_);
   }
-  reply.code = ended->signal != 0 ? 128 + ended->signal : ended->code;
-  return reply;
+  if (now < deadline_) return std::nullopt;
+  child_.Terminate(Duration::zero());
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count();
+  return Error{ErrorCode::kDeadlineExceeded,
+               name_ + " did not answer within " + std::to_string(ms) + " ms and was killed" +
+                   (reply_.log.empty() ? "" : "; it had said: " + reply_.log)};
+}
+
+void RunningCommand::Await(Duration limit) const {
+  pollfd waiting[] = {{child_.pidfd(), POLLIN, 0},
+                      {out_ ? child_.stdout_fd() : -1, POLLIN, 0},
+                      {log_ ? child_.stderr_fd() : -1, POLLIN, 0}};
+  const Duration left = std::min(limit, deadline_ - SteadyClock().Now());
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  (void)::poll(waiting, 3, static_cast<int>(std::clamp<int64_t>(ms, 0, 1000)));
+}
+
+CommandPool::~CommandPool() {
+  for (Running& running : running_) running.command.Kill();
+}
+
+void CommandPool::Run(ExecCommand command, std::string input, ExecDone done) {
+  waiting_.push_back({std::move(command), std::move(input), std::move(done)});
+}
+
+bool CommandPool::Step(Time now) {
+  bool moved = false;
+  for (auto it = running_.begin(); it != running_.end();) {
+    std::optional<Result<ExecReply>> answer = it->command.Step(now);
+    if (!answer) {
+      ++it;
+      continue;
+    }
+    const ExecDone done = std::move(it->done);
+    it = running_.erase(it);
+    moved = true;
+    done(std::move(*answer));  // It may have more to run.
+  }
+  while (!waiting_.empty() &&
+         (running_.size() < kExecRunningMax || waiting_.size() > kExecWaitingMax)) {
+    const Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    moved = true;
+    if (running_.size() >= kExecRunningMax) {
+      next.done(Error{ErrorCode::kBackpressure,
+                      "too many requests wait for " + next.command.argv.front() + " to answer"});
+      continue;
+    }
+    Result<RunningCommand> started = RunningCommand::Start(next.command, next.input);
+    if (!started.ok()) {
+      next.done(started.error());
+    } else {
+      running_.push_back({std::move(*started), next.done});
+    }
+  }
+  return moved;
+}
+
+Result<ExecReply> RunExecCommand(const ExecCommand& command, std::string_view input) {
+  Result<RunningCommand> running = RunningCommand::Start(command, input);
+  if (!running.ok()) return running.error();
+  for (;;) {
+    running->Await(seconds(1));
+    if (std::optional<Result<ExecReply>> answer = running->Step(SteadyClock().Now()))
+      return std::move(*answer);
+  }
 }
 
 }  // namespace troupe

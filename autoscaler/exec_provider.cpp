@@ -20,11 +20,15 @@ std::string TagOf(const ExecNode& node, const char* tag) {
 ExecProvider::ExecProvider(const Clock* clock, ExecProviderOptions options)
     : clock_(clock), options_(std::move(options)) {}
 
-Result<std::string> ExecProvider::Ask(std::string_view verb, const std::string& request) {
-  Result<ExecReply> reply = options_.run(options_.command, request);
-  if (!reply.ok()) return reply.error();
-  if (const Status s = ExecStatus(verb, reply->code, reply->log); !s.ok()) return s.error();
-  return std::move(reply->out);
+void ExecProvider::Ask(std::string_view verb, const std::string& request, Answer answer) {
+  const auto done = [name = std::string(verb),
+                     answer = std::move(answer)](Result<ExecReply> reply) {
+    if (!reply.ok()) return answer(reply.error());
+    const Status status = ExecStatus(name, reply->code, reply->log);
+    answer(status.ok() ? Result<std::string>(std::move(reply->out)) : status.error());
+  };
+  if (options_.run) return options_.run(options_.command, request, done);
+  pool_.Run(options_.command, request, done);
 }
 
 Result<std::string> ExecProvider::Launch(const std::string& token, const std::string& pool) {
@@ -38,41 +42,79 @@ Result<std::string> ExecProvider::Launch(const std::string& token, const std::st
   create.user_data = std::move(*boot);
   create.tags = {{kClusterTag, options_.cluster}, {kLifeTag, options_.life}, {kNodeTag, id}};
   ++last_number_[pool];  // Also if this fails: a node of this name may come all the same.
-  list_at_ = Time{};
-  const Result<std::string> reply = Ask("create", ExecCreateRequest(create));
-  if (!reply.ok()) return reply.error();
-  const Result<std::vector<ExecNode>> made = ParseExecNodes(*reply);
-  if (!made.ok()) return made.error().WithContext("create");
-  if (made->empty())
-    return Error{ErrorCode::kResourceExhausted, "no capacity: create made no node"};
   Node& node = nodes_[id];
-  node.supplier_id = made->front().id;
   node.token = token;
   node.pool = pool;
-  node.detail = made->front().id;
-  node.made_at = clock_->Now();
+  node.detail = "asked for";
+  node.asked_for = true;
   launched_[token] = id;
+  Ask("create", ExecCreateRequest(create),
+      [this, id](const Result<std::string>& reply) { Made(id, reply); });
+  if (!failures_.empty() && failures_.back().token == token) {
+    const Error error = failures_.back().error;
+    failures_.pop_back();
+    return error;
+  }
   return id;
+}
+
+void ExecProvider::Made(const std::string& id, const Result<std::string>& reply) {
+  list_at_ = Time{};
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return;
+  Node& node = found->second;
+  node.asked_for = false;
+  node.made_at = clock_->Now();
+  Result<std::vector<ExecNode>> made =
+      reply.ok() ? ParseExecNodes(*reply) : Result<std::vector<ExecNode>>(reply.error());
+  if (reply.ok() && !made.ok()) made = made.error().WithContext("create");
+  if (made.ok() && made->empty())
+    made = Error{ErrorCode::kResourceExhausted, "no capacity: create made no node"};
+  if (made.ok()) {
+    node.supplier_id = made->front().id;
+    node.detail = made->front().id;
+  } else if (!node.listed) {  // If it was made all the same, a list will have it.
+    failures_.push_back({ProviderFailure::Kind::kLaunch, node.token, node.pool, id, made.error()});
+    launched_.erase(node.token);
+    nodes_.erase(found);
+    return;
+  }
+  if (node.terminating) AskToEnd(clock_->Now(), id, node);
 }
 
 Status ExecProvider::Terminate(const std::string& id) {
   const auto found = nodes_.find(id);
   if (found == nodes_.end()) return Status::Ok();
+  Node& node = found->second;
   const Time now = clock_->Now();
-  if (found->second.terminating && now < found->second.ask_again) return Status::Ok();
-  const Result<std::string> reply =
-      Ask("terminate", ExecTerminateRequest({found->second.supplier_id}));
-  if (!reply.ok()) return reply.error();
-  if (const Status s = ParseExecDone(*reply); !s.ok()) return s.error().WithContext("terminate");
-  found->second.terminating = true;
-  found->second.ask_again = now + options_.interval;
-  list_at_ = Time{};
+  const bool asked = std::exchange(node.terminating, true) && now < node.ask_again;
+  if (!asked && !node.asked_for) AskToEnd(now, id, node);
   return Status::Ok();
 }
 
+void ExecProvider::AskToEnd(Time now, const std::string& id, Node& node) {
+  node.ask_again = now + options_.interval;
+  Ask("terminate", ExecTerminateRequest({node.supplier_id}),
+      [this, id](const Result<std::string>& reply) {
+        Status status = reply.ok() ? ParseExecDone(*reply) : Status(reply.error());
+        if (reply.ok() && !status.ok()) status = status.error().WithContext("terminate");
+        Ended(id, status);
+      });
+}
+
+void ExecProvider::Ended(const std::string& id, const Status& status) {
+  list_at_ = Time{};
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return;
+  const std::string trouble = status.ok() ? "" : status.error().message;
+  const bool news = std::exchange(found->second.trouble, trouble) != trouble;
+  if (status.ok() || !news) return;
+  failures_.push_back(
+      {ProviderFailure::Kind::kTerminate, "", found->second.pool, id, status.error()});
+}
+
 Result<std::vector<ProviderNode>> ExecProvider::List() {
-  const Time now = clock_->Now();
-  if (now >= list_at_) listed_ = Refresh(now);
+  if (clock_->Now() >= list_at_ && !listing_) Refresh();
   if (!listed_.ok()) return listed_.error();
   std::vector<ProviderNode> nodes;
   for (const auto& [id, node] : nodes_)
@@ -80,14 +122,29 @@ Result<std::vector<ProviderNode>> ExecProvider::List() {
   return nodes;
 }
 
-Status ExecProvider::Refresh(Time now) {
-  const Result<std::string> reply = Ask("list", ExecRequest("list"));
-  list_at_ = now + options_.interval;  // Also after an error: it is not asked without a pause.
-  if (!reply.ok()) return reply.error();
+void ExecProvider::Refresh() {
+  listing_ = true;
+  list_at_ = clock_->Now() + options_.interval;  // Also after an error: not without a pause.
+  Ask("list", ExecRequest("list"), [this](const Result<std::string>& reply) { Listed(reply); });
+}
+
+void ExecProvider::Listed(const Result<std::string>& reply) {
+  listing_ = false;
+  listed_ = Status::Ok();
+  if (!reply.ok()) {
+    listed_ = reply.error();
+    return;
+  }
   const Result<std::vector<ExecNode>> listed = ParseExecNodes(*reply);
-  if (!listed.ok()) return listed.error().WithContext("list");
+  if (!listed.ok()) {
+    listed_ = listed.error().WithContext("list");
+    return;
+  }
+  const Time now = clock_->Now();
   Take(now, *listed);
-  return Status::Ok();
+  for (auto& [id, node] : nodes_) {  // One that does not end is asked again.
+    if (node.terminating && node.listed && now >= node.ask_again) AskToEnd(now, id, node);
+  }
 }
 
 void ExecProvider::Take(Time now, const std::vector<ExecNode>& listed) {
@@ -119,7 +176,7 @@ void ExecProvider::Take(Time now, const std::vector<ExecNode>& listed) {
   std::erase_if(nodes_, [&](const auto& entry) {
     const Node& node = entry.second;
     const bool lags = !node.listed && !node.terminating && now < node.made_at + kExecListLag;
-    return !seen.contains(entry.first) && !lags;
+    return !seen.contains(entry.first) && !lags && !node.asked_for;
   });
 }
 

@@ -2,9 +2,10 @@
 // whoever announces that nodes will be taken away.
 //
 // Conformance, the same for every provider: Launch with a token that was used before makes nothing
-// new and returns the same node; Terminate of an unknown or ended node succeeds; List shows a
-// launched node at once and until it is gone.
-// Thread: one; calls may block for as long as the provider's API needs, with a deadline of its own.
+// new and returns the same node; Terminate of an unknown or ended node succeeds, and is tried again
+// until the node has ended; List shows a launched node at once and until it is gone.
+// Thread: one. No call waits for who supplies: what turns out later to have failed is told by
+// TakeFailures.
 #pragma once
 
 #include <string>
@@ -23,16 +24,38 @@ struct ProviderNode {
   std::string detail;  // Process id, address, instance type; for people.
 };
 
+// What has failed after the call that began it.
+struct ProviderFailure {
+  enum class Kind {
+    kLaunch,     // The node was not made, and is listed no longer.
+    kTerminate,  // It is tried again.
+    kEnded,      // The node has ended by itself; the error has its last words.
+  };
+  Kind kind = Kind::kLaunch;
+  std::string token;
+  std::string pool;
+  std::string node;
+  Error error;
+};
+
 class NodeProvider {
  public:
   virtual ~NodeProvider() = default;
-  // The id of the new node. kResourceExhausted: the pool has no capacity now. kInvalidArgument,
-  // kNotFound, kPermissionDenied: trying again without a change is useless. Anything else may be
-  // tried again.
+  // The id of the new node, which may still be asked for. kResourceExhausted: the pool has no
+  // capacity now. kInvalidArgument, kNotFound, kPermissionDenied: trying again without a change is
+  // useless. Anything else may be tried again.
   virtual Result<std::string> Launch(const std::string& token, const std::string& pool) = 0;
   // Starts the end of a node; List shows when it is over.
   virtual Status Terminate(const std::string& id) = 0;
+  // As of what was heard last; an error if that is one.
   virtual Result<std::vector<ProviderNode>> List() = 0;
+  // Those that came since the last call.
+  virtual std::vector<ProviderFailure> TakeFailures() { return {}; }
+  // Whether there is room since the last call where there was none: a pool that could not supply
+  // need not be left alone any longer.
+  virtual bool TakeNewRoom() { return false; }
+  // Moves on what is under way; true if that has changed anything.
+  virtual bool Step(Time now) { return false; }
 };
 
 // Whether another attempt at the same launch can help.

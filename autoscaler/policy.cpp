@@ -90,10 +90,25 @@ void AutoscalerPolicy::CoolDown(Time now, const std::string& pool, const std::st
 
 void AutoscalerPolicy::LaunchFailed(Time now, const std::string& token, const std::string& why,
                                     bool retriable) {
-  const auto found = pending_.find(token);
-  if (found == pending_.end()) return;  // Already given up.
-  CoolDown(now, found->second.pool, why, retriable);
-  pending_.erase(found);
+  if (const auto found = pending_.find(token); found != pending_.end()) {
+    CoolDown(now, found->second.pool, why, retriable);
+    pending_.erase(found);
+    return;
+  }
+  // It was listed while it was asked for.
+  const auto shown = std::find_if(known_.begin(), known_.end(), [&](const auto& entry) {
+    return entry.second.launching && entry.second.token == token;
+  });
+  if (shown == known_.end()) return;  // Already given up.
+  CoolDown(now, shown->second.pool, why, retriable);
+  known_.erase(shown);
+}
+
+void AutoscalerPolicy::RoomAppeared() {
+  for (auto& [name, state] : pools_) {
+    state.cool_until = Time{};
+    state.last_cooldown = Duration::zero();
+  }
 }
 
 // What changed since the last decision: launches that arrived or got lost, nodes that were taken
@@ -114,7 +129,7 @@ void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
       pool->second.preempted_at = now;
       known_.erase(node.id);
     } else if (!noticed && node.phase <= NodePhase::kUp) {
-      known_[node.id] = Known{node.pool, node.phase == NodePhase::kLaunching};
+      known_[node.id] = Known{node.pool, node.token, node.phase == NodePhase::kLaunching};
     } else {
       known_.erase(node.id);
     }

@@ -40,6 +40,8 @@ class AutoscalerPolicy {
   Decision Decide(Time now, const Demand& demand, const std::vector<FleetNode>& fleet);
   // The provider refused the launch; `retriable` false (bad configuration, no permission) means the
   // longest cool-down.
+  // Who supplies has room again: no pool is left alone any longer.
+  void RoomAppeared();
   void LaunchFailed(Time now, const std::string& token, const std::string& why, bool retriable);
   [[nodiscard]] const FleetLimits& limits() const { return limits_; }
 
@@ -57,6 +59,7 @@ class AutoscalerPolicy {
   };
   struct Known {
     std::string pool;
+    std::string token;
     bool launching = false;
   };
   struct Tally;

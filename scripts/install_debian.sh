@@ -18,5 +18,15 @@ note "${missing[*]}"
 apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o Acquire::Retries=3)
 as_root "${apt[@]}" update ||
   die "the package lists could not be fetched; check the network and /etc/apt/sources.list, then run: make install-deps"
+# Of servers only the programs are wanted, for tests: nothing is to listen on this host because of them.
+guard=/usr/sbin/policy-rc.d
+if [ ! -e "$guard" ]; then
+  printf '#!/bin/sh\nexit 101\n' | as_root tee "$guard" >/dev/null
+  as_root chmod 755 "$guard"
+  trap 'as_root rm -f "$guard"' EXIT
+fi
 as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
   die "some Debian packages could not be installed (the lines above name them); then run: make install-deps"
+case " ${missing[*]} " in
+  *" openssh-server "*) as_root systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true ;;
+esac

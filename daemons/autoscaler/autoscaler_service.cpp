@@ -25,6 +25,9 @@ AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string to
       policy_(config.limits, std::move(token_prefix)) {}
 
 Time AutoscalerService::Step(Time now) {
+  (void)callbacks_.provider->Step(now);
+  TakeFailures(now);
+  if (callbacks_.provider->TakeNewRoom()) policy_.RoomAppeared();
   TakeNotices(now);
   Observe(now);
   const Decision decision = policy_.Decide(now, demand_, fleet_.nodes());
@@ -102,10 +105,7 @@ void AutoscalerService::Act(Time now, const Action& action) {
     launched_ = launched_ || id.ok() || id.error().code == ErrorCode::kDeadlineExceeded ||
                 id.error().code == ErrorCode::kCorrupt;
     if (id.ok()) return callbacks_.say("launch " + *id + ": " + action.reason);
-    const Error& error = id.error();
-    metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, launch->pool);
-    policy_.LaunchFailed(now, launch->token, error.message, LaunchIsRetriable(error.code));
-    callbacks_.say("launch in pool " + launch->pool + " failed: " + error.message);
+    LaunchFailed(now, launch->token, launch->pool, id.error());
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
     const Status status = callbacks_.drain(drain->node, action.reason, drain->deadline - now);
@@ -122,7 +122,31 @@ void AutoscalerService::Act(Time now, const Action& action) {
   }
 }
 
-bool AutoscalerService::End() {
+void AutoscalerService::LaunchFailed(Time now, const std::string& token, const std::string& pool,
+                                     const Error& error) {
+  metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, pool);
+  policy_.LaunchFailed(now, token, error.message, LaunchIsRetriable(error.code));
+  callbacks_.say("launch in pool " + pool + " failed: " + error.message);
+}
+
+void AutoscalerService::TakeFailures(Time now) {
+  using Kind = ProviderFailure::Kind;
+  for (const ProviderFailure& failure : callbacks_.provider->TakeFailures()) {
+    const auto said = said_.find(failure.node);
+    const bool was_up = said != said_.end() && said->second >= NodePhase::kUp;
+    if (failure.kind == Kind::kTerminate) {
+      callbacks_.say("terminate " + failure.node + ": " + failure.error.message);
+    } else if (failure.kind == Kind::kEnded && was_up) {
+      callbacks_.say("node " + failure.node + " has ended: " + failure.error.message);
+    } else {
+      if (failure.kind == Kind::kLaunch) said_.erase(failure.node);  // It never was one.
+      LaunchFailed(now, failure.token, failure.pool, failure.error);
+    }
+  }
+}
+
+bool AutoscalerService::End(Time now) {
+  (void)callbacks_.provider->Step(now);
   const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
   if (!listed.ok()) return !launched_;  // Nodes may be there, and cost money.
   for (const ProviderNode& node : *listed) (void)callbacks_.provider->Terminate(node.id);

@@ -2,7 +2,7 @@
 // compares the nodes that the provider lists with those that the head knows, asks the policy, and
 // carries out what it says.
 //
-// Thread: one; a step blocks as long as the provider and `cluster` do.
+// Thread: one; a step blocks as long as `cluster` and `drain` do.
 // Invariant: one line is said per event, and the policy's reason only when it changed.
 #pragma once
 
@@ -40,12 +40,15 @@ class AutoscalerService {
   // One turn. Returns when the next one is due at the latest.
   Time Step(Time now);
   // Ends all nodes; true when none is listed any more, or none was ever made. Call until then.
-  bool End();
+  bool End(Time now);
 
  private:
   void TakeNotices(Time now);
   void Observe(Time now);
+  void TakeFailures(Time now);
   void Act(Time now, const Action& action);
+  void LaunchFailed(Time now, const std::string& token, const std::string& pool,
+                    const Error& error);
   void SayChanges();
 
   const Duration tick_;

@@ -42,7 +42,7 @@ void Say(const std::string& line) { std::cout << "troupe: " << line << std::endl
 
 // `folder`: of the cluster file, from which its working directory counts.
 SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder,
-                             const std::string& address) {
+                             const daemons::DriverClient& client) {
   const TrainingSpec& training = config.training;
   SpawnOptions spawn;
   spawn.argv = training.command;
@@ -63,7 +63,9 @@ SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder
     spawn.argv.insert(spawn.argv.begin(),
                       {"env", "--chdir=" + (folder / training.working_dir).string()});
   spawn.env = training.env;
-  spawn.env["TROUPE_ADDRESS"] = address;
+  // Actors of other hosts are to reach the training by the address by which it reaches the head.
+  spawn.env["TROUPE_ADDRESS"] = daemons::EndpointHere(config.head, client);
+  if (!client.key_file().empty()) spawn.env["TROUPE_KEY_FILE"] = client.key_file();
   return spawn;
 }
 
@@ -98,9 +100,10 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   daemons::AutoscalerService service(config, life + "-", std::move(callbacks));
 
   Say("cluster " + config.name + " at " + client.address());
-  if (const std::string others = supplier->Strangers(); !others.empty()) Say(others);
+  if (!config.head.listen.empty())
+    Say("its head listens on " + config.head.listen + "; `troupe token` lets a node join");
   ChildProcess training;
-  const SpawnOptions command = TrainingCommand(config, folder, client.address());
+  const SpawnOptions command = TrainingCommand(config, folder, client);
   if (!command.argv.empty()) {
     Result<ChildProcess> started = Spawn(daemons::InSession(command));
     if (!started.ok()) {
@@ -110,10 +113,14 @@ int Run(const ClusterConfig& config, const fs::path& folder,
     training = std::move(*started);
   }
   Time due = clock.Now();
+  std::string strangers;
   const auto turn = [&] {
     if (training.TryReap()) return true;
     const Time now = clock.Now();
-    if (now >= std::min(due, supplier->next_wake())) due = service.Step(now);
+    const bool moved = supplier->nodes().Step(now);
+    if (moved || now >= std::min(due, supplier->next_wake())) due = service.Step(now);
+    const std::string before = std::exchange(strangers, supplier->Strangers());
+    if (before.empty() && !strangers.empty()) Say(strangers);
     return false;
   };
   const StopCause cause = WaitForStop(-1, turn, std::min<Duration>(config.tick, milliseconds(50)));
@@ -126,8 +133,8 @@ int Run(const ClusterConfig& config, const fs::path& folder,
     code = CodeOf(*info);
   }
   const Time deadline = clock.Now() + supplier->grace();
-  bool ended = service.End();
-  for (; !ended && clock.Now() < deadline; ended = service.End()) ::usleep(10'000);
+  bool ended = service.End(clock.Now());
+  for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
   if (!ended) Say("not all nodes have ended: " + supplier->Left());
   return code;
 }
@@ -198,5 +205,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.metrics_port = config->metrics_port;
+  options.listen = config->head.listen;
   return Run(*config, fs::absolute(file, ignored).parent_path(), options);
 }

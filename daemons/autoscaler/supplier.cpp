@@ -12,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "autoscaler/boot_script.h"
 #include "autoscaler/exec_provider.h"
 #include "autoscaler/process_provider.h"
+#include "autoscaler/ssh_provider.h"
+#include "runtime/host_address.h"
 
 namespace troupe::daemons {
 namespace {
@@ -75,6 +78,39 @@ std::vector<std::string> NodeArguments(const PoolSpec& pool, const std::string& 
   return arguments;
 }
 
+// Where nodes on `host` find the head; empty: anywhere.
+Result<std::string> AdvertisedTo(const SupplierOptions& options, const std::string& host) {
+  const HeadSpec& head = options.config->head;
+  if (head.listen.empty()) return options.client->address();
+  if (!head.advertise.empty()) return "tcp://" + head.advertise;
+  Result<std::string> address = EndpointTowards(head.listen, host);
+  // A host that only SSH knows by this name.
+  if (!address.ok() && !host.empty()) address = EndpointTowards(head.listen, "");
+  if (!address.ok()) return address.error().WithContext("name it with head.advertise");
+  return address;
+}
+
+// How a machine becomes the node: it makes a directory of its own, and ends by itself if this
+// cluster is killed as a whole.
+Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
+                           const std::string& id, const Result<std::string>& head) {
+  if (!head.ok()) return head.error();
+  const ClusterConfig& config = *options.config;
+  BootPlan plan;
+  plan.env = config.training.env;
+  plan.setup = config.nodes.setup;
+  plan.program = config.nodes.program;
+  plan.here = options.bin_dir;
+  plan.arguments = NodeArguments(pool, *head, id);
+  plan.arguments.insert(plan.arguments.end(), {"--lease-s", NumberText(ToSeconds(kLease))});
+  if (!config.head.listen.empty()) {
+    Result<JoinOffer> offer = options.client->OfferJoin(id, config.limits.launch_timeout);
+    if (!offer.ok()) return offer.error();
+    plan.join_token = std::move(offer->token);
+  }
+  return BootScript(plan);
+}
+
 class ProcessSupplier final : public Supplier {
  public:
   explicit ProcessSupplier(const SupplierOptions& options)
@@ -107,10 +143,12 @@ class ProcessSupplier final : public Supplier {
     Result<std::string> dir = dirs_.Make(id);
     if (!dir.ok()) return dir.error();
     SpawnOptions node;
-    node.argv = NodeArguments(*spec, options_.client->address(), id);
+    node.argv = NodeArguments(*spec, EndpointHere(options_.config->head, *options_.client), id);
     node.argv.insert(node.argv.begin(), options_.bin_dir + "/troupe-node");
     node.argv.insert(node.argv.end(), {"--run-dir", *dir, "--notice-file", *dir + "/notice",
                                        "--log-file", *dir + "/log"});
+    if (!options_.client->key_file().empty())
+      node.argv.insert(node.argv.end(), {"--key-file", options_.client->key_file()});
     node.env = options_.config->training.env;  // Workers inherit it from their node.
     node.output_path = *dir + "/out";
     return node;
@@ -136,7 +174,7 @@ class ExecSupplier final : public Supplier {
     return options_.config->exec.timeout + kExecGrace;
   }
   std::string Strangers() override {
-    if (!provider_.List().ok() || provider_.strangers().empty()) return "";
+    if (provider_.strangers().empty()) return "";
     std::string ids;
     for (const std::string& id : provider_.strangers()) ids += (ids.empty() ? "" : ", ") + id;
     return "nodes of cluster " + options_.config->name +
@@ -154,26 +192,74 @@ class ExecSupplier final : public Supplier {
     options.cluster = options_.config->name;
     options.life = options_.life;
     options.boot = [this](const std::string& id, const std::string& pool) {
-      return BootScript(id, pool);
+      return Boot(id, pool);
     };
     return options;
   }
 
-  // The node makes a directory of its own, and ends by itself if this cluster is killed as a whole.
-  Result<std::string> BootScript(const std::string& id, const std::string& pool) {
+  Result<std::string> Boot(const std::string& id, const std::string& pool) {
     const PoolSpec* spec = options_.config->FindPool(pool);
     if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
-    std::string script = "#!/bin/sh\n";
-    for (const auto& [name, value] : options_.config->training.env)
-      script += "export " + name + "=" + ShellWord(value) + "\n";
-    script += "exec " + ShellWord(options_.bin_dir + "/troupe-node");
-    for (const std::string& word : NodeArguments(*spec, options_.client->address(), id))
-      script += " " + ShellWord(word);
-    return script + " --lease-s " + NumberText(ToSeconds(kLease)) + "\n";
+    return BootOf(options_, *spec, id, AdvertisedTo(options_, ""));
   }
 
   const SupplierOptions options_;
   ExecProvider provider_;
+};
+
+class SshSupplier final : public Supplier {
+ public:
+  explicit SshSupplier(const SupplierOptions& options)
+      : options_(options), provider_(options.clock, ProviderOptions()) {}
+
+  NodeProvider& nodes() override { return provider_; }
+  NoticeSource& notices() override { return provider_; }
+  Status Drain(const std::string& id, const std::string& reason, Duration left) override {
+    return options_.client->DrainNode(id, std::max<Duration>(left, milliseconds(1)));
+  }
+  [[nodiscard]] Time next_wake() const override { return Time::Never(); }
+  [[nodiscard]] Duration grace() const override {
+    return options_.config->ssh.timeout + kExecGrace;
+  }
+
+ private:
+  SshProviderOptions ProviderOptions() {
+    const SshSpec& ssh = options_.config->ssh;
+    SshProviderOptions options;
+    // Nobody is there to be asked, and a connection that hangs is as good as none.
+    options.ssh.argv = {"ssh", "-T",
+                        "-o",  "BatchMode=yes",
+                        "-o",  "ConnectTimeout=10",
+                        "-o",  "ServerAliveInterval=5",
+                        "-o",  "ServerAliveCountMax=2"};
+    options.ssh.argv.insert(options.ssh.argv.end(), ssh.options.begin(), ssh.options.end());
+    options.ssh.folder = options_.folder;
+    options.ssh.limit = ssh.timeout;
+    options.hosts.lines = ssh.hosts;
+    if (!ssh.hosts_file.empty())
+      options.hosts.file = (fs::path(options_.folder) / ssh.hosts_file).string();
+    options.hosts.discovery.argv = ssh.discovery;
+    options.hosts.discovery.folder = options_.folder;
+    options.hosts.discovery.limit = ssh.timeout;
+    options.hosts.default_slots = ssh.slots;
+    options.hosts.interval = ssh.discovery_interval;
+    options.interval = ssh.interval;
+    options.cooldown = ssh.cooldown;
+    options.cooldown_max = ssh.cooldown_max;
+    options.drain = options_.config->limits.drain_timeout;
+    options.lease = kLease;
+    options.fleet = options_.config->name + "-" + options_.life;
+    options.boot = [this](const std::string& id, const std::string& pool,
+                          const std::string& host) -> Result<std::string> {
+      const PoolSpec* spec = options_.config->FindPool(pool);
+      if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
+      return BootOf(options_, *spec, id, AdvertisedTo(options_, host.substr(host.rfind('@') + 1)));
+    };
+    return options;
+  }
+
+  const SupplierOptions options_;
+  SshProvider provider_;
 };
 
 }  // namespace
@@ -189,7 +275,24 @@ std::string Supplier::Left() {
 
 std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options) {
   if (options.config->provider == "exec") return std::make_unique<ExecSupplier>(options);
+  if (options.config->provider == "ssh") return std::make_unique<SshSupplier>(options);
   return std::make_unique<ProcessSupplier>(options);
+}
+
+Result<std::string> EndpointTowards(const std::string& listen, const std::string& host) {
+  const Result<HostPort> at = ParseHostPort(listen);
+  if (!at.ok()) return at.error();
+  const bool any = at->host == "0.0.0.0" || at->host == "*";
+  const Result<std::string> address = any ? AddressTowards(host) : at->host;
+  if (!address.ok()) return address.error();
+  return "tcp://" + *address + ":" + std::to_string(at->port);
+}
+
+std::string EndpointHere(const HeadSpec& head, const DriverClient& client) {
+  if (head.listen.empty()) return client.address();
+  Result<std::string> endpoint = EndpointTowards(head.listen, "");
+  if (!endpoint.ok()) endpoint = EndpointTowards(head.listen, "127.0.0.1");
+  return endpoint.ok() ? *endpoint : client.address();
 }
 
 std::string NumberText(double value) {
@@ -197,12 +300,6 @@ std::string NumberText(double value) {
   text.precision(17);
   text << value;
   return text.str();
-}
-
-std::string ShellWord(const std::string& text) {
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
 }
 
 }  // namespace troupe::daemons

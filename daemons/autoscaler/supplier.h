@@ -47,9 +47,13 @@ struct SupplierOptions {
 
 [[nodiscard]] std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options);
 
+// Where who is on `host` finds a head of this host that listens at `listen`, HOST:PORT; an empty
+// host: whoever is out there.
+[[nodiscard]] Result<std::string> EndpointTowards(const std::string& listen,
+                                                  const std::string& host);
+// Where processes of this host find it that those of other hosts are to reach, too.
+[[nodiscard]] std::string EndpointHere(const HeadSpec& head, const DriverClient& client);
 // For a program's argument: with all digits.
 [[nodiscard]] std::string NumberText(double value);
-// One word for a shell.
-[[nodiscard]] std::string ShellWord(const std::string& text);
 
 }  // namespace troupe::daemons

@@ -200,5 +200,25 @@ TEST(ClusterConfigTest, AProgramThatSuppliesNodesIsNeededWhereItIsChosen) {
               HasSubstr("schedule: only nodes of provider: process can follow a schedule"));
 }
 
+TEST(ClusterConfigTest, TheHeadMayListenForOtherHosts) {
+  const std::string pools = "pools: [{name: spot, market: spot, max_workers: 4}]\n";
+  const Result<ClusterConfig> config = ParseClusterConfig(
+      "provider: exec\nexec: {command: ./s}\nhead: {listen: '0.0.0.0:6380', advertise: 'h:7000'}\n"
+      "nodes: {setup: [echo a, echo b], program: /opt/troupe-node}\n" +
+          pools,
+      "c.yaml");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->head.listen, "0.0.0.0:6380");
+  EXPECT_EQ(config->head.advertise, "h:7000");
+  EXPECT_THAT(config->nodes.setup, ElementsAre("echo a", "echo b"));
+  EXPECT_EQ(config->nodes.program, "/opt/troupe-node");
+  EXPECT_THAT(ProblemsOf("head: {listen: 6380}\n" + pools),
+              HasSubstr("c.yaml:1:16: head.listen: expected HOST:PORT, got \"6380\""));
+  EXPECT_THAT(ProblemsOf("head: {listen: 'h:99999'}\n" + pools), HasSubstr("expected HOST:PORT"));
+  EXPECT_THAT(ProblemsOf("head: {advertise: 'h:1'}\n" + pools),
+              HasSubstr("is of no use without head.listen"));
+  EXPECT_THAT(ProblemsOf("nodes: {setup: [a]}\n" + pools), HasSubstr("is of no use with"));
+}
+
 }  // namespace
 }  // namespace troupe

@@ -2,9 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <deque>
+#include <fstream>
+#include <functional>
 #include <map>
+#include <set>
 
 #include "tests/unit/autoscaler/fake_supplier.h"
 
@@ -27,8 +32,9 @@ class ExecProviderTest : public ::testing::Test {
     options.boot = [](const std::string& id, const std::string& pool) -> Result<std::string> {
       return "boot " + id + " of " + pool;
     };
-    options.run = [this](const ExecCommand& command, std::string_view input) {
-      return supplier_(command, input);
+    options.run = [this](const ExecCommand& command, const std::string& input, ExecDone done) {
+      if (!slow_) return done(supplier_(command, input));
+      late_.push_back([this, command, input, done] { done(supplier_(command, input)); });
     };
     return options;
   }
@@ -42,8 +48,19 @@ class ExecProviderTest : public ::testing::Test {
     return shown;
   }
 
+  // The supplier answers the oldest question that is open.
+  void Answer() {
+    ASSERT_FALSE(late_.empty());
+    const auto answer = std::move(late_.front());
+    late_.pop_front();
+    answer();
+  }
+
   FakeSupplier supplier_;
   FakeClock clock_;
+  bool slow_ = false;
+  std::deque<std::function<void()>> late_;
+  decltype(FakeSupplier::nodes) before_;
   ExecProvider provider_;
 };
 
@@ -140,6 +157,61 @@ TEST_F(ExecProviderTest, ANodeThatDoesNotEndIsEndedAgainOncePerInterval) {
   clock_.Advance(seconds(5));
   EXPECT_TRUE(provider_.Terminate("spot-1").ok());
   EXPECT_THAT(supplier_.verbs, ElementsAre("create", "terminate", "list", "terminate"));
+}
+
+TEST_F(ExecProviderTest, ASlowSupplierKeepsNobodyWaiting) {
+  slow_ = true;
+  EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
+  EXPECT_EQ(provider_.Launch("t2", "spot").value(), "spot-2");
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot", "spot-2 t2 spot"));
+  supplier_.room = 1;
+  for (int i = 0; i < 3; ++i) Answer();
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+  const std::vector<ProviderFailure> failures = provider_.TakeFailures();
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].token, "t2");
+  EXPECT_EQ(failures[0].node, "spot-2");
+  EXPECT_EQ(failures[0].error.code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
+}
+
+TEST_F(ExecProviderTest, ANodeThatIsNotWantedAnyMoreIsEndedWhenItIsMade) {
+  slow_ = true;
+  (void)provider_.Launch("t1", "spot");
+  EXPECT_TRUE(provider_.Terminate("spot-1").ok());
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot ending"));
+  while (!late_.empty()) Answer();
+  EXPECT_THAT(supplier_.nodes, IsEmpty());
+  (void)provider_.List();
+  while (!late_.empty()) Answer();
+  EXPECT_THAT(Shown(provider_.List()), IsEmpty());
+  EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
+}
+
+TEST_F(ExecProviderTest, AListFromBeforeANodeWasMadeEndsNothing) {
+  slow_ = true;
+  (void)provider_.List();
+  (void)provider_.Launch("t1", "spot");
+  std::swap(late_.front(), late_.back());
+  Answer();  // It is made,
+  supplier_.nodes.swap(before_);
+  Answer();  // and listed as it was before.
+  supplier_.nodes.swap(before_);
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+}
+
+TEST_F(ExecProviderTest, AnEndThatFailsIsToldOnceAndTriedAgain) {
+  (void)provider_.Launch("t1", "spot");
+  supplier_.next_code = 1;
+  EXPECT_TRUE(provider_.Terminate("spot-1").ok());
+  const std::vector<ProviderFailure> failures = provider_.TakeFailures();
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].node, "spot-1");
+  EXPECT_THAT(failures[0].error.message, HasSubstr("said why"));
+  clock_.Advance(seconds(5));
+  (void)provider_.List();
+  EXPECT_THAT(supplier_.nodes, IsEmpty());
+  EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
 }
 
 TEST_F(ExecProviderTest, TheListIsAskedForOncePerIntervalAndAfterAChange) {
@@ -248,6 +320,45 @@ TEST(ExecCommandTest, WhoDoesNotAnswerIsKilledWithWhatItHasStarted) {
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(reply.error().code, ErrorCode::kDeadlineExceeded);
   EXPECT_THAT(reply.error().message, HasSubstr("within 300 ms and was killed; it had said: wait"));
+}
+
+int pid_of_command = 0;
+
+TEST(CommandPoolTest, ManyRunAtOnceAndEachIsAnsweredOnce) {
+  CommandPool pool;
+  std::multiset<std::string> answers;
+  for (int i = 0; i < 40; ++i) {
+    ExecCommand command;
+    command.argv = {i == 7 ? "/no/such/program" : "cat"};
+    pool.Run(command, std::to_string(i),
+             [&](Result<ExecReply> reply) { answers.insert(reply.ok() ? reply->out : "none"); });
+  }
+  EXPECT_THAT(answers, IsEmpty()) << "nothing is waited for";
+  const SteadyClock clock;
+  for (const Time limit = clock.Now() + seconds(60); answers.size() < 40 && clock.Now() < limit;)
+    (void)pool.Step(clock.Now());
+  EXPECT_EQ(answers.size(), 40U);
+  EXPECT_EQ(answers.count("none"), 1U);
+  EXPECT_EQ(answers.count("39"), 1U);
+}
+
+TEST(CommandPoolTest, WhatRunsIsKilledWithIt) {
+  const std::string fifo = testing::TempDir() + "/pool-fifo-" + RandomId();
+  {
+    CommandPool pool;
+    ExecCommand command;
+    command.argv = {"sh", "-c", "echo $$ > " + fifo + "; exec sleep 60"};
+    pool.Run(command, "", [](const Result<ExecReply>&) { FAIL() << "it was not taken up"; });
+    (void)pool.Step(SteadyClock().Now());
+    int pid = 0;
+    for (int i = 0; pid == 0 && i < 2000; ++i, ::usleep(10'000)) std::ifstream(fifo) >> pid;
+    ASSERT_GT(pid, 0);
+    pid_of_command = pid;
+  }
+  bool gone = false;
+  for (int i = 0; !gone && i < 2000; ++i, ::usleep(10'000)) gone = ::kill(pid_of_command, 0) != 0;
+  EXPECT_TRUE(gone);
+  ::unlink(fifo.c_str());
 }
 
 TEST(ExecCommandTest, AFloodIsCutOff) {

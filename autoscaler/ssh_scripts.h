@@ -1,0 +1,33 @@
+// What is run on a host over SSH to start, list and end nodes: scripts for any POSIX shell of
+// Linux.
+//
+// Pure.
+// Thread: plain values.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "runtime/result.h"
+
+namespace troupe {
+
+// Starts `boot` apart from the session, and ends when it runs.
+[[nodiscard]] std::string SshStartScript(const std::string& fleet, const std::string& id,
+                                         const std::string& boot);
+[[nodiscard]] std::string SshListScript(const std::string& fleet);
+// `force`: it was asked before.
+[[nodiscard]] std::string SshEndScript(const std::string& fleet, const std::string& id, bool force);
+
+struct SshListing {
+  std::map<std::string, bool> alive;         // By node.
+  std::map<std::string, std::string> words;  // The last ones of those that have ended.
+};
+// What SshListScript has printed; kCorrupt if it is not whole.
+[[nodiscard]] Result<SshListing> ParseSshListing(std::string_view text);
+
+// What ssh itself says when it cannot, for people: its last line, and what to do.
+[[nodiscard]] std::string ExplainSsh(std::string_view log);
+
+}  // namespace troupe
