@@ -84,8 +84,19 @@ void ReadSsh(const ConfigMap& root, ClusterConfig& config) {
     map.Fail("hosts", hosts.error().message);
 }
 
+void ReadSlurm(const ConfigMap& root, ClusterConfig& config) {
+  const ConfigMap map = root.Map("slurm");
+  SlurmSpec& slurm = config.slurm;
+  slurm.options = map.Strings("options");
+  slurm.timeout = map.Span("timeout", slurm.timeout, kSpan);
+  slurm.interval = map.Span("interval", slurm.interval, kSpan);
+  slurm.notice = map.Span("notice", slurm.notice, {Duration::zero(), kSpan.max});
+  if (config.provider != "slurm" && root.Has("slurm"))
+    root.Fail("slurm", "is of no use without provider: slurm");
+}
+
 void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
-  config.provider = root.Choice("provider", {"process", "exec", "ssh"}, "process");
+  config.provider = root.Choice("provider", {"process", "exec", "ssh", "slurm"}, "process");
   const ConfigMap map = root.Map("exec");
   ExecSpec& exec = config.exec;
   exec.command = map.Strings("command");
@@ -109,7 +120,8 @@ std::string Place(const ConfigMap& map, std::string_view key) {
 void ReadHead(const ConfigMap& map, ClusterConfig& config) {
   config.head.listen = Place(map, "listen");
   // As `troupe start --head` does: its nodes are of other hosts.
-  if (config.provider == "ssh" && !map.Has("listen")) config.head.listen = "0.0.0.0:6380";
+  if ((config.provider == "ssh" || config.provider == "slurm") && !map.Has("listen"))
+    config.head.listen = "0.0.0.0:6380";
   config.head.advertise = Place(map, "advertise");
   if (config.head.listen.empty() && map.Has("advertise") && !map.Has("listen"))
     map.Fail("advertise", "is of no use without head.listen");
@@ -164,6 +176,8 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   limits.budget_per_hour = map.Double("budget_per_hour", 0, kPrice);
   limits.fallback_after = map.Span("fallback_after", limits.fallback_after);
   limits.idle_timeout = map.Span("idle_timeout", limits.idle_timeout);
+  // A job may wait for hours until it is its turn.
+  if (config.provider == "slurm") limits.launch_timeout = seconds(86400);
   limits.launch_timeout = map.Span("launch_timeout", limits.launch_timeout, kSpan);
   limits.drain_timeout = map.Span("drain_timeout", limits.drain_timeout, kSpan);
   limits.cooldown = map.Span("cooldown", limits.cooldown, kSpan);
@@ -172,7 +186,7 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   if (limits.cooldown > limits.cooldown_max) map.Fail("cooldown", "is over cooldown_max");
 }
 
-PoolSpec ReadPool(const ConfigMap& map) {
+PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
   PoolSpec pool;
   PoolLimits& limits = pool.limits;
   limits.name = Name(map, "name", std::nullopt);
@@ -184,6 +198,9 @@ PoolSpec ReadPool(const ConfigMap& map) {
   limits.max_workers = Workers(map, "max_workers", std::nullopt);
   limits.price_per_hour = map.Double("price_per_hour", 0, kPrice);
   pool.resources = Resources(map, "resources");
+  pool.sbatch = map.Strings("sbatch");
+  if (map.Has("sbatch") && provider != "slurm")
+    map.Fail("sbatch", "is of no use without provider: slurm");
   pool.labels = Words(map.Map("labels"));
   if (!limits.zone.empty()) pool.labels.emplace("zone", limits.zone);
   pool.labels.emplace("market", MarketName(limits.market));
@@ -203,7 +220,7 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config) {
   int64_t minima = 0;
   bool on_demand = false;
   for (const ConfigMap& map : maps) {
-    PoolSpec pool = ReadPool(map);
+    PoolSpec pool = ReadPool(map, config.provider);
     if (!names.insert(pool.limits.name).second) {
       map.Fail("name", "another pool is called " + pool.limits.name);
     }
@@ -285,6 +302,7 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   config.name = Name(root, "name", "troupe");
   ReadProvider(root, config);
   ReadSsh(root, config);
+  ReadSlurm(root, config);
   ReadHead(root.Map("head"), config);
   ReadNodes(root, config);
   ReadTraining(root.Map("training"), config);

@@ -43,7 +43,8 @@ struct TrainingSpec {
 
 struct PoolSpec {
   PoolLimits limits;
-  ResourceSet resources;  // Of one node.
+  ResourceSet resources;            // Of one node.
+  std::vector<std::string> sbatch;  // Further options, with provider: slurm.
   std::map<std::string, std::string> labels;
 };
 
@@ -68,6 +69,14 @@ struct SshSpec {
   Duration cooldown_max = seconds(600);
 };
 
+// Jobs of a batch system (autoscaler/slurm_machines.h), one for each node.
+struct SlurmSpec {
+  std::vector<std::string> options;  // Of sbatch, for all pools.
+  Duration timeout = seconds(30);    // Of one command.
+  Duration interval = seconds(5);    // Between two looks at the queue.
+  Duration notice = seconds(120);    // So long before its time limit a node is drained.
+};
+
 // Where other hosts find the head.
 struct HeadSpec {
   std::string listen;     // HOST:PORT; empty: nothing beyond this host is listened to.
@@ -84,9 +93,10 @@ struct ClusterConfig {
   std::string name;
   HeadSpec head;
   NodeSpec nodes;
-  std::string provider;  // "process": nodes are processes of this machine; "exec"; "ssh".
+  std::string provider;  // "process": nodes are processes of this machine; "exec"; "ssh"; "slurm".
   ExecSpec exec;
   SshSpec ssh;
+  SlurmSpec slurm;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;

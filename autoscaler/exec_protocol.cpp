@@ -61,8 +61,8 @@ const Json& List(const Json& object, const std::string& key) {
   return *found;
 }
 
-ExecNode NodeOf(const Json& json, const std::string& place) {
-  ExecNode node;
+Machine NodeOf(const Json& json, const std::string& place) {
+  Machine node;
   node.id = Text(json, "id", place, true);
   node.offer = Text(json, "offer", place);
   node.request_id = Text(json, "request_id", place);
@@ -100,7 +100,7 @@ std::string Dumped(const Json& json) {
 
 std::string ExecRequest(std::string_view verb) { return Dumped(Base(verb)); }
 
-std::string ExecCreateRequest(const ExecCreate& create) {
+std::string ExecCreateRequest(const MachineOrder& create) {
   Json json = Base("create");
   json["request_id"] = create.request_id;
   json["offer"] = create.offer;
@@ -116,10 +116,10 @@ std::string ExecTerminateRequest(const std::vector<std::string>& ids) {
   return Dumped(json);
 }
 
-Result<std::vector<ExecNode>> ParseExecNodes(std::string_view reply) {
+Result<std::vector<Machine>> ParseExecNodes(std::string_view reply) {
   return Reading([&] {
     const Json json = Parsed(reply);
-    std::vector<ExecNode> nodes;
+    std::vector<Machine> nodes;
     for (const Json& item : List(json, "nodes"))
       nodes.push_back(NodeOf(item, "nodes[" + std::to_string(nodes.size()) + "]"));
     return nodes;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autoscaler/machine_source.h"
 #include "runtime/result.h"
 
 namespace troupe {
@@ -26,24 +27,6 @@ inline constexpr int kExecNoCapacity = 10;
 inline constexpr int kExecThrottled = 11;
 inline constexpr int kExecBadConfig = 12;
 
-struct ExecCreate {
-  std::string request_id;  // The same twice makes nothing new.
-  std::string offer;
-  int count = 1;
-  std::string user_data;  // What the node runs when it has booted.
-  std::map<std::string, std::string> tags;
-};
-
-struct ExecNode {
-  std::string id;
-  std::string offer;
-  std::string request_id;
-  std::string state;  // "pending", "running" or "stopping".
-  std::string detail;
-  std::map<std::string, std::string> tags;
-  std::optional<double> preempted_in_s;  // It is taken back then.
-};
-
 struct ExecOffer {
   std::string name;
   std::string market;  // "spot" or "on_demand"; empty: not said.
@@ -52,11 +35,11 @@ struct ExecOffer {
 };
 
 [[nodiscard]] std::string ExecRequest(std::string_view verb);
-[[nodiscard]] std::string ExecCreateRequest(const ExecCreate& create);
+[[nodiscard]] std::string ExecCreateRequest(const MachineOrder& create);
 [[nodiscard]] std::string ExecTerminateRequest(const std::vector<std::string>& ids);
 
 // kCorrupt, with the place, for what is no such reply.
-[[nodiscard]] Result<std::vector<ExecNode>> ParseExecNodes(std::string_view reply);
+[[nodiscard]] Result<std::vector<Machine>> ParseExecNodes(std::string_view reply);
 [[nodiscard]] Result<std::vector<ExecOffer>> ParseExecOffers(std::string_view reply);
 // Dollars per hour, by offer.
 [[nodiscard]] Result<std::map<std::string, double>> ParseExecPrices(std::string_view reply);

@@ -46,7 +46,7 @@ class Check {
  private:
   struct Nodes {
     Status status = Status::Ok();
-    std::vector<ExecNode> mine;  // What carries this check's tag.
+    std::vector<Machine> mine;  // What carries this check's tag.
   };
 
   static Status Failed(const std::string& why) { return Error{ErrorCode::kInternal, why}; }
@@ -92,26 +92,27 @@ class Check {
   Nodes List() {
     const Result<std::string> reply = Answer("list", ExecRequest("list"));
     if (!reply.ok()) return {reply.error(), {}};
-    Result<std::vector<ExecNode>> nodes = ParseExecNodes(*reply);
+    Result<std::vector<Machine>> nodes = ParseExecNodes(*reply);
     if (!nodes.ok()) return {nodes.error(), {}};
-    std::erase_if(*nodes, [&](const ExecNode& node) {
+    std::erase_if(*nodes, [&](const Machine& node) {
       const auto tag = node.tags.find("troupe-check");
       return tag == node.tags.end() || tag->second != run_id_;
     });
-    for (const ExecNode& node : *nodes) made_.insert(node.id);
+    for (const Machine& node : *nodes) made_.insert(node.id);
     return {Status::Ok(), std::move(*nodes)};
   }
 
   // The ids of what it has made.
   Result<std::vector<std::string>> Made(const std::string& request, const std::string& offer,
                                         int count) {
-    ExecCreate create{run_id_ + "-" + request, offer, count, kScript, {{"troupe-check", run_id_}}};
+    MachineOrder create{
+        run_id_ + "-" + request, offer, count, kScript, {{"troupe-check", run_id_}}};
     const Result<std::string> reply = Answer("create", ExecCreateRequest(create));
     if (!reply.ok()) return reply.error();
-    const Result<std::vector<ExecNode>> nodes = ParseExecNodes(*reply);
+    const Result<std::vector<Machine>> nodes = ParseExecNodes(*reply);
     if (!nodes.ok()) return nodes.error();
     std::vector<std::string> ids;
-    for (const ExecNode& node : *nodes) {
+    for (const Machine& node : *nodes) {
       made_.insert(node.id);
       ids.push_back(node.id);
     }
@@ -152,8 +153,8 @@ class Check {
     const std::string wanted = run_id_ + "-" + request;
     std::string other;
     Status shown = Until(
-        [&](const std::vector<ExecNode>& nodes) {
-          for (const ExecNode& node : nodes) {
+        [&](const std::vector<Machine>& nodes) {
+          for (const Machine& node : nodes) {
             if (node.id == id) other = node.request_id;
           }
           return other == wanted;
@@ -172,7 +173,7 @@ class Check {
     if (!nodes.status.ok()) return nodes.status;
     const auto count =
         std::count_if(nodes.mine.begin(), nodes.mine.end(),
-                      [&](const ExecNode& node) { return node.request_id == run_id_ + "-a"; });
+                      [&](const Machine& node) { return node.request_id == run_id_ + "-a"; });
     return count <= 1 ? Status::Ok()
                       : Failed("the list has " + std::to_string(count) + " nodes of it");
   }
@@ -217,15 +218,15 @@ class Check {
     return reply.ok() ? ParseExecDone(*reply) : Status(reply.error());
   }
 
-  static bool Has(const std::vector<ExecNode>& nodes, const std::string& id) {
+  static bool Has(const std::vector<Machine>& nodes, const std::string& id) {
     return std::any_of(nodes.begin(), nodes.end(),
-                       [&](const ExecNode& node) { return node.id == id; });
+                       [&](const Machine& node) { return node.id == id; });
   }
 
   Status Terminates() {
     if (first_.empty()) return Skipped("no node was made");
     if (const Status s = Terminate({first_}); !s.ok()) return s;
-    return Until([&](const std::vector<ExecNode>& nodes) { return !Has(nodes, first_); },
+    return Until([&](const std::vector<Machine>& nodes) { return !Has(nodes, first_); },
                  first_ + " is still listed");
   }
 
@@ -249,7 +250,7 @@ class Check {
       if (!ended.ok() && Has(listed.mine, id)) refused = "; " + ended.error().message;
     }
     Status gone =
-        Until([](const std::vector<ExecNode>& nodes) { return nodes.empty(); }, "nodes are listed");
+        Until([](const std::vector<Machine>& nodes) { return nodes.empty(); }, "nodes are listed");
     if (gone.ok()) return gone;
     return Failed(gone.error().message + refused + "; see to these yourself: " + Names());
   }

@@ -27,6 +27,8 @@ if [ ! -e "$guard" ]; then
 fi
 as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
   die "some Debian packages could not be installed (the lines above name them); then run: make install-deps"
-case " ${missing[*]} " in
-  *" openssh-server "*) as_root systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true ;;
-esac
+for pair in openssh-server:ssh.service openssh-server:ssh.socket slurmctld:slurmctld.service slurmd:slurmd.service; do
+  case " ${missing[*]} " in
+    *" ${pair%%:*} "*) as_root systemctl disable --quiet "${pair#*:}" 2>/dev/null || true ;;
+  esac
+done

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "autoscaler/boot_script.h"
-#include "autoscaler/exec_provider.h"
+#include "autoscaler/exec_machines.h"
+#include "autoscaler/machine_provider.h"
 #include "autoscaler/process_provider.h"
+#include "autoscaler/slurm_machines.h"
 #include "autoscaler/ssh_provider.h"
 #include "runtime/host_address.h"
 
@@ -159,10 +161,16 @@ class ProcessSupplier final : public Supplier {
   ProcessProvider provider_;
 };
 
-class ExecSupplier final : public Supplier {
+// Whoever makes machines, and nodes of them.
+class MachineSupplier final : public Supplier {
  public:
-  explicit ExecSupplier(const SupplierOptions& options)
-      : options_(options), provider_(options.clock, ProviderOptions()) {}
+  // `limit`: of one request.
+  MachineSupplier(const SupplierOptions& options, std::unique_ptr<MachineSource> source,
+                  Duration interval, Duration limit)
+      : options_(options),
+        source_(std::move(source)),
+        limit_(limit),
+        provider_(options.clock, source_.get(), ProviderOptions(interval)) {}
 
   NodeProvider& nodes() override { return provider_; }
   NoticeSource& notices() override { return provider_; }
@@ -170,9 +178,7 @@ class ExecSupplier final : public Supplier {
     return options_.client->DrainNode(id, std::max<Duration>(left, milliseconds(1)));
   }
   [[nodiscard]] Time next_wake() const override { return provider_.next_wake(); }
-  [[nodiscard]] Duration grace() const override {
-    return options_.config->exec.timeout + kExecGrace;
-  }
+  [[nodiscard]] Duration grace() const override { return limit_ + kExecGrace; }
   std::string Strangers() override {
     if (provider_.strangers().empty()) return "";
     std::string ids;
@@ -182,30 +188,48 @@ class ExecSupplier final : public Supplier {
   }
 
  private:
-  ExecProviderOptions ProviderOptions() {
-    const ExecSpec& exec = options_.config->exec;
-    ExecProviderOptions options;
-    options.command.argv = exec.command;
-    options.command.folder = options_.folder;
-    options.command.limit = exec.timeout;
-    options.interval = exec.interval;
+  MachineProviderOptions ProviderOptions(Duration interval) {
+    MachineProviderOptions options;
+    options.interval = interval;
     options.cluster = options_.config->name;
     options.life = options_.life;
-    options.boot = [this](const std::string& id, const std::string& pool) {
-      return Boot(id, pool);
+    options.boot = [this](const std::string& id, const std::string& pool) -> Result<std::string> {
+      const PoolSpec* spec = options_.config->FindPool(pool);
+      if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
+      return BootOf(options_, *spec, id, AdvertisedTo(options_, ""));
     };
     return options;
   }
 
-  Result<std::string> Boot(const std::string& id, const std::string& pool) {
-    const PoolSpec* spec = options_.config->FindPool(pool);
-    if (spec == nullptr) return Error{ErrorCode::kNotFound, "no pool " + pool};
-    return BootOf(options_, *spec, id, AdvertisedTo(options_, ""));
-  }
-
   const SupplierOptions options_;
-  ExecProvider provider_;
+  const std::unique_ptr<MachineSource> source_;
+  const Duration limit_;
+  MachineProvider provider_;
 };
+
+std::unique_ptr<Supplier> MakeExecSupplier(const SupplierOptions& options) {
+  const ExecSpec& exec = options.config->exec;
+  ExecCommand command;
+  command.argv = exec.command;
+  command.folder = options.folder;
+  command.limit = exec.timeout;
+  return std::make_unique<MachineSupplier>(
+      options, std::make_unique<ExecMachines>(std::move(command)), exec.interval, exec.timeout);
+}
+
+std::unique_ptr<Supplier> MakeSlurmSupplier(const SupplierOptions& options) {
+  const SlurmSpec& slurm = options.config->slurm;
+  SlurmOptions slurm_options;
+  slurm_options.options = slurm.options;
+  for (const PoolSpec& pool : options.config->pools)
+    slurm_options.of_offer[pool.limits.name] = pool.sbatch;
+  slurm_options.folder = options.folder;
+  slurm_options.limit = slurm.timeout;
+  slurm_options.notice = slurm.notice;
+  return std::make_unique<MachineSupplier>(
+      options, std::make_unique<SlurmMachines>(std::move(slurm_options)), slurm.interval,
+      slurm.timeout);
+}
 
 class SshSupplier final : public Supplier {
  public:
@@ -274,7 +298,8 @@ std::string Supplier::Left() {
 }
 
 std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options) {
-  if (options.config->provider == "exec") return std::make_unique<ExecSupplier>(options);
+  if (options.config->provider == "exec") return MakeExecSupplier(options);
+  if (options.config->provider == "slurm") return MakeSlurmSupplier(options);
   if (options.config->provider == "ssh") return std::make_unique<SshSupplier>(options);
   return std::make_unique<ProcessSupplier>(options);
 }

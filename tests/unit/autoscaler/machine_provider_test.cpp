@@ -1,4 +1,4 @@
-#include "autoscaler/exec_provider.h"
+#include "autoscaler/machine_provider.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "autoscaler/exec_machines.h"
 #include "tests/unit/autoscaler/fake_supplier.h"
 
 namespace troupe {
@@ -21,20 +22,23 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using tests::FakeSupplier;
 
-class ExecProviderTest : public ::testing::Test {
+class MachineProviderTest : public ::testing::Test {
  protected:
-  ExecProviderTest() : provider_(&clock_, Options("life-1")) {}
+  MachineProviderTest()
+      : machines_(
+            {},
+            [this](const ExecCommand& command, const std::string& input, ExecDone done) {
+              if (!slow_) return done(supplier_(command, input));
+              late_.push_back([this, command, input, done] { done(supplier_(command, input)); });
+            }),
+        provider_(&clock_, &machines_, Options("life-1")) {}
 
-  ExecProviderOptions Options(const std::string& life) {
-    ExecProviderOptions options;
+  MachineProviderOptions Options(const std::string& life) {
+    MachineProviderOptions options;
     options.cluster = "demo";
     options.life = life;
     options.boot = [](const std::string& id, const std::string& pool) -> Result<std::string> {
       return "boot " + id + " of " + pool;
-    };
-    options.run = [this](const ExecCommand& command, const std::string& input, ExecDone done) {
-      if (!slow_) return done(supplier_(command, input));
-      late_.push_back([this, command, input, done] { done(supplier_(command, input)); });
     };
     return options;
   }
@@ -61,10 +65,11 @@ class ExecProviderTest : public ::testing::Test {
   bool slow_ = false;
   std::deque<std::function<void()>> late_;
   decltype(FakeSupplier::nodes) before_;
-  ExecProvider provider_;
+  ExecMachines machines_;
+  MachineProvider provider_;
 };
 
-TEST_F(ExecProviderTest, ALaunchAsksForANodeWithABootScriptAndTags) {
+TEST_F(MachineProviderTest, ALaunchAsksForANodeWithABootScriptAndTags) {
   const Result<std::string> id = provider_.Launch("t1", "spot");
   ASSERT_TRUE(id.ok()) << id.error().message;
   EXPECT_EQ(*id, "spot-1");
@@ -75,13 +80,13 @@ TEST_F(ExecProviderTest, ALaunchAsksForANodeWithABootScriptAndTags) {
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
 }
 
-TEST_F(ExecProviderTest, TheSameTokenMakesNothingNew) {
+TEST_F(MachineProviderTest, TheSameTokenMakesNothingNew) {
   (void)provider_.Launch("t1", "spot");
   EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
   EXPECT_EQ(supplier_.nodes.size(), 1U);
 }
 
-TEST_F(ExecProviderTest, ExitCodesSayWhetherToTryAgain) {
+TEST_F(MachineProviderTest, ExitCodesSayWhetherToTryAgain) {
   const std::map<int, ErrorCode> codes = {{10, ErrorCode::kResourceExhausted},
                                           {11, ErrorCode::kBackpressure},
                                           {12, ErrorCode::kInvalidArgument},
@@ -98,7 +103,7 @@ TEST_F(ExecProviderTest, ExitCodesSayWhetherToTryAgain) {
 }
 
 // Its answer was lost, say to a time-out: the node is there, and is paid for.
-TEST_F(ExecProviderTest, ANodeThatWasMadeWithoutAnAnswerIsAdopted) {
+TEST_F(MachineProviderTest, ANodeThatWasMadeWithoutAnAnswerIsAdopted) {
   (void)supplier_(
       {},
       ExecCreateRequest(
@@ -111,15 +116,15 @@ TEST_F(ExecProviderTest, ANodeThatWasMadeWithoutAnAnswerIsAdopted) {
   EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
 }
 
-TEST_F(ExecProviderTest, NodesOfOthersAreLeftAloneAndThoseOfAnEarlierLifeAreNamed) {
+TEST_F(MachineProviderTest, NodesOfOthersAreLeftAloneAndThoseOfAnEarlierLifeAreNamed) {
   (void)supplier_({}, ExecCreateRequest({"x", "spot", 1, "", {{"purpose", "mail"}}}));
-  ExecProvider before(&clock_, Options("life-0"));
+  MachineProvider before(&clock_, &machines_, Options("life-0"));
   (void)before.Launch("t1", "spot");
   EXPECT_THAT(Shown(provider_.List()), IsEmpty());
   EXPECT_THAT(provider_.strangers(), ElementsAre("i-2"));
 }
 
-TEST_F(ExecProviderTest, ANewNodeIsShownUntilALateListHasIt) {
+TEST_F(MachineProviderTest, ANewNodeIsShownUntilALateListHasIt) {
   (void)provider_.Launch("t1", "spot");
   const auto late = std::exchange(supplier_.nodes, {});
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
@@ -131,14 +136,14 @@ TEST_F(ExecProviderTest, ANewNodeIsShownUntilALateListHasIt) {
   EXPECT_THAT(Shown(provider_.List()), IsEmpty());
 }
 
-TEST_F(ExecProviderTest, ANodeThatIsNeverListedIsGivenUp) {
+TEST_F(MachineProviderTest, ANodeThatIsNeverListedIsGivenUp) {
   (void)provider_.Launch("t1", "spot");
   supplier_.nodes.clear();
-  clock_.Advance(kExecListLag);
+  clock_.Advance(kMachineListLag);
   EXPECT_THAT(Shown(provider_.List()), IsEmpty());
 }
 
-TEST_F(ExecProviderTest, ATerminatedNodeEndsAndAnUnknownOneIsNoError) {
+TEST_F(MachineProviderTest, ATerminatedNodeEndsAndAnUnknownOneIsNoError) {
   (void)provider_.Launch("t1", "spot");
   ASSERT_TRUE(provider_.Terminate("spot-1").ok());
   EXPECT_THAT(supplier_.nodes, IsEmpty());
@@ -148,7 +153,7 @@ TEST_F(ExecProviderTest, ATerminatedNodeEndsAndAnUnknownOneIsNoError) {
 }
 
 // At the end of a cluster the nodes are ended again and again until none is listed.
-TEST_F(ExecProviderTest, ANodeThatDoesNotEndIsEndedAgainOncePerInterval) {
+TEST_F(MachineProviderTest, ANodeThatDoesNotEndIsEndedAgainOncePerInterval) {
   (void)provider_.Launch("t1", "spot");
   supplier_.fault = FakeSupplier::Fault::kNeverEnds;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(provider_.Terminate("spot-1").ok());
@@ -159,7 +164,7 @@ TEST_F(ExecProviderTest, ANodeThatDoesNotEndIsEndedAgainOncePerInterval) {
   EXPECT_THAT(supplier_.verbs, ElementsAre("create", "terminate", "list", "terminate"));
 }
 
-TEST_F(ExecProviderTest, ASlowSupplierKeepsNobodyWaiting) {
+TEST_F(MachineProviderTest, ASlowSupplierKeepsNobodyWaiting) {
   slow_ = true;
   EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
   EXPECT_EQ(provider_.Launch("t2", "spot").value(), "spot-2");
@@ -175,7 +180,7 @@ TEST_F(ExecProviderTest, ASlowSupplierKeepsNobodyWaiting) {
   EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
 }
 
-TEST_F(ExecProviderTest, ANodeThatIsNotWantedAnyMoreIsEndedWhenItIsMade) {
+TEST_F(MachineProviderTest, ANodeThatIsNotWantedAnyMoreIsEndedWhenItIsMade) {
   slow_ = true;
   (void)provider_.Launch("t1", "spot");
   EXPECT_TRUE(provider_.Terminate("spot-1").ok());
@@ -188,7 +193,7 @@ TEST_F(ExecProviderTest, ANodeThatIsNotWantedAnyMoreIsEndedWhenItIsMade) {
   EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
 }
 
-TEST_F(ExecProviderTest, AListFromBeforeANodeWasMadeEndsNothing) {
+TEST_F(MachineProviderTest, AListFromBeforeANodeWasMadeEndsNothing) {
   slow_ = true;
   (void)provider_.List();
   (void)provider_.Launch("t1", "spot");
@@ -200,7 +205,7 @@ TEST_F(ExecProviderTest, AListFromBeforeANodeWasMadeEndsNothing) {
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
 }
 
-TEST_F(ExecProviderTest, AnEndThatFailsIsToldOnceAndTriedAgain) {
+TEST_F(MachineProviderTest, AnEndThatFailsIsToldOnceAndTriedAgain) {
   (void)provider_.Launch("t1", "spot");
   supplier_.next_code = 1;
   EXPECT_TRUE(provider_.Terminate("spot-1").ok());
@@ -214,7 +219,7 @@ TEST_F(ExecProviderTest, AnEndThatFailsIsToldOnceAndTriedAgain) {
   EXPECT_THAT(provider_.TakeFailures(), IsEmpty());
 }
 
-TEST_F(ExecProviderTest, TheListIsAskedForOncePerIntervalAndAfterAChange) {
+TEST_F(MachineProviderTest, TheListIsAskedForOncePerIntervalAndAfterAChange) {
   (void)provider_.List();
   (void)provider_.List();
   EXPECT_EQ(supplier_.verbs.size(), 1U);
@@ -226,7 +231,7 @@ TEST_F(ExecProviderTest, TheListIsAskedForOncePerIntervalAndAfterAChange) {
   EXPECT_THAT(supplier_.verbs, ElementsAre("list", "list", "create", "list"));
 }
 
-TEST_F(ExecProviderTest, AListThatMakesNoSenseIsAnErrorAndForgetsNothing) {
+TEST_F(MachineProviderTest, AListThatMakesNoSenseIsAnErrorAndForgetsNothing) {
   (void)provider_.Launch("t1", "spot");
   supplier_.fault = FakeSupplier::Fault::kRubbish;
   EXPECT_THAT(Shown(provider_.List()), ElementsAre(HasSubstr("list: its reply is not JSON")));
@@ -237,7 +242,7 @@ TEST_F(ExecProviderTest, AListThatMakesNoSenseIsAnErrorAndForgetsNothing) {
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
 }
 
-TEST_F(ExecProviderTest, APreemptionIsNoticedOnce) {
+TEST_F(MachineProviderTest, APreemptionIsNoticedOnce) {
   (void)provider_.Launch("t1", "spot");
   supplier_.nodes.at("i-1")["preempted_in_s"] = 120;
   (void)provider_.List();

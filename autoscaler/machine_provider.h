@@ -1,10 +1,10 @@
-// Nodes that a program of the user's supplies: anything that can be asked for machines.
+// Nodes that are machines of a MachineSource.
 //
-// The program is called once per request and keeps what it must know by itself
-// (autoscaler/exec_protocol.h). Nodes are told apart by tags: ours carry the cluster's name and the
-// life of this autoscaler; others are left alone. A node that was made is shown at once, and for
-// kExecListLag without being listed, since a supplier's list may lag behind.
-// Thread: one; the program is not waited for.
+// They are told apart by tags: ours carry the cluster's name and the life of this autoscaler;
+// others are left alone. A node is shown from when it is asked for, and for kMachineListLag after
+// it was made without being listed, since a source's list may lag behind. One whose making was not
+// answered for is adopted when it is listed.
+// Thread: one; the source is not waited for.
 #pragma once
 
 #include <functional>
@@ -14,44 +14,40 @@
 #include <utility>
 #include <vector>
 
-#include "autoscaler/exec_command.h"
-#include "autoscaler/exec_protocol.h"
+#include "autoscaler/machine_source.h"
 #include "autoscaler/node_provider.h"
 #include "runtime/clock.h"
 
 namespace troupe {
 
-inline constexpr Duration kExecListLag = seconds(60);
+inline constexpr Duration kMachineListLag = seconds(60);
 
-struct ExecProviderOptions {
-  ExecCommand command;
+struct MachineProviderOptions {
   Duration interval = seconds(5);  // Between two listings, unless something has changed.
   std::string cluster;
   std::string life;  // Of this autoscaler; no other one has it.
   // A shell script that makes a machine the node `id` of `pool`.
   std::function<Result<std::string>(const std::string& id, const std::string& pool)> boot;
-  // Instead of running it; `done` may be called at once.
-  std::function<void(const ExecCommand&, std::string input, ExecDone done)> run;
 };
 
-class ExecProvider final : public NodeProvider, public NoticeSource {
+class MachineProvider final : public NodeProvider, public NoticeSource {
  public:
-  ExecProvider(const Clock* clock, ExecProviderOptions options);
+  MachineProvider(const Clock* clock, MachineSource* source, MachineProviderOptions options);
 
   Result<std::string> Launch(const std::string& token, const std::string& pool) override;
   Status Terminate(const std::string& id) override;
   Result<std::vector<ProviderNode>> List() override;
   std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
-  bool Step(Time now) override { return pool_.Step(now); }
-  // Nodes that the program says will be taken back, each once.
+  bool Step(Time now) override { return source_->Step(now); }
+  // Nodes that the source says will be taken back, each once.
   std::vector<Notice> Poll(Time now) override;
-  // Nodes of this cluster that an autoscaler before this one has made, by the supplier's ids.
+  // Nodes of this cluster that an autoscaler before this one has made, by the source's ids.
   [[nodiscard]] const std::set<std::string>& strangers() const { return strangers_; }
   [[nodiscard]] Time next_wake() const { return list_at_; }
 
  private:
   struct Node {
-    std::string supplier_id;
+    std::string machine;
     std::string token;
     std::string pool;
     std::string detail;
@@ -65,18 +61,16 @@ class ExecProvider final : public NodeProvider, public NoticeSource {
     std::optional<Time> preempted_at;
   };
 
-  using Answer = std::function<void(const Result<std::string>& reply)>;
-
-  void Ask(std::string_view verb, const std::string& request, Answer answer);
-  void Made(const std::string& id, const Result<std::string>& reply);
+  void Made(const std::string& id, Result<std::vector<Machine>> made);
   void AskToEnd(Time now, const std::string& id, Node& node);
   void Ended(const std::string& id, const Status& status);
   void Refresh();
-  void Listed(const Result<std::string>& reply);
-  void Take(Time now, const std::vector<ExecNode>& listed);
+  void Listed(const Result<std::vector<Machine>>& listed);
+  void Take(Time now, const std::vector<Machine>& listed);
 
   const Clock* const clock_;
-  const ExecProviderOptions options_;
+  MachineSource* const source_;
+  const MachineProviderOptions options_;
   std::map<std::string, Node> nodes_;            // By our ids.
   std::map<std::string, std::string> launched_;  // Token -> id.
   std::map<std::string, int> last_number_;       // By pool.
@@ -85,7 +79,6 @@ class ExecProvider final : public NodeProvider, public NoticeSource {
   Status listed_ = Status::Ok();  // How the last listing went.
   bool listing_ = false;          // One is under way.
   Time list_at_{};
-  CommandPool pool_;
 };
 
 }  // namespace troupe

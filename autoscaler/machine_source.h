@@ -1,0 +1,53 @@
+// The seam to whoever makes, lists and ends machines: a program of the user's, a batch system, a
+// cloud. What is asked is answered later, or at once; MachineProvider makes nodes of them.
+//
+// Thread: one; no call waits.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/result.h"
+
+namespace troupe {
+
+struct MachineOrder {
+  std::string request_id;  // The same twice makes nothing new.
+  std::string offer;       // Of the source; a pool of the cluster file.
+  int count = 1;
+  std::string user_data;  // A shell script that the machine runs when it has booted.
+  std::map<std::string, std::string> tags;
+};
+
+struct Machine {
+  std::string id;
+  std::string offer;
+  std::string request_id;
+  std::string state;  // "pending", "running" or "stopping".
+  std::string detail;
+  std::map<std::string, std::string> tags;
+  std::optional<double> preempted_in_s;  // It is taken back then.
+};
+
+class MachineSource {
+ public:
+  using Answer = std::function<void(Result<std::vector<Machine>>)>;
+
+  virtual ~MachineSource() = default;
+  // The machines that were made, their ids at least: `count` at most. kResourceExhausted: there is
+  // no capacity now. kInvalidArgument, kNotFound, kPermissionDenied: trying again is useless.
+  // kDeadlineExceeded, kCorrupt: they may have been made all the same.
+  virtual void Create(const MachineOrder& order, Answer done) = 0;
+  // All that were made, with their tags, until they are gone; perhaps others'.
+  virtual void List(Answer done) = 0;
+  // Those that have ended, or never were, count as ended.
+  virtual void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) = 0;
+  // Moves on what is under way; true if that has changed anything.
+  virtual bool Step(Time now) { return false; }
+};
+
+}  // namespace troupe
