@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 if importlib.util.find_spec("troupe") is None:  # neither built nor installed: the sources
     sys.path.insert(0, str(HERE.parents[1] / "pyapi"))
-for folder in (str(HERE), str(EXAMPLES)):
+for folder in (str(HERE), str(HERE.parent), str(EXAMPLES)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 

@@ -1,0 +1,34 @@
+"""``python3 tests/fakecloud CLOUD``: serves one cloud's metadata until a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fakecloud import CLOUDS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="fakecloud", description="A cloud's metadata service on this machine.",
+        epilog="Tell it what to do with POST /fakecloud, a JSON object: "
+               '{"do": "interrupt", "lead_s": 120}, {"do": "calm"}, '
+               '{"do": "break", "how": "slow"}.')
+    parser.add_argument("cloud", choices=sorted(CLOUDS))
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=1338)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with CLOUDS[arguments.cloud](arguments.host, arguments.port) as service:
+        print(f"TROUPE_METADATA_URL={service.url}", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+
+
+main()
