@@ -69,6 +69,14 @@ void Fleet::Noticed(const std::string& id, Time deadline) {
   if (node != nullptr) node->notice_deadline = std::min(node->notice_deadline, deadline);
 }
 
+bool Fleet::DrainsByItself(Time now, const std::string& id, Time deadline) {
+  FleetNode* node = Find(id);
+  if (node == nullptr || node->phase > NodePhase::kUp) return false;
+  Noticed(id, deadline);
+  Enter(now, *node, NodePhase::kDraining);
+  return true;
+}
+
 void Fleet::Draining(Time now, const std::string& id) {
   if (FleetNode* node = Find(id)) Enter(now, *node, NodePhase::kDraining);
 }

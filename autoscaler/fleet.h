@@ -33,6 +33,9 @@ class Fleet {
   void SetIdle(Time now, const std::string& id, bool idle);
   // A notice; a second one may only bring the deadline nearer.
   void Noticed(const std::string& id, Time deadline);
+  // It drains, and nobody here has asked for that: it has a notice of its own, or an operator wants
+  // it. True if that is news.
+  bool DrainsByItself(Time now, const std::string& id, Time deadline);
   // A Drain or Terminate action of the policy was carried out.
   void Draining(Time now, const std::string& id);
   void Terminating(Time now, const std::string& id);

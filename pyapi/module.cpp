@@ -159,8 +159,8 @@ class PyDriver {
     }());
     return py::make_tuple(offer.token, offer.listens);
   }
-  void DrainNode(const std::string& node, double deadline_s) {
-    CallStatus([&] { return client().DrainNode(node, Seconds(deadline_s)); });
+  void DrainNode(const std::string& node, double deadline_s, const std::string& reason) {
+    CallStatus([&] { return client().DrainNode(node, Seconds(deadline_s), reason); });
   }
   void Resize(const std::string& run, uint32_t workers) {
     CallStatus([&] { return client().Resize(run, workers); });
@@ -345,7 +345,8 @@ void BindDriver(py::module_& m) {
       .def("submit", &PyDriver::Submit, py::arg("spec"))
       .def("attach", &PyDriver::Attach, py::arg("run_id"), py::arg("watch") = false)
       .def("offer_join", &PyDriver::OfferJoin, py::arg("node"), py::arg("valid_s"))
-      .def("drain_node", &PyDriver::DrainNode, py::arg("node"), py::arg("deadline_s"))
+      .def("drain_node", &PyDriver::DrainNode, py::arg("node"), py::arg("deadline_s"),
+           py::arg("reason") = "")
       .def("next_event", &PyDriver::NextEvent, py::arg("run_id"), py::arg("timeout_s"))
       .def("resize", &PyDriver::Resize, py::arg("run_id"), py::arg("workers"))
       .def("drain", &PyDriver::Drain, py::arg("run_id"), py::arg("worker_id"),

@@ -8,6 +8,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
@@ -77,8 +78,8 @@ constexpr std::array<Definition, static_cast<size_t>(Id::kCount)> kCatalogue{{
      "Worker processes of this node that ended"},
     {Id::kNodeDroppedLines, kCounter, "troupe_node_dropped_lines_total", "",
      "Lines that workers printed faster than they could be sent"},
-    {Id::kPreemptionNotices, kCounter, "troupe_preemption_notices_total", "",
-     "Notices that a node will be taken back"},
+    {Id::kPreemptionNotices, kCounter, "troupe_preemption_notices_total", "source,kind",
+     "Notices that a node will be taken back, or may be"},
     {Id::kAutoscalerActions, kCounter, "troupe_autoscaler_actions_total", "action",
      "Decisions carried out"},
     {Id::kAutoscalerLaunchFailures, kCounter, "troupe_autoscaler_launch_failures_total", "pool",
@@ -150,6 +151,23 @@ class Published final : public prometheus::Collectable {
       std::make_shared<const std::vector<Family>>();
 };
 
+// "source,kind" and "aws,preempt" are two labels. What has no value of its own is "other".
+std::map<std::string, std::string> Labels(std::string_view names, std::string_view values) {
+  std::map<std::string, std::string> labels;
+  const auto next = [](std::string_view& list) {
+    const std::string_view word = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), word.size() + 1));
+    return std::string(word);
+  };
+  const bool several = names.find(',') != std::string_view::npos;
+  while (!names.empty()) {
+    const std::string name = next(names);
+    const bool last = names.empty();
+    labels[name] = several && values.empty() ? "other" : last ? std::string(values) : next(values);
+  }
+  return labels;
+}
+
 struct Series {
   prometheus::Counter* counter = nullptr;
   prometheus::Gauge* gauge = nullptr;
@@ -183,7 +201,7 @@ class Metrics {
     const auto known = metric.series.find(label);
     if (known != metric.series.end()) return known->second;
     const std::string value(metric.series.size() < kSeriesMax ? label : "other");
-    return metric.series.try_emplace(value, Make(metric, {{name, value}})).first->second;
+    return metric.series.try_emplace(value, Make(metric, Labels(name, value))).first->second;
   }
 
   void Remove(Id id, std::string_view label) {

@@ -70,7 +70,7 @@ struct Definition {
   Id id;
   Kind kind;
   const char* name;
-  const char* label;  // Empty: none.
+  const char* label;  // Empty: none; or several, as their values are given: "source,kind".
   const char* help;
 };
 [[nodiscard]] std::span<const Definition> Catalogue();

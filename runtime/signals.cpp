@@ -30,6 +30,13 @@ void PrepareSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+void PrepareUser1() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 void PrepareMemory() {
   constexpr int kOwnPagesFrom = 256 << 10;  // Fixed: else it grows with what is freed.
   ::mallopt(M_MMAP_THRESHOLD, kOwnPagesFrom);
@@ -44,7 +51,10 @@ void RaiseDescriptorLimit() {
 }
 
 StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition, Duration interval) {
-  const sigset_t set = StopSignals();
+  sigset_t set = StopSignals();
+  sigset_t blocked;
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  if (sigismember(&blocked, SIGUSR1) == 1) sigaddset(&set, SIGUSR1);
   const int signals = ::signalfd(-1, &set, SFD_CLOEXEC);
   TROUPE_ASSERT(signals >= 0, "signalfd");
   StopCause cause = StopCause::kCondition;
@@ -57,7 +67,7 @@ StopCause WaitForStop(int lifeline_fd, const std::function<bool()>& condition, D
     if ((items[0].revents & POLLIN) != 0) {
       signalfd_siginfo taken{};  // Else it would end the next wait, too.
       (void)!::read(signals, &taken, sizeof taken);
-      cause = StopCause::kSignal;
+      cause = taken.ssi_signo == SIGUSR1 ? StopCause::kUser1 : StopCause::kSignal;
       break;
     }
     if (lifeline_fd >= 0 && items[1].revents != 0) {

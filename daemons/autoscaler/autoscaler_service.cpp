@@ -42,7 +42,7 @@ Time AutoscalerService::Step(Time now) {
 
 void AutoscalerService::TakeNotices(Time now) {
   for (const Notice& notice : callbacks_.notices->Poll(now)) {
-    metrics::Add(metrics::Id::kPreemptionNotices);
+    metrics::Add(metrics::Id::kPreemptionNotices, 1, "provider,preempt");
     callbacks_.say("notice: node " + notice.node + " is taken back in " +
                    Seconds(notice.deadline - now) + " (" + notice.source + ")");
     fleet_.Noticed(notice.node, notice.deadline);
@@ -64,6 +64,7 @@ void AutoscalerService::Observe(Time now) {
       known.insert(node.id);
       if (!node.alive) continue;
       fleet_.NodeUp(now, node.id);
+      TakeOwnNotice(now, node);
       fleet_.SetIdle(now, node.id, node.idle);
     }
     for (const std::string& id : fleet_.Lost(now, known))
@@ -74,6 +75,31 @@ void AutoscalerService::Observe(Time now) {
   if (trouble != trouble_ && !trouble.empty()) callbacks_.say(trouble);
   trouble_ = trouble;
   SayChanges();
+}
+
+// Of a node that its machine's cloud has told, or that an operator drains: its place is filled at
+// once. What may only come is said.
+void AutoscalerService::TakeOwnNotice(Time now, const ClusterState::Node& node) {
+  const auto count = [](const std::string& source, const std::string& kind) {
+    if (!source.empty()) metrics::Add(metrics::Id::kPreemptionNotices, 1, source + "," + kind);
+  };
+  const bool limited = node.drain_left != Duration::max();
+  const Time deadline = limited ? now + node.drain_left : Time::Never();
+  if (node.draining && fleet_.DrainsByItself(now, node.id, deadline)) {
+    count(node.source, node.kind);
+    callbacks_.say("notice: node " + node.id + " drains" +
+                   (limited ? " within " + Seconds(node.drain_left) : "") + ": " + node.reason);
+  }
+  std::string& warned = warned_[node.id];
+  if (warned == node.warning) return;
+  if (!node.warning.empty()) {
+    count(node.warning_source, node.warning_kind);
+    callbacks_.say("notice: node " + node.id + " may be taken back: " + node.warning_kind + " (" +
+                   node.warning_source + ": " + node.warning + ")");
+  } else if (!node.draining) {
+    callbacks_.say("notice: node " + node.id + " stays: what it was told before is over");
+  }
+  warned = node.warning;
 }
 
 void AutoscalerService::SayChanges() {
@@ -93,6 +119,7 @@ void AutoscalerService::SayChanges() {
   for (const auto& [id, phase] : said_) {
     if (phases.contains(id)) continue;
     callbacks_.say("node " + id + " is gone");
+    warned_.erase(id);
     callbacks_.gone(id);
   }
   said_ = std::move(phases);

@@ -46,6 +46,7 @@ class AutoscalerService {
   void TakeNotices(Time now);
   void Observe(Time now);
   void TakeFailures(Time now);
+  void TakeOwnNotice(Time now, const ClusterState::Node& node);
   void Act(Time now, const Action& action);
   void LaunchFailed(Time now, const std::string& token, const std::string& pool,
                     const Error& error);
@@ -56,7 +57,8 @@ class AutoscalerService {
   AutoscalerPolicy policy_;
   Fleet fleet_;
   Demand demand_;
-  std::map<std::string, NodePhase> said_;  // What was said of each node last.
+  std::map<std::string, NodePhase> said_;      // What was said of each node last.
+  std::map<std::string, std::string> warned_;  // And of what may come to it.
   std::string reason_;
   bool ran_ = false;       // The training was seen to run.
   bool launched_ = false;  // A node was made, or may have been.

@@ -318,12 +318,13 @@ Status DriverClient::Drain(const std::string& run, const std::string& member, Du
       kRequestLimit));
 }
 
-Status DriverClient::DrainNode(const std::string& node, Duration limit) {
+Status DriverClient::DrainNode(const std::string& node, Duration limit, const std::string& reason) {
   const auto ms = static_cast<uint64_t>(std::chrono::ceil<milliseconds>(limit).count());
   return ToStatus(Request(
       kFrameRunCommand,
       [&](uint64_t r) {
-        return wire::Encode(kFrameRunCommand, RunCommand{r, "", RunVerb::kDrainNode, 0, node, ms});
+        return wire::Encode(kFrameRunCommand,
+                            RunCommand{r, "", RunVerb::kDrainNode, 0, node, ms, reason});
       },
       kRequestLimit));
 }

@@ -59,7 +59,7 @@ class DriverClient {
   Status Drain(const std::string& run, const std::string& member,
                Duration limit = Duration::zero());
   // A node takes nothing new, and its workers leave; what is still there after `limit` is ended.
-  Status DrainNode(const std::string& node, Duration limit);
+  Status DrainNode(const std::string& node, Duration limit, const std::string& reason = "");
   Status Cancel(const std::string& run);
   Result<std::string> RunJson(const std::string& run);
   Result<std::string> ClusterJson(Duration limit = seconds(20));

@@ -49,6 +49,26 @@ troupe::Status Join(troupe::daemons::NodeOptions& options, const std::string& to
       {options.head.endpoint, token, options.node, options.key_file});
 }
 
+// Returns when the node is to end: by a signal, as it was told, or when it has drained after a
+// signal that says that its time is up.
+void AwaitEnd(troupe::daemons::NodeService& node, const troupe::daemons::NodeOptions& options,
+              troupe::Duration term_notice) {
+  using namespace troupe;
+  const auto stopped = [&] { return node.replaced() || node.down(); };
+  const StopCause cause = WaitForStop(-1, stopped);
+  Duration left = Duration::zero();
+  if (cause == StopCause::kUser1) {
+    left = daemons::NodeService::JobLeft().value_or(options.walltime);
+    node.Notice({"walltime", "slurm", "SIGUSR1"}, left);
+  } else if (cause == StopCause::kSignal && term_notice > Duration::zero()) {
+    left = term_notice;
+    node.Notice({"preempt", "SIGTERM", "SIGTERM"}, left);
+  }
+  const Time until = SteadyClock().Now() + left;
+  const auto over = [&] { return stopped() || node.drained() || SteadyClock().Now() >= until; };
+  while (!over() && WaitForStop(-1, over) == StopCause::kUser1) {
+  }
+}
 }  // namespace
 
 // Long because it is a list of options.
@@ -110,6 +130,19 @@ int main(int argc, char** argv) {
   app.add_option("--log-file", log_file);
   app.add_option("--notice-file", options.notice_file, "When this file appears, the node drains");
   app.add_option("--term-notice", notice_s, "On SIGTERM drain for up to this many seconds first");
+  std::vector<std::string> notices;
+  std::string metadata_url;
+  app.add_option("--notices", notices,
+                 "Whose preemption notices to look for: aws, gcp, azure, slurm, auto (by this "
+                 "machine's firmware and job), none (default); repeatable")
+      ->envname("TROUPE_NOTICES")
+      ->delimiter(',');
+  app.add_option("--metadata-url", metadata_url,
+                 "Of the cloud's metadata service; default: $TROUPE_METADATA_URL, or its own");
+  double walltime_s = ToSeconds(options.walltime);
+  app.add_option("--walltime-notice", walltime_s,
+                 "With slurm: drain so many seconds before the job's end (default 120)")
+      ->check(CLI::Range(0.0, 1e6));
   metrics::Endpoint metrics_at;
   app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
   app.add_option("--metrics-token-file", metrics_at.token_file,
@@ -120,6 +153,14 @@ int main(int argc, char** argv) {
   options.logs.folder_bytes = logs_mb << 20;
   options.fence = Duration(static_cast<int64_t>(fence_s * 1e9));
   options.lease = Duration(static_cast<int64_t>(lease_s * 1e9));
+  options.walltime = Duration(static_cast<int64_t>(walltime_s * 1e9));
+  const auto found = daemons::FindNoticeSources(notices, metadata_url);
+  if (!found.ok()) {
+    std::cerr << "troupe-node: " << found.error().message << "\n";
+    return 2;
+  }
+  options.sources = *found;
+  if (found->slurm) PrepareUser1();
   InitLogging("node", log_file);
   trace::Start("node");
   const auto fail = [](const std::string& why) {
@@ -192,13 +233,7 @@ int main(int argc, char** argv) {
   {
     daemons::NodeService node(transport->get(), options);
     if (Status s = node.Start(); !s.ok()) return fail(s.error().message);
-    const auto stopped = [&] { return node.replaced() || node.down(); };
-    const auto cause = WaitForStop(-1, stopped);
-    if (cause == StopCause::kSignal && notice_s > 0) {
-      node.Notice("SIGTERM", Duration(static_cast<int64_t>(notice_s * 1e9)));
-      const Time until = SteadyClock().Now() + Duration(static_cast<int64_t>(notice_s * 1e9));
-      WaitForStop(-1, [&] { return stopped() || SteadyClock().Now() >= until; });
-    }
+    AwaitEnd(node, options, Duration(static_cast<int64_t>(notice_s * 1e9)));
     node.Stop(milliseconds(500));
     status = node.down() ? kTakenDownStatus : node.replaced() ? 1 : 0;
     (*transport)->Stop();

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
-#include <fstream>
 #include <mutex>
 
 #include "daemons/node/incarnation.h"
@@ -57,32 +56,8 @@ Status NodeService::Start() {
     begun_ = transport_->loop().Now();
     Hello();
   });
+  WatchNotices();
   return Status::Ok();
-}
-
-// On the lane: the folder may be on a file system that hangs.
-void NodeService::ReadNotice() {
-  if (!core_.notice().empty() || options_.notice_file.empty() || reading_notice_) return;
-  reading_notice_ = files_.Post(
-      0, [this, back = scope_.back(), path = options_.notice_file, left = options_.notice] {
-        std::ifstream file(path);
-        std::string text;
-        Duration after = left;
-        const bool found = file.good();
-        if (found) {
-          std::getline(file, text);
-          double left_s = 0;
-          if (file >> left_s && left_s >= 0 && left_s < 1e6)
-            after = Duration(static_cast<int64_t>(left_s * 1e9));
-        }
-        back.Post([this, found, text, after] {
-          reading_notice_ = false;
-          const Time until = transport_->loop().Now() + after;
-          if (!found || !core_.Notice(text.empty() ? "preemption notice" : text, until)) return;
-          metrics::Add(metrics::Id::kPreemptionNotices);
-          SayHello();
-        });
-      });
 }
 
 void NodeService::Hello() {
@@ -91,6 +66,7 @@ void NodeService::Hello() {
   Sweep();
   core_.Tick(transport_->loop().Now());
   Act();
+  NoteDrained();
   if (!core_.leaving()) spares_.Tick();
   metrics::Set(metrics::Id::kSpares, static_cast<double>(spares_.size()));
   ExplainSilence();
@@ -155,13 +131,6 @@ void NodeService::Act(const Warn& warn) { LogWarning(warn.text); }
 
 void NodeService::Tell(const std::string& frame) {
   (void)transport_->Send(options_.head.peer, frame);
-}
-
-void NodeService::Notice(const std::string& reason, Duration left) {
-  scope_.Post([this, reason, left] {
-    if (core_.Notice(reason, transport_->loop().Now() + left))
-      metrics::Add(metrics::Id::kPreemptionNotices);
-  });
 }
 
 void NodeService::OnFrame(const std::string& frame) {
@@ -297,6 +266,7 @@ void NodeService::SendOutput() {
 }
 
 void NodeService::Stop(Duration grace) {
+  sources_.reset();
   std::mutex mu;
   std::condition_variable done;
   bool stopped = false;

@@ -22,6 +22,7 @@
 #include "daemons/node/core/output_relay.h"
 #include "daemons/node/log_expiry.h"
 #include "daemons/node/node_worker.h"
+#include "daemons/node/notice_sources.h"
 #include "daemons/node/spares.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/death_watch.h"
@@ -46,6 +47,9 @@ struct NodeOptions {
   // seconds left (default: `notice`).
   std::string notice_file;
   Duration notice = seconds(120);
+  FoundSources sources;  // Whose notices it looks for.
+  // A job of Slurm drains so long before its end, and when SIGUSR1 says that it is near.
+  Duration walltime = seconds(120);
   // A node that has not heard the head for so long ends its actors: the head may have placed them
   // elsewhere, and one life of an actor is enough. Zero: never.
   Duration fence = seconds(600);
@@ -64,8 +68,12 @@ class NodeService {
   [[nodiscard]] bool replaced() const { return replaced_; }
   // Set when the whole cluster is taken down.
   [[nodiscard]] bool down() const { return down_; }
-  // A preemption notice from outside (SIGTERM with a grace period, a file, a cloud's metadata).
-  void Notice(const std::string& reason, Duration left);
+  // The node drains: its machine is gone after `left`.
+  void Notice(NodeNotice notice, Duration left);
+  // It does, and nothing runs here any more.
+  [[nodiscard]] bool drained() const { return drained_; }
+  // What is left of the job of Slurm that the node is in; nothing is known without a job.
+  [[nodiscard]] static std::optional<Duration> JobLeft();
 
  private:
   using Stream = NodeWorker::Stream;
@@ -100,7 +108,12 @@ class NodeService {
   bool Pause(const std::string& process, Worker& worker, Stream& stream);
   void WatchOutput(const std::string& process, Stream& stream);
   void SendOutput();
+  void WatchNotices();
+  void WatchJob();
   void ReadNotice();
+  void TakeNotice(NodeNotice notice, Duration left);
+  void OnNotice(const std::string& source, const notices::NoticeChange& change);
+  void NoteDrained();
   void Hello();
   void SayHello();
   void EndLeftBehind();
@@ -121,6 +134,7 @@ class NodeService {
   Spares spares_;
   std::atomic<bool> replaced_{false};
   std::atomic<bool> down_{false};
+  std::atomic<bool> drained_{false};
   uint64_t oom_kills_ = 0;    // Of this host or container, when it was looked at last.
   bool left_behind_ = false;  // A guard was killed: what it kept may be our child now.
   Time unforked_until_{};     // So may be the fork of one that was given up, until then.
@@ -129,6 +143,7 @@ class NodeService {
   bool ended_ = false;  // A worker, since it was swept last,
   Time swept_{};        // which was then.
   Time begun_{};
+  std::unique_ptr<NoticeSources> sources_;
   LoopScope scope_{&transport_->loop()};  // Last.
 };
 

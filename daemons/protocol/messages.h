@@ -86,6 +86,20 @@ struct NodeAnswer {
   }
 };
 
+// That a node will go away, or may.
+struct NodeNotice {
+  std::string kind;      // "preempt", "rebalance", "maintenance", "walltime"; empty: there is none.
+  std::string source;    // "aws", "file", "SIGTERM".
+  std::string reason;    // For people.
+  uint64_t left_ms = 0;  // When it was told; kNoDeadline: not known.
+  static constexpr uint64_t kNoDeadline = ~uint64_t{0};
+  [[nodiscard]] explicit operator bool() const { return !kind.empty(); }
+  template <class A>
+  void Fields(A& a) {
+    a(kind, source, reason, left_ms);
+  }
+};
+
 struct NodeHello {
   std::string node;
   uint64_t incarnation = 0;
@@ -96,10 +110,10 @@ struct NodeHello {
   std::map<std::string, std::string> labels;
   std::vector<RunningWorker> workers;
   bool leaving = false;
-  std::string notice;      // A preemption notice; empty: none.
-  uint64_t notice_ms = 0;  // Time left when it was read.
-  NodeAnswer heard;        // The last it got.
-  uint64_t output = 0;     // The last WorkerOutput that is on its way; 0: none is.
+  NodeNotice notice;    // It drains.
+  NodeNotice warning;   // It may have to; nothing changes yet.
+  NodeAnswer heard;     // The last it got.
+  uint64_t output = 0;  // The last WorkerOutput that is on its way; 0: none is.
   // Workers that this incarnation started, or could not, and that ended not long ago: a head that
   // was restarted tells them from those whose order was lost with the one before.
   std::vector<std::string> ended;
@@ -107,7 +121,7 @@ struct NodeHello {
   template <class A>
   void Fields(A& a) {
     a(node, incarnation, host, data_address, pid, resources, labels, workers, leaving, notice,
-      notice_ms, heard, output, ended, all_ended);
+      warning, heard, output, ended, all_ended);
   }
 };
 
@@ -420,9 +434,10 @@ struct RunCommand {
   uint32_t workers = 0;
   std::string member;        // kDrainNode: the node.
   uint64_t deadline_ms = 0;  // kDrain: then the worker is ended; 0: never.
+  std::string reason = {};   // kDrainNode, for people.
   template <class A>
   void Fields(A& a) {
-    a(request, run, verb, workers, member, deadline_ms);
+    a(request, run, verb, workers, member, deadline_ms, reason);
   }
 };
 

@@ -11,6 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr double kDrainMost_s = 1e8;  // Beyond, it is no deadline.
+
 Json Base(const char* kind, const std::string& run, Time at) {
   return Json{{"kind", kind}, {"run", run}, {"time_s", static_cast<double>(at.ns) / 1e9}};
 }
@@ -236,7 +238,12 @@ std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<
                              {"pid", n.pid},
                              {"alive", n.alive},
                              {"resources", n.total.ToMap()},
-                             {"used", n.used.ToMap()}});
+                             {"used", n.used.ToMap()},
+                             {"draining", n.draining},
+                             {"reason", n.reason},
+                             {"drain_left_s", ToSeconds(n.drain_left)},
+                             {"notice", {n.notice.source, n.notice.kind}},
+                             {"warning", {n.warning.source, n.warning.kind, n.warning.reason}}});
   }
   for (const RunStatus& s : runs) json["runs"].push_back(RunJson(s));
   return Dump(json);
@@ -250,7 +257,15 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
       bool idle = true;
       for (const auto& [name, amount] : node.at("used").items())
         idle = idle && amount.get<double>() <= 0;
-      state.nodes.push_back({node.at("id"), node.at("alive"), idle});
+      ClusterState::Node& known = state.nodes.emplace_back();
+      known = {node.at("id"), node.at("alive"), idle, node.at("draining"), node.at("reason")};
+      const double left_s = node.at("drain_left_s").get<double>();
+      if (left_s < kDrainMost_s) known.drain_left = Duration(static_cast<int64_t>(left_s * 1e9));
+      known.source = node.at("notice").at(0);
+      known.kind = node.at("notice").at(1);
+      known.warning_source = node.at("warning").at(0);
+      known.warning_kind = node.at("warning").at(1);
+      known.warning = node.at("warning").at(2);
     }
     for (const Json& run : root.at("runs")) {
       const std::string phase = run.at("state");

@@ -94,6 +94,11 @@ struct NodeStatus {
   bool alive = false;
   ResourceSet total;
   ResourceSet used;
+  bool draining = false;
+  std::string reason = {};
+  Duration drain_left = Duration::max();  // Max: there is no deadline.
+  NodeNotice notice = {};
+  NodeNotice warning = {};
 };
 [[nodiscard]] std::string ClusterJson(const std::vector<NodeStatus>& nodes,
                                       const std::vector<RunStatus>& runs);
@@ -104,6 +109,13 @@ struct ClusterState {
     std::string id;
     bool alive = false;
     bool idle = false;
+    bool draining = false;  // Whoever asked for it.
+    std::string reason = {};
+    Duration drain_left = Duration::max();
+    // Of what the node itself was told: "aws", "preempt"; empty: of nothing.
+    std::string source = {}, kind = {};
+    // What may come: "rebalance (aws: recommended at ...)"; and its source and kind.
+    std::string warning = {}, warning_source = {}, warning_kind = {};
   };
   std::vector<Node> nodes;
   bool running = false;    // Some run's group is active, with as many members as it wants.

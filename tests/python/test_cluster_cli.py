@@ -16,7 +16,7 @@ import pytest
 
 from troupe import _host_records
 from troupe._host_records import Record
-from troupe.cli import cluster_commands
+from troupe.cli import cluster_commands, run_commands
 
 from processes import wait_gone
 
@@ -194,6 +194,22 @@ def test_the_dead_are_not_counted_as_working() -> None:
     assert cluster_commands.working(run("active", "starting", "draining", "finished")) == 4
     assert cluster_commands.working(run("active", "active", "active", "dead")) == 3
     assert cluster_commands.working(run("active", "drained", "dead")) == 1
+
+
+def test_a_notice_is_shown_with_what_is_left_and_a_warning_as_a_question() -> None:
+    told = {"kind": "preempt", "source": "aws", "reason": "x", "left_s": 115.7}
+    risk = {"kind": "rebalance", "source": "aws", "reason": "x"}
+    assert cluster_commands.notice({"notice": None, "warning": None}) == "-"
+    assert cluster_commands.notice({"notice": told, "warning": risk}) == "preempt (aws) in 1m55s"
+    assert cluster_commands.notice({"notice": None, "warning": risk}) == "rebalance (aws)?"
+
+
+def test_times_have_units() -> None:
+    times = {"30": 30, "30s": 30, "2m": 120, "1.5h": 5400}
+    assert {text: run_commands._seconds(text) for text in times} == times
+    for text in ("", "s", "soon", "2d"):
+        with pytest.raises(argparse.ArgumentTypeError, match="30s"):
+            run_commands._seconds(text)
 
 
 def test_status_says_how_many_work_and_which_nodes_are_up(

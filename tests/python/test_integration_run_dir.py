@@ -16,7 +16,6 @@ import pytest
 import troupe
 from troupe._cluster import find_bin_dir
 
-from daemons import LocalCluster
 from processes import MARK, marked, until, wait_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(120)]
@@ -91,37 +90,12 @@ def test_what_cannot_start_is_tried_less_and_less(tmp_path: Path) -> None:
         local.communicate(timeout=30)
 
 
-def test_a_node_drains_for_as_long_as_it_was_told(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, Path(find_bin_dir()), 1, 1.0) as cluster:
-        troupe.init(address=cluster.address, key_file=str(cluster.key_file))
-        try:
-            from daemons import states
-
-            command = [*cluster.node_command("noticed", "127.0.0.1", 1.0), "--term-notice", "60"]
-            cluster.start("noticed", command)
-            until(lambda: states().get("noticed"), "alive")
-            node = cluster.running["noticed"]
-            node.send_signal(signal.SIGTERM)
-            until(lambda: "SIGTERM" in str(_node("noticed")), True)
-            assert node.poll() is None
-            node.send_signal(signal.SIGTERM)  # Now.
-            assert node.wait(20) == 0
-        finally:
-            troupe.shutdown()
-
-
 def _nodes(executor: troupe.Executor) -> list[dict[str, Any]]:
     assert executor._cluster is not None
     try:
         return list(executor._cluster.driver.cluster()["nodes"])
     except RuntimeError:  # The head is away.
         return []
-
-
-def _node(name: str) -> dict[str, Any]:
-    from daemons import state
-
-    return next(node for node in state()["nodes"] if node["id"] == name)
 
 
 def test_a_daemon_that_has_lived_for_two_seconds_is_started_again_at_once(

@@ -75,6 +75,9 @@ class HeadCore final : private HeadKnowledge {
   struct Node {
     std::string peer;    // Its transport's name.
     uint64_t heard = 0;  // The last answer that it had got when it spoke.
+    NodeNotice notice;
+    NodeNotice warning;
+    Time warning_at = Time::Never();
   };
 
   // ---- tasks ----
@@ -164,6 +167,7 @@ class HeadCore final : private HeadKnowledge {
   void Schedule(SchedulerEvent event) { queue_.Put(step::Schedule{std::move(event)}); }
   void Recover(Time until);
   void Reconcile(const NodeHello& hello, uint64_t heard);
+  void TakeNotices(const NodeHello& hello, Node& node);
   void EndIfOver(const std::string& process);
   void EndMissing(const std::string& process, const std::string& how);
   void Confirm(Run& run);

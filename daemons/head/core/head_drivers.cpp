@@ -16,6 +16,7 @@ constexpr uint64_t kEndedFileBytesMax = uint64_t{4} << 30;
 constexpr Duration kLookFrom = seconds(1);  // Of silence: whether its process runs.
 constexpr size_t kDriversMax = 10'000;
 constexpr double kSilenceMax = 1e9;  // In nanoseconds it still fits a Duration.
+constexpr size_t kReasonMax = 200;   // Bytes of a drain's.
 constexpr size_t kRunsNamed = 10;    // In a message.
 
 Duration SilenceOf(double seconds) {
@@ -67,7 +68,8 @@ void HeadCore::OnDrainNode(const std::string& from, const RunCommand& command) {
   ApplyNodes(nodes_.Step(
       Now(),
       NodeDrain{command.member, Now() + milliseconds(std::min(command.deadline_ms, kDrainMsMax)),
-                "asked by `troupe drain`"}));
+                "asked by `troupe drain`" +
+                    (command.reason.empty() ? "" : ": " + command.reason.substr(0, kReasonMax))}));
 }
 
 std::optional<std::string> HeadCore::DriverLost(const std::string& place, Time heard,

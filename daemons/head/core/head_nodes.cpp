@@ -15,8 +15,15 @@
 namespace troupe::daemons {
 namespace {
 
-constexpr Duration kClaimTime = seconds(1);    // More than it takes.
-constexpr Duration kSettleTime = seconds(30);  // For workers that were drained.
+constexpr Duration kClaimTime = seconds(1);                   // More than it takes.
+constexpr uint64_t kNoticeMsMax = 366ULL * 24 * 3600 * 1000;  // Beyond, it is no deadline.
+constexpr Duration kSettleTime = seconds(30);                 // For workers that were drained.
+
+// For people: "preempt (aws: terminate at 2026-01-02T03:04:05Z)".
+std::string NoticeText(const NodeNotice& notice) {
+  if (!notice) return "";
+  return notice.kind + " (" + notice.source + ": " + notice.reason + ")";
+}
 
 }  // namespace
 
@@ -62,12 +69,26 @@ void HeadCore::OnNodeHello(const std::string& from, const NodeHello& hello) {
   if (hello.output > 0) Send(from, wire::Encode(kFrameOutputTaken, OutputTaken{hello.output}));
   const NodeAnswer answer{log_id_, processes_.NextAnswer(hello.node)};
   Send(from, wire::Encode(kFrameNodeAnswer, answer));
-  if (hello.leaving || !hello.notice.empty()) {
-    ApplyNodes(nodes_.Step(
-        Now(), NodeDrain{hello.node, Now() + milliseconds(hello.notice_ms), hello.notice}));
-  }
+  TakeNotices(hello, node);
   for (auto& [name, run] : runs_) Confirm(run);
   queue_.Put(step::EndRecovery{});
+}
+
+void HeadCore::TakeNotices(const NodeHello& hello, Node& node) {
+  const auto at = [&](const NodeNotice& notice) {
+    return notice.left_ms > kNoticeMsMax ? Time::Never() : Now() + milliseconds(notice.left_ms);
+  };
+  if (hello.warning &&
+      (hello.warning.kind != node.warning.kind || hello.warning.reason != node.warning.reason))
+    queue_.Note("node ", hello.node, " may go away: ", NoticeText(hello.warning));
+  node.warning = hello.warning;
+  node.warning_at = at(hello.warning);
+  if (hello.notice && !node.notice)
+    queue_.Note("node ", hello.node, " goes away: ", NoticeText(hello.notice));
+  node.notice = hello.notice;
+  if (!hello.leaving && !hello.notice) return;
+  const Time until = hello.notice ? at(hello.notice) : Now();
+  ApplyNodes(nodes_.Step(Now(), NodeDrain{hello.node, until, NoticeText(hello.notice)}));
 }
 
 // Nothing new is placed before it is known what still runs, or the time for that is up.

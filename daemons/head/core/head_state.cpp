@@ -46,6 +46,15 @@ Json ActorJson(const actors::PlacedActor& actor, Time now) {
           {"reason", life.reason.empty() ? "" : life.reason.front().message}};
 }
 
+// Null: there is none. `left`: until the node has drained, or may have to.
+Json NoticeJson(const NodeNotice& notice, const NodeRecord& node, Duration left) {
+  if (!notice || !node.up()) return nullptr;
+  Json json{{"kind", notice.kind}, {"source", notice.source}, {"reason", notice.reason}};
+  if (notice.left_ms != NodeNotice::kNoDeadline)
+    json["left_s"] = ToSeconds(std::max(left, Duration::zero()));
+  return json;
+}
+
 Json GroupJson(const sched::GroupStatus& group) {
   Json bundles = Json::array();
   for (const sched::BundleStatus& bundle : group.bundles) {
@@ -114,8 +123,18 @@ void HeadCore::OnQuery(const std::string& from, const Query& query) {
   std::map<std::string, ResourceSet> used;
   for (const sched::NodeStatus& node : scheduler_.Nodes()) used[node.id] = node.used;
   std::vector<NodeStatus> nodes;
-  for (const auto& [id, record] : nodes_.nodes())
-    nodes.push_back({id, record.host, 0, record.up(), record.total, used[id]});
+  for (const auto& [id, record] : nodes_.nodes()) {
+    NodeStatus& node = nodes.emplace_back();
+    node = {id, record.host, 0, record.up(), record.total, used[id]};
+    node.draining = record.up() && record.draining;
+    node.reason = record.reason;
+    node.drain_left =
+        record.drain_deadline == Time::Never() ? Duration::max() : record.drain_deadline - Now();
+    if (const auto link = node_links_.find(id); link != node_links_.end() && record.up()) {
+      node.notice = link->second.notice;
+      node.warning = link->second.warning;
+    }
+  }
   std::vector<RunStatus> runs;
   for (const auto& [name, run] : runs_) runs.push_back(StatusOf(run));
   Reply(from, query.request, Status::Ok(), ClusterJson(nodes, runs));
@@ -162,11 +181,15 @@ std::string HeadCore::StateJson() {
   for (sched::NodeStatus& node : scheduler_.Nodes()) offered[node.id] = std::move(node);
   for (const auto& [id, record] : nodes_.nodes()) {
     const sched::NodeStatus& has = offered[id];
+    const auto known = node_links_.find(id);
+    const Node link = known == node_links_.end() ? Node{} : known->second;
     state["nodes"].push_back(
         {{"id", id},
          {"host", record.host},
          {"state", record.draining && record.up() ? "draining" : NodeStateName(record.state)},
          {"reason", record.reason},
+         {"notice", NoticeJson(link.notice, record, record.drain_deadline - Now())},
+         {"warning", NoticeJson(link.warning, record, link.warning_at - Now())},
          {"resources", record.total.ToMap()},
          {"used", has.used.ToMap()},
          {"devices_free", has.devices_free},

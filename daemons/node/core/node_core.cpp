@@ -14,6 +14,14 @@ namespace {
 constexpr Duration kHelloInterval = milliseconds(500);
 constexpr Duration kFirstHellos = milliseconds(10);  // While the head or the link to it comes up.
 constexpr Duration kFirstLinkTime = seconds(5);
+// The first may be to a hello of before. What the head has ordered until it knew comes ahead of the
+// second.
+constexpr int kAnswersToDrain = 2;
+
+uint64_t LeftMs(Time at, Time now) {
+  if (at == Time::Never()) return NodeNotice::kNoDeadline;
+  return static_cast<uint64_t>(std::max(Duration::zero(), at - now) / milliseconds(1));
+}
 
 }  // namespace
 
@@ -147,7 +155,11 @@ void NodeCore::NoteEnd(const std::string& process, Time now) {
 
 // Once a head has known for long what has ended, it is forgotten. One that was restarted has not.
 void NodeCore::OnAnswer(const NodeAnswer& answer, Time now) {
-  if (answer.head != heard_.head) heard_since_ = now;
+  if (answer.head != heard_.head) {
+    heard_since_ = now;
+    answers_ = 0;
+  }
+  if (notice_told_ && answers_ < kAnswersToDrain) ++answers_;
   heard_ = answer;
   if (heard_since_ + kEndedKept > now) return;
   while (!ended_.empty() && ended_.front().first + kEndedKept < now) ended_.pop_front();
@@ -168,13 +180,23 @@ void NodeCore::OnFenced(const NodeFenced& fenced, Time now) {
   effects_.emplace_back(GiveUpSpares{});
   effects_.emplace_back(BeginIncarnation{std::max(incarnation_, fenced.newest)});
   join_by_ = now + kEndLimit;
+  answers_ = 0;  // To the head the next one is a new node.
 }
 
-bool NodeCore::Notice(const std::string& reason, Time until) {
-  if (!notice_.empty()) return false;
-  notice_ = reason;
-  notice_until_ = until;
+bool NodeCore::Notice(NodeNotice notice, Time until) {
+  notice_until_ = std::min(notice_until_, until);
+  if (notice_) return false;
+  notice_ = std::move(notice);
   return true;
+}
+
+void NodeCore::AtRisk(NodeNotice warning, Time at) {
+  warning_ = std::move(warning);
+  warning_at_ = at;
+}
+
+bool NodeCore::drained() const {
+  return notice_ && workers_.empty() && answers_ >= kAnswersToDrain;
 }
 
 // An actor is what may live twice: its callers on this side of a cut would go on with the old life.
@@ -224,10 +246,10 @@ void NodeCore::Hello(const NodeSight& sight, Time now) {
   hello.leaving = leaving_;
   hello.heard = heard_;
   hello.notice = notice_;
-  if (!notice_.empty()) {
-    const Duration left = std::max(Duration::zero(), notice_until_ - now);
-    hello.notice_ms = static_cast<uint64_t>(left / milliseconds(1));
-  }
+  hello.notice.left_ms = LeftMs(notice_until_, now);
+  hello.warning = warning_;
+  hello.warning.left_ms = LeftMs(warning_at_, now);
+  notice_told_ = notice_told_ || notice_;
   for (const auto& [name, worker] : workers_) {
     if (worker.incarnation != incarnation_) continue;
     const auto seen = sight.processes.find(name);

@@ -17,9 +17,9 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "daemons/node/core/node_effects.h"
 #include "daemons/protocol/messages.h"
 #include "runtime/watchdog.h"
 
@@ -34,31 +34,6 @@ struct NodeIdentity {
   std::map<std::string, std::string> labels;
   Duration fence = seconds(600), lease = Duration::zero();  // As of NodeOptions.
 };
-
-struct TellHead {
-  std::string frame;
-};
-struct StartProcess {  // Answered by OnStarted or OnNotStarted.
-  StartWorker order;
-  uint32_t slot = 0;
-  bool again = false;  // Its first process had ended ahead of it.
-};
-struct SignalProcess {
-  std::string process;
-  int signal = 0;
-};
-struct GiveUpSpares {};
-struct BeginIncarnation {  // One after `newest`; answered by OnIncarnation.
-  uint64_t newest = 0;
-};
-struct EndNode {  // Another has its name, or its cluster is gone.
-  std::string reason;
-};
-struct Warn {
-  std::string text;
-};
-using NodeEffect = std::variant<TellHead, StartProcess, SignalProcess, GiveUpSpares,
-                                BeginIncarnation, EndNode, Warn>;
 
 // What the host says of the processes, for a hello.
 struct NodeSight {
@@ -103,8 +78,10 @@ class NodeCore {
   // Whether that was the end of the order as well.
   bool OnExited(const std::string& process, ProcessEnd end, Time now);
   void OnIncarnation(uint64_t incarnation) { incarnation_ = incarnation; }
-  // A preemption notice; the first counts.
-  bool Notice(const std::string& reason, Time until);
+  // The node drains until then. False: it did; a later notice may only bring its end nearer.
+  bool Notice(NodeNotice notice, Time until);
+  // What may become a notice; it replaces the one before. Of no kind: it is over.
+  void AtRisk(NodeNotice warning, Time at);
   void Leave() { leaving_ = true; }  // No more orders.
   void Tick(Time now);               // Before a hello.
   void Hello(const NodeSight& sight, Time now);
@@ -114,7 +91,10 @@ class NodeCore {
   [[nodiscard]] const std::map<std::string, Worker>& workers() const { return workers_; }
   [[nodiscard]] uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] const NodeAnswer& heard() const { return heard_; }
-  [[nodiscard]] const std::string& notice() const { return notice_; }
+  [[nodiscard]] const NodeNotice& notice() const { return notice_; }
+  [[nodiscard]] const NodeNotice& warning() const { return warning_; }
+  // It drains, the head knows that, and all that it ran or was ordered to run has ended.
+  [[nodiscard]] bool drained() const;
   [[nodiscard]] bool leaving() const { return leaving_; }
 
  private:
@@ -142,8 +122,12 @@ class NodeCore {
   std::deque<std::pair<Time, std::string>> ended_;
   bool all_ended_ = true;  // None was left out there.
   bool leaving_ = false;
-  std::string notice_;
+  NodeNotice notice_;
   Time notice_until_ = Time::Never();
+  NodeNotice warning_;
+  Time warning_at_ = Time::Never();
+  bool notice_told_ = false;
+  int answers_ = 0;  // To hellos since then.
   std::vector<NodeEffect> effects_;
 };
 

@@ -76,6 +76,8 @@ def add_commands(commands: Any) -> None:
     start.add_argument("--fence-s", type=float, metavar="S",
                        help="end this node's actors when its head was not heard for so long (600; "
                        "0: never)")
+    start.add_argument("--notices", action="append", default=[], metavar="SOURCE",
+                       help="of preemption: aws, gcp, azure, slurm, auto; docs/fleets.md")
     start.add_argument("--store-dir", metavar="DIR",
                        help="with --head: keep the cluster's records there; `troupe start` with "
                        "the same options takes the cluster up after a restart of this host")
@@ -287,6 +289,7 @@ def _node_words(arguments: argparse.Namespace) -> list[str]:
                         ("--memory", arguments.memory), ("--fence-s", arguments.fence_s)):
         if value is not None:
             words += [flag, repr(float(value))]
+    words += [f"--notices={source}" for source in arguments.notices]
     for flag, values in (("--resource", arguments.resource), ("--label", arguments.label)):
         for value in values:
             if "=" not in value:
@@ -421,6 +424,15 @@ def usage(node: Mapping[str, Any]) -> str:
                      for name, amount in node["resources"].items() if name != "memory")
 
 
+def notice(node: Mapping[str, Any]) -> str:
+    """``preempt (aws) in 1m55s``; of what may only come, ``rebalance (aws)?``."""
+    told = node.get("notice") or node.get("warning")
+    if not told:
+        return "-"
+    left = f" in {duration(told['left_s'])}" if "left_s" in told else ""
+    return f"{told['kind']} ({told['source']}){left}" + ("" if node.get("notice") else "?")
+
+
 def working(run: Mapping[str, Any]) -> int:
     """How many of a run's workers are there and at work, or on their way to it."""
     return sum(w["state"] not in ("dead", "drained") for w in run["workers"])
@@ -480,10 +492,10 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _nodes(arguments: argparse.Namespace) -> None:
     show(arguments, lambda state: state["nodes"], lambda state: table(
-        ("NODE", "HOST", "STATE", "USED", "MEMORY", "LABELS", "REASON"),
+        ("NODE", "HOST", "STATE", "USED", "MEMORY", "LABELS", "NOTICE", "REASON"),
         [(n["id"], n["host"], n["state"], usage(n),
           amounts({"memory": n["resources"].get("memory", 0)}).removeprefix("memory "),
-          ",".join(f"{k}={v}" for k, v in n["labels"].items()) or "-", n["reason"])
+          ",".join(f"{k}={v}" for k, v in n["labels"].items()) or "-", notice(n), n["reason"])
          for n in state["nodes"]]))
 
 

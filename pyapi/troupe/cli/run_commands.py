@@ -74,9 +74,12 @@ def add_commands(commands: Any) -> None:
         commands, "drain", _drain, "empty a node, as for maintenance", """\
         The node takes nothing new. Its workers leave at their next step and are replaced on other
         nodes if there is room; what is still there at the deadline is ended. The node takes work
-        again when it is started anew.""", "troupe drain node7 --deadline 120"))
+        again when it is started anew.""", "troupe drain node7 --deadline 2m --reason 'new disk'"))
     drain.add_argument("node", metavar="NODE", help="as `troupe nodes` names it")
-    drain.add_argument("--deadline", type=float, default=60.0, metavar="SECONDS", help="(60)")
+    drain.add_argument("--deadline", type=_seconds, default=60.0, metavar="TIME",
+                       help="30, 30s or 2m (60s)")
+    drain.add_argument("--reason", default="", metavar="TEXT",
+                       help="shown in `troupe nodes` and by what is drained")
     logs = cluster_commands.asking(_command(
         commands, "logs", _logs, "what a run, a worker, an actor or a daemon has printed", """\
         Of a run the last lines of each of its workers that is there.""",
@@ -358,12 +361,21 @@ def _resize(arguments: argparse.Namespace) -> None:
         print(f"{run['run']} ({run['name']}): {run['target']} -> {arguments.workers} workers")
 
 
+def _seconds(text: str) -> float:
+    """``30``, ``30s``, ``2m`` or ``1h`` in seconds."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    try:
+        return float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a time like 30s or 2m, got {text!r}") from None
+
+
 def _drain(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.deadline <= 1e6:
         raise CommandError(f"--deadline wants seconds above 0, got {arguments.deadline:g}", 2)
     driver = cluster_commands.driver_at(*cluster_commands.target(arguments))
     try:
-        driver.drain_node(arguments.node, arguments.deadline)
+        driver.drain_node(arguments.node, arguments.deadline, arguments.reason)
     except RuntimeError as error:
         status = NOT_FOUND if code_of(error) == "not_found" else FAILED
         raise CommandError(getattr(error, "message", None) or str(error), status) from error

@@ -57,7 +57,7 @@ void SimNode::Die() {
 }
 
 void SimNode::Notice(const std::string& why, Duration left) {
-  (void)core_.Notice(why, world_->Now() + left);
+  (void)core_.Notice({"preempt", "schedule", why}, world_->Now() + left);
 }
 
 void SimNode::Hello() {

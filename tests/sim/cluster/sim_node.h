@@ -21,7 +21,7 @@ class SimNode {
   [[nodiscard]] uint64_t incarnation() const { return core_.incarnation(); }
   [[nodiscard]] double cpus() const { return cpus_; }
   [[nodiscard]] bool alive() const { return alive_; }
-  [[nodiscard]] bool noticed() const { return !core_.notice().empty(); }
+  [[nodiscard]] bool noticed() const { return !core_.notice().kind.empty(); }
   [[nodiscard]] SimPort& port() { return port_; }
   [[nodiscard]] std::vector<SimWorker*> workers() const;
 

@@ -78,5 +78,17 @@ TEST(FleetTest, ANodeThatIsMissingInTheClusterForLongIsLost) {
   EXPECT_THAT(fleet.Lost(kFleetStart + seconds(121), {}), ElementsAre());
 }
 
+TEST(FleetTest, ANodeThatDrainsByItselfIsNewsOnce) {
+  Fleet fleet;
+  fleet.Update(kFleetStart, {{"a", "t1", "pool", false, ""}});
+  fleet.NodeUp(kFleetStart, "a");
+  EXPECT_FALSE(fleet.DrainsByItself(kFleetStart, "unknown", Time::Never()));
+  EXPECT_TRUE(fleet.DrainsByItself(kFleetStart + seconds(1), "a", kFleetStart + seconds(30)));
+  EXPECT_EQ(fleet.nodes()[0].phase, NodePhase::kDraining);
+  EXPECT_EQ(fleet.nodes()[0].since, kFleetStart + seconds(1));
+  EXPECT_EQ(fleet.nodes()[0].notice_deadline, kFleetStart + seconds(30));
+  EXPECT_FALSE(fleet.DrainsByItself(kFleetStart + seconds(2), "a", kFleetStart + seconds(9)));
+}
+
 }  // namespace
 }  // namespace troupe

@@ -67,6 +67,17 @@ TEST(Metrics, TheTextHoldsWhatWasCounted) {
   EXPECT_THAT(text, HasSubstr("troupe_group_epoch_pause_seconds_sum{planned=\"yes\"} 2.003\n"));
 }
 
+TEST(Metrics, AValueOfTwoLabelsIsTwoValues) {
+  Enable();
+  Add(Id::kPreemptionNotices, 2, "aws,rebalance");
+  Add(Id::kNodeWorkerExits, 1, "a,b");  // Of one label, whatever it holds is its value.
+  EXPECT_THAT(Text(), HasSubstr("troupe_preemption_notices_total"
+                                "{kind=\"rebalance\",source=\"aws\"} 2\n"));
+  EXPECT_THAT(Text(), HasSubstr("{how=\"a,b\"} 1\n"));
+  for (size_t i = 0; i <= kSeriesMax; ++i) Add(Id::kPreemptionNotices, 1, std::to_string(i) + ",x");
+  EXPECT_THAT(Text(), HasSubstr("{kind=\"other\",source=\"other\"}"));
+}
+
 TEST(Metrics, ALabelHasOnlySoManyValuesAndForgetsThem) {
   Enable();
   for (size_t i = 0; i < kSeriesMax + 5; ++i) Set(Id::kGroupMembers, 1, "g" + std::to_string(i));

@@ -47,6 +47,29 @@ TEST(ClusterStateTest, SurvivesTheWayThroughJson) {
   EXPECT_FALSE(state->nodes[2].alive);
 }
 
+TEST(ClusterStateTest, WhatANodeWasToldSurvivesToo) {
+  NodeStatus noticed = Node("noticed", true, 0);
+  noticed.draining = true;
+  noticed.reason = "preempt (aws: terminate)";
+  noticed.drain_left = milliseconds(29'500);
+  noticed.notice = {"preempt", "aws", "terminate", 30'000};
+  NodeStatus warned = Node("warned", true, 0);
+  warned.warning = {"rebalance", "aws", "recommended", NodeNotice::kNoDeadline};
+  const Result<ClusterState> state = ParseClusterState(ClusterJson({noticed, warned}, {}));
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  const ClusterState::Node& first = state->nodes[0];
+  EXPECT_TRUE(first.draining);
+  EXPECT_EQ(first.reason, "preempt (aws: terminate)");
+  EXPECT_EQ(first.drain_left, milliseconds(29'500));
+  EXPECT_EQ(first.source + "," + first.kind, "aws,preempt");
+  EXPECT_EQ(first.warning_kind, "");
+  const ClusterState::Node& second = state->nodes[1];
+  EXPECT_FALSE(second.draining);
+  EXPECT_EQ(second.drain_left, Duration::max());
+  EXPECT_EQ(second.warning_source + "," + second.warning_kind, "aws,rebalance");
+  EXPECT_EQ(second.warning, "recommended");
+}
+
 TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
   const Result<ClusterState> state = ParseClusterState(ClusterJson({}, {}));
   ASSERT_TRUE(state.ok());

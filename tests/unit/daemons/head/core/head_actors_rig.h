@@ -59,8 +59,7 @@ class HeadActorsTest : public ::testing::Test {
     hello.host = "h";
     hello.resources = {{"CPU", cpus_}, {"GPU", 2}};
     hello.heard = heard_;
-    hello.notice = notice;
-    hello.notice_ms = 60'000;
+    if (!notice.empty()) hello.notice = {"preempt", "file", notice, 60'000};
     hello.ended = ended_;
     for (const auto& [process, lease] : running_)
       hello.workers.push_back(

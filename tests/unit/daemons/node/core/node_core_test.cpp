@@ -232,15 +232,54 @@ TEST_F(NodeCoreTest, ANodeWhoseNameAnotherHasEnds) {
 }
 
 TEST_F(NodeCoreTest, TheFirstNoticeCounts) {
-  EXPECT_TRUE(core_.Notice("spot", now_ + seconds(20)));
-  EXPECT_FALSE(core_.Notice("later", now_ + seconds(90)));
+  EXPECT_TRUE(core_.Notice({"preempt", "aws", "spot"}, now_ + seconds(40)));
+  EXPECT_FALSE(core_.Notice({"walltime", "slurm", "later"}, now_ + seconds(90)));
+  EXPECT_FALSE(core_.Notice({"preempt", "file", "nearer"}, now_ + seconds(20)));
   now_ = now_ + seconds(5);
   ASSERT_TRUE(Hello());
-  EXPECT_EQ(hello_->notice, "spot");
-  EXPECT_EQ(hello_->notice_ms, 15'000U);
+  EXPECT_EQ(hello_->notice.reason, "spot");
+  EXPECT_EQ(hello_->notice.kind, "preempt");
+  EXPECT_EQ(hello_->notice.left_ms, 15'000U);
+  EXPECT_FALSE(hello_->warning);
   core_.Leave();
   Order("late");
   EXPECT_THAT(started_, IsEmpty());
+}
+
+TEST_F(NodeCoreTest, WhatMayComeIsToldAndDrainsNothing) {
+  core_.AtRisk({"rebalance", "aws", "recommended"}, Time::Never());
+  ASSERT_TRUE(Hello());
+  EXPECT_EQ(hello_->warning.kind, "rebalance");
+  EXPECT_EQ(hello_->warning.left_ms, NodeNotice::kNoDeadline);
+  EXPECT_FALSE(hello_->notice);
+  Order("still");
+  EXPECT_THAT(started_, ElementsAre("still"));
+  core_.AtRisk({}, Time::Never());
+  ASSERT_TRUE(Hello());
+  EXPECT_FALSE(hello_->warning);
+}
+
+// Drained is a node of which the head knows that it drains, when nothing runs there or is on its
+// way.
+TEST_F(NodeCoreTest, ANodeHasDrainedWhenTheHeadKnowsAndAllHasEnded) {
+  Order("a");
+  EXPECT_FALSE(core_.drained());
+  (void)core_.Notice({"preempt", "aws", "spot"}, now_ + seconds(40));
+  Hear("head-1");  // To a hello of before.
+  Hear("head-1");
+  ASSERT_TRUE(Hello());
+  Hear("head-1");
+  Order("b");  // On its way when the head got to know.
+  Hear("head-1");
+  EXPECT_FALSE(core_.drained());
+  Exit("a");
+  EXPECT_FALSE(core_.drained());
+  Exit("b");
+  EXPECT_TRUE(core_.drained());
+  Hear("head-2");  // It may not know.
+  EXPECT_FALSE(core_.drained());
+  Hear("head-2");
+  EXPECT_TRUE(core_.drained());
 }
 
 TEST_F(NodeCoreTest, WhatCannotBeReadIsPassedOver) {
