@@ -327,6 +327,7 @@ def test_a_node_that_is_told_to_end_drains_first(cluster: LocalCluster) -> None:
         with node(cluster, "second"):
             process.send_signal(signal.SIGTERM)
             assert process.wait(SOON_S) == 0  # When it has drained, not when the time is up.
+            assert "has drained" in cluster.log("first")
             assert where(actor) == "second"
             troupe.kill(actor)
 
@@ -353,6 +354,7 @@ def test_a_job_of_slurm_drains_before_its_end_and_at_its_signal(cluster: LocalCl
             until(lambda: told("job").get("kind"), "walltime")
             assert 2900 < told("job")["left_s"] <= 3000
             assert process.wait(SOON_S) == 0
+            assert "has drained" in cluster.log("job")
             assert where(actor) == "next"
             troupe.kill(actor)
     with node(cluster, "short", "--notices", "slurm", "--walltime-notice", "3600",

@@ -1,0 +1,113 @@
+// AutoscalerService: what it makes of what nodes were told by their clouds.
+#include "daemons/autoscaler/autoscaler_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace troupe::daemons {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class ListedNodes final : public NodeProvider, public NoticeSource {
+ public:
+  Result<std::string> Launch(const std::string& token, const std::string& pool) override {
+    const std::string id = "spot-" + std::to_string(nodes_.size() + 1);
+    nodes_.push_back({id, token, pool, false, ""});
+    return id;
+  }
+  Status Terminate(const std::string& id) override {
+    ended_.push_back(id);
+    return Status::Ok();
+  }
+  Result<std::vector<ProviderNode>> List() override { return nodes_; }
+  std::vector<Notice> Poll(Time /*now*/) override { return {}; }
+
+  std::vector<ProviderNode> nodes_;
+  std::vector<std::string> ended_;
+};
+
+class AutoscalerServiceTest : public ::testing::Test {
+ protected:
+  AutoscalerServiceTest() {
+    config_.limits.pools = {{"spot", Market::kSpot, "", 1, 0, 4, 0.3}};
+    config_.limits.min_workers = 1;
+    config_.limits.max_workers = 1;
+    config_.limits.max_nodes = 4;
+    AutoscalerCallbacks callbacks;
+    callbacks.provider = &provider_;
+    callbacks.notices = &provider_;
+    callbacks.cluster = [this]() -> Result<ClusterState> { return cluster_; };
+    callbacks.drain = [this](const std::string& node, const std::string& /*why*/,
+                             Duration /*left*/) {
+      drained_.push_back(node);
+      return Status::Ok();
+    };
+    callbacks.gone = [](const std::string&) {};
+    callbacks.say = [this](const std::string& line) { said_.push_back(line); };
+    service_.emplace(config_, "t-", std::move(callbacks));
+    Step();  // Launches spot-1,
+    cluster_.wanted_workers = 1;
+    cluster_.nodes.push_back({"spot-1", true, false});
+    Step();  // which is up.
+    said_.clear();
+  }
+  void Step() {
+    now_ = now_ + seconds(1);
+    (void)service_->Step(now_);
+  }
+
+  ClusterConfig config_;
+  ListedNodes provider_;
+  ClusterState cluster_;
+  std::vector<std::string> drained_;
+  std::vector<std::string> said_;
+  std::optional<AutoscalerService> service_;
+  Time now_{1'000'000'000'000};
+};
+
+TEST_F(AutoscalerServiceTest, ANodeThatDrainsByItselfIsReplacedInTheSameStep) {
+  ClusterState::Node& node = cluster_.nodes[0];
+  node.draining = true;
+  node.reason = "preempt (aws: terminate)";
+  node.drain_left = seconds(110);
+  node.source = "aws";
+  node.kind = "preempt";
+  Step();
+  EXPECT_EQ(provider_.nodes_.size(), 2U);
+  EXPECT_THAT(said_, Contains("notice: node spot-1 drains within 110.0 s: preempt (aws: "
+                              "terminate)"));
+  EXPECT_THAT(drained_, IsEmpty());  // It does already.
+  said_.clear();
+  Step();
+  EXPECT_EQ(provider_.nodes_.size(), 2U);
+  EXPECT_THAT(said_, Not(Contains(HasSubstr("notice:"))));
+  EXPECT_THAT(provider_.ended_, IsEmpty());
+  node.idle = true;
+  Step();
+  EXPECT_THAT(provider_.ended_, ElementsAre("spot-1"));
+}
+
+TEST_F(AutoscalerServiceTest, WhatMayOnlyComeIsSaidOnceAndReplacesNothing) {
+  ClusterState::Node& node = cluster_.nodes[0];
+  node.warning = "recommended";
+  node.warning_source = "aws";
+  node.warning_kind = "rebalance";
+  Step();
+  Step();
+  EXPECT_THAT(said_, ElementsAre("notice: node spot-1 may be taken back: rebalance (aws: "
+                                 "recommended)"));
+  node.warning = "";
+  Step();
+  EXPECT_THAT(said_.back(), HasSubstr("stays"));
+  EXPECT_EQ(provider_.nodes_.size(), 1U);
+}
+
+}  // namespace
+}  // namespace troupe::daemons
