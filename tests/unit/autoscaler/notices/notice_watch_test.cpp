@@ -69,17 +69,27 @@ TEST(NoticeWatchTest, WhoIsThrottledAsksLessOftenAtOnce) {
 }
 
 TEST(NoticeWatchTest, AnOutageWithdrawsNothing) {
-  WatchRig rig("aws");
-  const Site with{{{kRebalance, {200, {}, R"({"noticeTime": "2026-01-01T00:00:00Z"})"}}}};
-  rig.answer_ = with;
-  rig.Settle();
-  ASSERT_THAT(rig.Of(What::kSoft), SizeIs(1));
-  rig.answer_ = [](const HttpRequest&) -> Result<HttpReply> { return kRefused; };
-  rig.Run(seconds(300));
-  rig.answer_ = with;
-  rig.Run(seconds(60));
-  EXPECT_THAT(rig.Of(What::kSoft), SizeIs(1));
-  EXPECT_THAT(rig.Of(What::kWithdrawn), IsEmpty());
+  const Site with{{{kRebalance, {200, {}, R"({"noticeTime": "2026-01-01T00:00:00Z"})"}},
+                   {kAction, {200, {}, R"({"action": "stop", "time": "2026-01-01T00:01:40Z"})"}}}};
+  const std::vector<WatchRig::Answer> outages = {
+      [](const HttpRequest&) -> Result<HttpReply> { return kRefused; },
+      [](const HttpRequest& request) -> Result<HttpReply> {
+        return request.method == "PUT" ? HttpReply{200, {}, "t"} : HttpReply{500, {}, "{}"};
+      }};
+  for (const WatchRig::Answer& outage : outages) {
+    WatchRig rig("aws");
+    rig.answer_ = with;
+    rig.Settle();
+    ASSERT_THAT(rig.Of(What::kSoft), SizeIs(1));
+    ASSERT_THAT(rig.Of(What::kHard), SizeIs(1));
+    rig.answer_ = outage;
+    rig.Run(seconds(300));
+    rig.answer_ = with;
+    rig.Run(seconds(60));
+    EXPECT_THAT(rig.Of(What::kSoft), SizeIs(1));
+    EXPECT_THAT(rig.Of(What::kHard), SizeIs(1));
+    EXPECT_THAT(rig.Of(What::kWithdrawn), IsEmpty());
+  }
 }
 
 TEST(NoticeWatchTest, ADeadlineOnlyComesNearer) {
