@@ -12,7 +12,7 @@
 namespace troupe::daemons {
 
 void NodeService::WatchNotices() {
-  if (options_.sources.slurm) scope_.Post([this] { WatchJob(); });
+  if (options_.sources.slurm) WatchJob();
   if (options_.sources.clouds.empty()) return;
   const auto tell = [this, back = scope_.back()](const std::string& source,
                                                  notices::NoticeChange change) {

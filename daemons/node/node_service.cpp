@@ -55,8 +55,8 @@ Status NodeService::Start() {
   scope_.Post([this] {
     begun_ = transport_->loop().Now();
     Hello();
+    WatchNotices();
   });
-  WatchNotices();
   return Status::Ok();
 }
 
@@ -266,12 +266,13 @@ void NodeService::SendOutput() {
 }
 
 void NodeService::Stop(Duration grace) {
-  sources_.reset();
+  std::unique_ptr<NoticeSources> asking;  // Its threads are not to end on the loop.
   std::mutex mu;
   std::condition_variable done;
   bool stopped = false;
   transport_->loop().Post([&] {
     core_.Leave();
+    asking = std::move(sources_);
     spares_.EndAll();
     for (auto& [name, worker] : workers_) {
       EventLoop& loop = transport_->loop();
@@ -288,6 +289,7 @@ void NodeService::Stop(Duration grace) {
     std::unique_lock lock(mu);
     done.wait(lock, [&] { return stopped; });
   }
+  asking.reset();
   const Time deadline = SteadyClock().Now() + grace;
   for (auto& [name, worker] : workers_) {
     const Duration left = std::max<Duration>(Duration::zero(), deadline - SteadyClock().Now());
