@@ -262,16 +262,22 @@ def test_a_rebalance_is_told_and_drains_nothing_and_goes_away(cluster: LocalClus
             troupe.kill(actor)
 
 
-def test_a_wrong_time_is_now_and_a_notice_that_is_taken_back_is_said(
-        cluster: LocalCluster) -> None:
+def test_a_wrong_time_is_now(cluster: LocalCluster) -> None:
     with AwsMetadata() as cloud:
         cloud.shift_clock(-7200)
         cloud.interrupt(time="2015-01-05T18:02:00Z")
         with node(cluster, "late", *cloud_words(cloud)):
             until(lambda: told("late").get("kind"), "preempt", SOON_S)
             assert told("late")["left_s"] <= 2
+
+
+def test_a_notice_that_is_taken_back_is_said(cluster: LocalCluster) -> None:
+    with AzureMetadata() as cloud:
+        cloud.interrupt(lead_s=600)
+        with node(cluster, "again", *cloud_words(cloud)):
+            until(lambda: told("again").get("kind"), "preempt", SOON_S)
             cloud.calm()
-            until(lambda: "was taken back" in cluster.log("late"), True, 30)
+            until(lambda: "was taken back" in cluster.log("again"), True, 30)
 
 
 def test_a_broken_service_is_no_preemption_and_holds_nothing_up(cluster: LocalCluster) -> None:
