@@ -37,6 +37,7 @@ from troupe.cli._errors import (
     UNREACHABLE,
     CommandError,
 )
+from troupe.cli._shown import notice
 from troupe.errors import TroupeError, code_of
 
 _START_LIMIT_S = 20.0
@@ -424,28 +425,9 @@ def usage(node: Mapping[str, Any]) -> str:
                      for name, amount in node["resources"].items() if name != "memory")
 
 
-def notice(node: Mapping[str, Any]) -> str:
-    """``preempt (aws) in 1m55s``; of what may only come, ``rebalance (aws)?``."""
-    told = node.get("notice") or node.get("warning")
-    if not told:
-        return "-"
-    left = f" in {duration(told['left_s'])}" if "left_s" in told else ""
-    return f"{told['kind']} ({told['source']}){left}" + ("" if node.get("notice") else "?")
-
-
 def working(run: Mapping[str, Any]) -> int:
     """How many of a run's workers are there and at work, or on their way to it."""
     return sum(w["state"] not in ("dead", "drained") for w in run["workers"])
-
-
-def duration(seconds: float) -> str:
-    """``42s``, ``3m10s``, ``5h02m``."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole // 60 % 60:02}m"
 
 
 def driver_of(run: Mapping[str, Any]) -> str:

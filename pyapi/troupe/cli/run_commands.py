@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from troupe import _native
 from troupe.cli import _programs, cluster_commands
+from troupe.cli._shown import duration
 from troupe.cli.cluster_commands import FAILED, NOT_FOUND, CommandError
 from troupe.errors import TroupeError, code_of
 
@@ -277,7 +278,7 @@ def _runs(arguments: argparse.Namespace) -> None:
     cluster_commands.table(
         ("RUN", "NAME", "STATE", "WORKERS", "EPOCH", "AGE", "DRIVER", "REASON"),
         [(run["run"], run["name"], run["state"], f"{cluster_commands.working(run)}/{run['target']}",
-          run["epoch"], cluster_commands.duration(run["age_s"]), cluster_commands.driver_of(run),
+          run["epoch"], duration(run["age_s"]), cluster_commands.driver_of(run),
           run["reason"]) for run in runs])
 
 
