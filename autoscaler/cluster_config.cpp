@@ -174,6 +174,9 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   limits.on_demand_percent_above_base =
       static_cast<int>(map.Int("on_demand_percentage_above_base", 0, {0, 100}));
   limits.budget_per_hour = map.Double("budget_per_hour", 0, kPrice);
+  limits.max_fraction_per_zone = map.Map("hedge").Double("max_fraction_per_zone", 1, {0.01, 1});
+  limits.rebuild_time =
+      map.Span("rebuild_time", limits.rebuild_time, {Duration::zero(), seconds(3600)});
   limits.fallback_after = map.Span("fallback_after", limits.fallback_after);
   limits.idle_timeout = map.Span("idle_timeout", limits.idle_timeout);
   // A job may wait for hours until it is its turn.

@@ -18,6 +18,8 @@ namespace troupe {
 enum class Market : uint8_t { kSpot, kOnDemand };
 // "spot", "on_demand".
 [[nodiscard]] std::string_view MarketName(Market market);
+// "us-east-1" of "us-east-1a", "europe-west4" of "europe-west4-b"; other names stay as they are.
+[[nodiscard]] std::string RegionOf(const std::string& zone);
 
 struct PoolLimits {
   std::string name;
@@ -37,7 +39,10 @@ struct FleetLimits {
   int max_concurrent_launches = 10;  // Pending and launching nodes.
   int on_demand_base = 0;            // Workers that on-demand pools hold first.
   int on_demand_percent_above_base = 0;
-  double budget_per_hour = 0;  // Dollars; 0: no limit.
+  double budget_per_hour = 0;        // Dollars; 0: no limit.
+  double max_fraction_per_zone = 1;  // Of the target, in spot pools of one zone.
+  // How long all members stand still when one joins; 0: joins cost nothing.
+  Duration rebuild_time = Duration::zero();
   Duration fallback_after = seconds(120);
   Duration idle_timeout = seconds(60);
   Duration launch_timeout = seconds(600);

@@ -1,63 +1,31 @@
 #include "autoscaler/policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
+#include "autoscaler/internal/policy_tally.h"
 #include "runtime/assert.h"
+#include "runtime/mutation.h"
 
 namespace troupe {
 
-// The fleet in numbers, kept up to date while actions are added.
-struct AutoscalerPolicy::Tally {
-  struct PoolCount {
-    int nodes = 0;     // Billed.
-    int capacity = 0;  // Workers that stay.
-  };
-  std::map<std::string, PoolCount> pools;
-  int nodes = 0;
-  int capacity = 0;
-  int on_demand_capacity = 0;
-  int launching = 0;
-  double price_per_hour = 0;
-
-  void Add(const PoolLimits& pool, bool stays) {
-    ++pools[pool.name].nodes;
-    ++nodes;
-    price_per_hour += pool.price_per_hour;
-    if (stays) AddCapacity(pool, pool.workers_per_node);
-  }
-  void AddCapacity(const PoolLimits& pool, int workers) {
-    pools[pool.name].capacity += workers;
-    capacity += workers;
-    if (pool.market == Market::kOnDemand) on_demand_capacity += workers;
-  }
-};
-
-namespace {
-
-std::string Seconds(Duration duration) {
-  std::ostringstream out;
-  out.precision(4);
-  out << ToSeconds(duration) << " s";
-  return out.str();
-}
-
-std::string Workers(int count) {
-  return std::to_string(count) + (count == 1 ? " worker" : " workers");
-}
-
-bool Stays(const FleetNode& node) {
-  return (node.phase == NodePhase::kLaunching || node.phase == NodePhase::kUp) &&
-         node.notice_deadline == Time::Never();
-}
-
-}  // namespace
+using policy_text::Figure;
+using policy_text::Seconds;
+using policy_text::Workers;
 
 std::string_view MarketName(Market market) {
   return market == Market::kSpot ? "spot" : "on_demand";
+}
+
+std::string RegionOf(const std::string& zone) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const size_t size = zone.size();
+  if (size < 3 || zone[size - 1] < 'a' || zone[size - 1] > 'z') return zone;
+  if (digit(zone[size - 2])) return zone.substr(0, size - 1);
+  return zone[size - 2] == '-' && digit(zone[size - 3]) ? zone.substr(0, size - 2) : zone;
 }
 
 AutoscalerPolicy::AutoscalerPolicy(FleetLimits limits, std::string token_prefix)
@@ -65,7 +33,7 @@ AutoscalerPolicy::AutoscalerPolicy(FleetLimits limits, std::string token_prefix)
   TROUPE_ASSERT(limits_.min_workers <= limits_.max_workers, "min_workers is over max_workers");
   for (const PoolLimits& pool : limits_.pools) {
     TROUPE_ASSERT(pool.workers_per_node > 0, "a node of a pool holds no worker");
-    pools_[pool.name] = PoolState{};
+    pools_[pool.name] = PoolRecord{};
   }
 }
 
@@ -80,12 +48,7 @@ void AutoscalerPolicy::CoolDown(Time now, const std::string& pool, const std::st
                                 bool retriable) {
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return;
-  PoolState& state = found->second;
-  Duration next = std::max(limits_.cooldown, 2 * state.last_cooldown);
-  if (!retriable) next = limits_.cooldown_max;
-  state.last_cooldown = std::min(next, limits_.cooldown_max);
-  state.cool_until = now + state.last_cooldown;
-  state.failure = why;
+  found->second.Failed(now, why, retriable, limits_.cooldown, limits_.cooldown_max);
 }
 
 void AutoscalerPolicy::LaunchFailed(Time now, const std::string& token, const std::string& why,
@@ -95,7 +58,6 @@ void AutoscalerPolicy::LaunchFailed(Time now, const std::string& token, const st
     pending_.erase(found);
     return;
   }
-  // It was listed while it was asked for.
   const auto shown = std::find_if(known_.begin(), known_.end(), [&](const auto& entry) {
     return entry.second.launching && entry.second.token == token;
   });
@@ -105,33 +67,37 @@ void AutoscalerPolicy::LaunchFailed(Time now, const std::string& token, const st
 }
 
 void AutoscalerPolicy::RoomAppeared() {
-  for (auto& [name, state] : pools_) {
-    state.cool_until = Time{};
-    state.last_cooldown = Duration::zero();
-  }
+  for (auto& [name, record] : pools_) record.RoomAppeared();
 }
 
 // What changed since the last decision: launches that arrived or got lost, nodes that were taken
 // away.
 void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
   std::set<std::string> present;
+  std::map<std::string, int> taken;
+  std::map<std::string, int> held;
   for (const FleetNode& node : fleet) {
     present.insert(node.id);
-    pending_.erase(node.token);
+    const bool arrived = pending_.erase(node.token) > 0;
     const auto pool = pools_.find(node.pool);
     if (pool == pools_.end()) continue;
-    if (node.phase == NodePhase::kUp && node.since >= pool->second.cool_until) {
-      pool->second.last_cooldown = Duration::zero();  // It serves again.
-    }
+    if (arrived) pool->second.Granted(now, limits_.cooldown);
     const bool noticed = node.notice_deadline != Time::Never();
-    if (noticed && known_.contains(node.id)) {
-      pool->second.preempted = true;
-      pool->second.preempted_at = now;
-      known_.erase(node.id);
+    const auto known = known_.find(node.id);
+    if (node.phase == NodePhase::kUp) {
+      ++held[node.pool];
+      const bool was_launching = known != known_.end() && known->second.launching;
+      if (was_launching) pool->second.Booted(node.since - known->second.since);
+      pool->second.Serves(node.since);
+    }
+    if (noticed && known != known_.end()) {
+      ++taken[node.pool];
+      known_.erase(known);
     } else if (!noticed && node.phase <= NodePhase::kUp) {
-      known_[node.id] = Known{node.pool, node.token, node.phase == NodePhase::kLaunching};
-    } else {
-      known_.erase(node.id);
+      known_[node.id] =
+          Known{node.pool, node.token, node.phase == NodePhase::kLaunching, node.since};
+    } else if (known != known_.end()) {
+      known_.erase(known);
     }
   }
   for (auto it = known_.begin(); it != known_.end();) {
@@ -143,10 +109,19 @@ void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
     if (it->second.launching) {
       CoolDown(now, it->second.pool, "a node ended before it came up", true);
     } else {
-      pools_[it->second.pool].preempted = true;
-      pools_[it->second.pool].preempted_at = now;
+      ++taken[it->second.pool];
     }
     it = known_.erase(it);
+  }
+  int losses = 0;
+  for (const auto& [pool, nodes] : taken) {
+    pools_[pool].Preempted(now, nodes);
+    losses += nodes;
+  }
+  joins_.Lost(now, losses);
+  for (auto& [pool, record] : pools_) {
+    const auto found = held.find(pool);
+    record.Held(now, found == held.end() ? 0 : found->second);
   }
   std::erase_if(ended_, [&](const std::string& id) { return !present.contains(id); });
   for (auto it = pending_.begin(); it != pending_.end();) {
@@ -160,20 +135,36 @@ void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
   }
 }
 
-AutoscalerPolicy::Tally AutoscalerPolicy::TallyOf(const std::vector<FleetNode>& fleet) const {
+AutoscalerPolicy::Tally AutoscalerPolicy::TallyOf(int target,
+                                                  const std::vector<FleetNode>& fleet) const {
+  struct Count {
+    int billed = 0;
+    int staying = 0;
+  };
   Tally tally;
+  tally.target = target;
+  std::map<std::string_view, Count> counts;
   for (const FleetNode& node : fleet) {
+    Count& count = counts[node.pool];
+    ++count.billed;
+    count.staying += Stays(node) ? 1 : 0;
     const PoolLimits* pool = PoolOf(node.pool);
+    if (pool == nullptr) continue;
+    tally.launching += node.phase == NodePhase::kLaunching ? 1 : 0;
+    if (node.phase == NodePhase::kUp && Stays(node)) tally.up += pool->workers_per_node;
+  }
+  for (const auto& [name, count] : counts) {
+    const PoolLimits* pool = PoolOf(std::string(name));
     // A node of a pool that is no longer configured is billed but is not planned with.
     if (pool == nullptr) {
-      ++tally.nodes;
-      continue;
+      tally.nodes += count.billed;
+    } else {
+      tally.Add(*pool, count.billed, count.staying);
     }
-    tally.Add(*pool, Stays(node));
-    tally.launching += node.phase == NodePhase::kLaunching ? 1 : 0;
   }
   for (const auto& [token, pending] : pending_) {
-    tally.Add(*PoolOf(pending.pool), true);
+    tally.Add(*PoolOf(pending.pool), 1, 1);
+    ++tally.pools[pending.pool].pending;
     ++tally.launching;
   }
   return tally;
@@ -193,7 +184,7 @@ void AutoscalerPolicy::EndOverdue(Time now, const std::vector<FleetNode>& fleet,
       due = empty ? now : std::min(node.notice_deadline, node.since + limits_.drain_timeout);
       why = empty ? "it is drained" : "its drain is overdue";
     }
-    if (due > now) {
+    if (due > now || TROUPE_MUTATED("AP-7 the overdue stay")) {
       decision.next_wake = std::min(decision.next_wake, due);
       continue;
     }
@@ -220,25 +211,58 @@ void AutoscalerPolicy::DrainNoticed(Time now, const std::vector<FleetNode>& flee
 std::optional<std::string> AutoscalerPolicy::ObstacleOf(Time now, const PoolLimits& pool,
                                                         const Tally& tally,
                                                         Decision& decision) const {
-  const PoolState& state = pools_.at(pool.name);
-  if (state.cool_until > now) {
-    decision.next_wake = std::min(decision.next_wake, state.cool_until);
-    return pool.name + " cools down for " + Seconds(state.cool_until - now) + " (" + state.failure +
-           ")";
+  const PoolRecord& record = pools_.at(pool.name);
+  if (record.cool_until() > now) {
+    decision.next_wake = std::min(decision.next_wake, record.cool_until());
+    return pool.name + " cools down for " + Seconds(record.cool_until() - now) + " (" +
+           record.failure() + ")";
   }
-  const auto found = tally.pools.find(pool.name);
-  const int capacity = found == tally.pools.end() ? 0 : found->second.capacity;
-  if (capacity + pool.workers_per_node > pool.max_workers) {
+  const Tally::PoolCount count = tally.Of(pool);
+  if (record.failing() && count.pending > 0)
+    return pool.name + " is asked for one node first (" + record.failure() + ")";
+  if (count.capacity + pool.workers_per_node > pool.max_workers) {
     return pool.name + " is at its maximum of " + Workers(pool.max_workers);
   }
-  if (tally.capacity + pool.workers_per_node > limits_.max_workers) {
+  if (tally.capacity + pool.workers_per_node > limits_.max_workers &&
+      !TROUPE_MUTATED("AP-1 no max_workers")) {
     return "a node of " + pool.name + " would exceed max_workers";
   }
-  if (limits_.budget_per_hour > 0 &&
+  if (limits_.budget_per_hour > 0 && !TROUPE_MUTATED("AP-1 no budget") &&
       tally.price_per_hour + pool.price_per_hour > limits_.budget_per_hour) {
     return "a node of " + pool.name + " would exceed budget_per_hour";
   }
+  // The floor goes before the hedge: where one zone is all there is, it holds min_workers.
+  const bool above_floor =
+      tally.moving || tally.capacity >= limits_.min_workers || TROUPE_MUTATED("AP-5 no floor");
+  const int cap = ZoneCap(tally.target);
+  if (pool.market == Market::kSpot && above_floor && !TROUPE_MUTATED("AP-5 no cap") &&
+      tally.InZone(pool) + pool.workers_per_node > cap) {
+    return "zone " + Tally::ZoneOf(pool) + " holds its share of " + Workers(cap);
+  }
   return std::nullopt;
+}
+
+int AutoscalerPolicy::ZoneCap(int target) const {
+  const double cap = limits_.max_fraction_per_zone * target;
+  return std::max(1, static_cast<int>(std::ceil(cap - 1e-9)));
+}
+
+// What a worker of the pool costs per useful hour: its price, and what is paid while replacements
+// for lost nodes boot and the group is rebuilt.
+double AutoscalerPolicy::CostOf(const PoolLimits& pool) const {
+  const double price = pool.price_per_hour / pool.workers_per_node;
+  if (pool.market == Market::kOnDemand) return price;
+  const PoolRecord& record = pools_.at(pool.name);
+  return price * (1 + record.Hazard() * ToSeconds(record.BootTime() + limits_.rebuild_time) / 3600);
+}
+
+std::string AutoscalerPolicy::FiguresOf(const PoolLimits& pool) const {
+  const PoolRecord& record = pools_.at(pool.name);
+  std::string text = "$" + Figure(pool.price_per_hour / pool.workers_per_node) + " per worker-hour";
+  if (pool.market == Market::kSpot)
+    text += ", $" + Figure(CostOf(pool)) + " with " + Figure(record.Hazard()) +
+            " preemptions per node-hour and " + Seconds(record.BootTime()) + " to boot";
+  return text;
 }
 
 // The pool that the next node comes from, or null with what stands in the way.
@@ -246,149 +270,93 @@ const PoolLimits* AutoscalerPolicy::Choose(Time now, int target, const Tally& ta
                                            std::string& why, std::vector<std::string>& obstacles,
                                            Decision& decision) const {
   const bool needs_on_demand = tally.on_demand_capacity < OnDemandWanted(target);
-  using Rank = std::tuple<int, int, int, double, int>;
   const PoolLimits* best = nullptr;
   const PoolLimits* fallback = nullptr;
-  Rank best_rank;
-  Rank fallback_rank;
+  PoolRank best_rank;
+  PoolRank fallback_rank;
   for (const PoolLimits& pool : limits_.pools) {
     if (auto obstacle = ObstacleOf(now, pool, tally, decision)) {
       obstacles.push_back(std::move(*obstacle));
       continue;
     }
-    const PoolState& state = pools_.at(pool.name);
-    const auto found = tally.pools.find(pool.name);
-    const int capacity = found == tally.pools.end() ? 0 : found->second.capacity;
-    const int nodes = found == tally.pools.end() ? 0 : found->second.nodes;
-    const bool below_min = capacity < pool.min_workers;
-    const bool recently = state.preempted && now - state.preempted_at < limits_.cooldown;
+    const bool below_min = tally.Of(pool).capacity < pool.min_workers;
     const bool on_demand = pool.market == Market::kOnDemand;
-    const Rank rank{!below_min, on_demand != needs_on_demand, recently,
-                    pool.price_per_hour / pool.workers_per_node, nodes};
+    const PoolRank rank = RankOf(now, pool, tally, needs_on_demand);
     const bool wanted = below_min || on_demand == needs_on_demand;
     const PoolLimits*& slot = wanted ? best : fallback;
-    Rank& slot_rank = wanted ? best_rank : fallback_rank;
+    PoolRank& slot_rank = wanted ? best_rank : fallback_rank;
     if (slot == nullptr || rank < slot_rank) {
       slot = &pool;
       slot_rank = rank;
     }
   }
   if (best != nullptr) {
-    why = needs_on_demand && best->market == Market::kOnDemand ? "on-demand share"
-                                                               : "cheapest that can serve";
+    why = (needs_on_demand && best->market == Market::kOnDemand ? "on-demand share: "
+                                                                : "cheapest that can serve: ") +
+          FiguresOf(*best);
     return best;
   }
   if (fallback == nullptr) return nullptr;
   // A cluster that has no spot pool at all need not wait for one; nor does one that lacks on-demand
   // capacity.
-  const bool has_spot =
-      std::any_of(limits_.pools.begin(), limits_.pools.end(),
-                  [](const PoolLimits& pool) { return pool.market == Market::kSpot; });
   const Time due = short_since_.value_or(now) + limits_.fallback_after;
-  if (fallback->market == Market::kOnDemand && has_spot && now < due) {
+  if (fallback->market == Market::kOnDemand && HasSpot() && now < due) {
     decision.next_wake = std::min(decision.next_wake, due);
     obstacles.push_back(fallback->name + " is the fallback in " + Seconds(due - now));
     return nullptr;
   }
-  why = "fallback: no other pool can serve";
+  why = "fallback: no other pool can serve; " + FiguresOf(*fallback);
   return fallback;
+}
+
+AutoscalerPolicy::PoolRank AutoscalerPolicy::RankOf(Time now, const PoolLimits& pool,
+                                                    const Tally& tally,
+                                                    bool needs_on_demand) const {
+  const PoolRecord& record = pools_.at(pool.name);
+  const bool below_min = tally.Of(pool).capacity < pool.min_workers;
+  const bool recently = record.preempted_at() && now - *record.preempted_at() < limits_.cooldown;
+  const bool on_demand = pool.market == Market::kOnDemand;
+  // Costs that differ by less are the same, so that fleets are spread.
+  const double cost = CostOf(pool);
+  const auto step = cost > 0 ? std::lround(std::log(cost) / std::log(kSameCost)) : -1'000'000;
+  return {!below_min,
+          on_demand != needs_on_demand,
+          recently,
+          step,
+          on_demand ? 0 : tally.InRegion(pool),
+          on_demand ? 0 : tally.InZone(pool),
+          -record.SuccessRate(),
+          cost,
+          tally.Of(pool).nodes};
 }
 
 void AutoscalerPolicy::StartLaunch(Time now, const PoolLimits& pool, const std::string& why,
                                    Tally& tally, Decision& decision) {
-  const std::string token = token_prefix_ + "-" + std::to_string(next_token_++);
+  const std::string token = token_prefix_ + "-" + std::to_string(next_token_);
+  if (!TROUPE_MUTATED("AP-4 a token again")) ++next_token_;
   pending_[token] = Pending{pool.name, now};
   decision.next_wake = std::min(decision.next_wake, now + limits_.launch_timeout);
-  tally.Add(pool, true);
+  tally.Add(pool, 1, 1);
+  ++tally.pools[pool.name].pending;
   ++tally.launching;
   decision.actions.push_back({Launch{token, pool.name}, why});
-}
-
-int AutoscalerPolicy::OnDemandWanted(int target) const {
-  const int above_base = std::max(0, target - limits_.on_demand_base);
-  return std::min(target, limits_.on_demand_base) +
-         above_base * limits_.on_demand_percent_above_base / 100;
-}
-
-// The dearest on-demand node that the share can do without, or null.
-const FleetNode* AutoscalerPolicy::BeyondShare(int target, const std::vector<FleetNode>& fleet,
-                                               const Tally& tally) const {
-  const FleetNode* dearest = nullptr;
-  double highest = -1;
-  for (const FleetNode& node : fleet) {
-    const PoolLimits* pool = PoolOf(node.pool);
-    if (pool == nullptr || pool->market != Market::kOnDemand) continue;
-    if (node.phase != NodePhase::kUp || !Stays(node)) continue;
-    const int holds = pool->workers_per_node;
-    if (tally.on_demand_capacity - holds < OnDemandWanted(target)) continue;
-    if (tally.pools.at(pool->name).capacity - holds < pool->min_workers) continue;
-    const double cost = pool->price_per_hour / holds;
-    if (cost <= highest) continue;
-    highest = cost;
-    dearest = &node;
-  }
-  return dearest;
-}
-
-bool AutoscalerPolicy::ReturnToSpot(Time now, int target, const std::vector<FleetNode>& fleet,
-                                    Tally& tally, Decision& decision) {
-  const FleetNode* surplus = BeyondShare(target, fleet, tally);
-  if (surplus == nullptr) return false;
-  int up = 0;
-  for (const FleetNode& node : fleet) {
-    const PoolLimits* pool = PoolOf(node.pool);
-    if (pool != nullptr && node.phase == NodePhase::kUp && Stays(node))
-      up += pool->workers_per_node;
-  }
-  const PoolLimits& from = *PoolOf(surplus->pool);
-  const auto drain = [&](const std::string& why) {
-    decision.actions.push_back({Drain{surplus->id, now + limits_.drain_timeout}, why});
-    known_.erase(surplus->id);
-    tally.AddCapacity(from, -from.workers_per_node);
-  };
-  const bool has_spot =
-      std::any_of(limits_.pools.begin(), limits_.pools.end(),
-                  [](const PoolLimits& pool) { return pool.market == Market::kSpot; });
-  if (!has_spot || up < target) return false;  // A fleet that is not whole has other cares.
-  if (up - from.workers_per_node >= target) {
-    drain("spot serves in its place");
-    return false;
-  }
-  if (tally.launching > 0) return true;
-  Tally without = tally;
-  without.AddCapacity(from, -from.workers_per_node);
-  without.price_per_hour -= from.price_per_hour;
-  const PoolLimits* beside = nullptr;  // Can take a node now...
-  bool instead = false;                // ...or when the surplus node is gone.
-  for (const PoolLimits& pool : limits_.pools) {
-    const PoolState& state = pools_.at(pool.name);
-    if (pool.market != Market::kSpot) continue;
-    if (state.preempted && now - state.preempted_at < limits_.cooldown) {
-      decision.next_wake = std::min(decision.next_wake, state.preempted_at + limits_.cooldown);
-      continue;
-    }
-    const bool fits = tally.nodes < limits_.max_nodes && !ObstacleOf(now, pool, tally, decision);
-    const auto cost = [](const PoolLimits& p) { return p.price_per_hour / p.workers_per_node; };
-    if (fits && (beside == nullptr || cost(pool) < cost(*beside))) beside = &pool;
-    instead = instead || !ObstacleOf(now, pool, without, decision);
-  }
-  if (beside != nullptr) {
-    StartLaunch(now, *beside, "to return from the fallback to spot", tally, decision);
-  } else if (instead && up - from.workers_per_node >= limits_.min_workers) {
-    drain("makes room to return from the fallback to spot");
-  }
-  return beside != nullptr;
 }
 
 void AutoscalerPolicy::Fill(Time now, int target, Tally& tally, Decision& decision) {
   std::vector<std::string> obstacles;
   bool short_of_pools = false;
+  if (const Time due = joins_.Due(now, limits_, tally.up, target - tally.capacity); due > now) {
+    decision.reason += "; what is missing is launched together in " + Seconds(due - now) +
+                       ", since each join is a rebuild";
+    decision.next_wake = std::min(decision.next_wake, due);
+    return;
+  }
   for (;;) {
     const bool pool_below_min = std::any_of(
         limits_.pools.begin(), limits_.pools.end(),
         [&](const PoolLimits& pool) { return tally.pools[pool.name].capacity < pool.min_workers; });
     if (tally.capacity >= target && !pool_below_min) break;
-    if (tally.nodes >= limits_.max_nodes) {
+    if (tally.nodes >= limits_.max_nodes && !TROUPE_MUTATED("AP-1 no max_nodes")) {
       obstacles.push_back("there are " + std::to_string(tally.nodes) + " nodes, max_nodes");
       break;
     }
@@ -409,57 +377,28 @@ void AutoscalerPolicy::Fill(Time now, int target, Tally& tally, Decision& decisi
     obstacles.clear();
     StartLaunch(now, *pool, why, tally, decision);
   }
-  if (!short_of_pools) {
+  // A launch in a pool that has refused may be refused again: the lack goes on until it is not.
+  int unsure = 0;
+  for (const PoolLimits& pool : limits_.pools) {
+    if (pools_.at(pool.name).failing()) unsure += tally.Of(pool).pending * pool.workers_per_node;
+  }
+  if (tally.capacity - unsure >= target) {
     short_since_.reset();
-  } else if (!short_since_) {
+  } else if ((short_of_pools || unsure > 0) && !short_since_) {
     short_since_ = now;
   }
   for (const std::string& obstacle : obstacles) decision.reason += "; " + obstacle;
-}
-
-void AutoscalerPolicy::DrainIdle(Time now, int target, const std::vector<FleetNode>& fleet,
-                                 Tally& tally, Decision& decision) {
-  std::vector<const FleetNode*> idle;
-  for (const FleetNode& node : fleet) {
-    if (node.phase == NodePhase::kUp && Stays(node) && node.idle_since != Time::Never()) {
-      idle.push_back(&node);
-    }
-  }
-  // The dearest first, then the one that is idle longest.
-  const auto cost = [&](const FleetNode* node) {
-    const PoolLimits* pool = PoolOf(node->pool);
-    return pool == nullptr ? 1e300 : pool->price_per_hour / pool->workers_per_node;
-  };
-  std::sort(idle.begin(), idle.end(), [&](const FleetNode* a, const FleetNode* b) {
-    return std::make_tuple(-cost(a), a->idle_since, a->id) <
-           std::make_tuple(-cost(b), b->idle_since, b->id);
-  });
-  for (const FleetNode* node : idle) {
-    const PoolLimits* pool = PoolOf(node->pool);
-    const int holds = pool == nullptr ? 0 : pool->workers_per_node;
-    if (tally.capacity - holds < target) continue;
-    if (pool != nullptr && tally.pools[pool->name].capacity - holds < pool->min_workers) continue;
-    const Time due = std::max(node->idle_since, node->since) + limits_.idle_timeout;
-    if (due > now) {
-      decision.next_wake = std::min(decision.next_wake, due);
-      continue;
-    }
-    decision.actions.push_back({Drain{node->id, now + limits_.drain_timeout},
-                                "idle for " + Seconds(now - node->idle_since)});
-    known_.erase(node->id);
-    if (pool != nullptr) tally.AddCapacity(*pool, -holds);
-  }
 }
 
 Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
                                   const std::vector<FleetNode>& fleet) {
   Decision decision;
   Observe(now, fleet);
-  Tally tally = TallyOf(fleet);
   for (const auto& [token, pending] : pending_) {
     decision.next_wake = std::min(decision.next_wake, pending.since + limits_.launch_timeout);
   }
   const int target = std::clamp(demand.workers, limits_.min_workers, limits_.max_workers);
+  Tally tally = TallyOf(target, fleet);
   decision.reason = "want " + Workers(target) + " (demand " + std::to_string(demand.workers) +
                     ", limits " + std::to_string(limits_.min_workers) + " to " +
                     std::to_string(limits_.max_workers) + "), have " +
@@ -467,7 +406,7 @@ Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
                     " nodes still starting";
   EndOverdue(now, fleet, tally, decision);
   DrainNoticed(now, fleet, decision);
-  const bool returning = ReturnToSpot(now, target, fleet, tally, decision);
+  const bool returning = ReturnToSpot(now, fleet, tally, decision);
   Fill(now, target, tally, decision);
   // A node that is launched ahead is no reason to let another one go.
   if (!returning) DrainIdle(now, target, fleet, tally, decision);

@@ -11,6 +11,7 @@
 
 #include "autoscaler/config_help.h"
 #include "autoscaler/provider_check.h"
+#include "autoscaler/simulator/simulate.h"
 #include "daemons/autoscaler/autoscaler_service.h"
 #include "daemons/autoscaler/session.h"
 #include "daemons/autoscaler/supplier.h"
@@ -139,6 +140,22 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   return code;
 }
 
+void AddSimulation(CLI::App& app, simulator::SimulateRequest& request, bool& simulate) {
+  app.add_flag("--simulate", simulate, "Only try the file on a market, beside other fleets");
+  app.add_option("--trace", request.traces, "A recorded market: PATH or NAME=PATH");
+  app.add_option("--synthetic", request.synthetic, "Seed of a market that is made up");
+  app.add_option("--hours", request.hours, "How much of it");
+  app.add_option("--boot-s", request.boot_s, "From a launch until its node is up");
+  app.add_option("--notice-s", request.notice_s, "Before a node is taken back");
+  app.add_option("--rebuild-s", request.rebuild_s, "Standstill after a change of members");
+  app.add_option("--lost-s", request.lost_s, "Work done again after a loss without notice");
+  app.add_option("--restart-s", request.restart_s, "Of a whole group, in the reference");
+  app.add_option("--scaling-loss", request.scaling_loss,
+                 "n workers do the work of n / (1 + LOSS * (n - 1))");
+  app.add_option("--output", request.output, "table, json or html");
+  app.add_option("--output-file", request.output_file, "Where to write it, instead of printing it");
+}
+
 // Of a command that only reads the file.
 int Tell(const Result<std::string>& answer) {
   (answer.ok() ? std::cout : std::cerr) << (answer.ok() ? *answer : answer.error().message + "\n");
@@ -172,6 +189,9 @@ int main(int argc, char** argv) {
   app.add_option("--bin-dir", options.bin_dir, "Where the other daemons are; default: beside this");
   app.add_option("--redis-server", options.redis_server, "Name or path; default: from PATH");
   app.add_option("--log-dir", options.log_dir, "Keep the logs of head and Redis here");
+  simulator::SimulateRequest simulation;
+  bool simulate = false;
+  AddSimulation(app, simulation, simulate);
   metrics::Endpoint metrics_at;
   app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
   app.add_option("--metrics-token-file", metrics_at.token_file,
@@ -190,6 +210,7 @@ int main(int argc, char** argv) {
   }
   if (check) return Tell(CheckClusterFile(file));
   if (explain) return Tell(ExplainClusterFile(file));
+  if (simulate) return Tell(simulator::SimulateClusterFile(file, simulation));
   InitLogging("autoscaler", "");
   if (!metrics_at.address.empty()) {
     const Result<std::string> served = metrics::Serve(metrics_at);

@@ -1,4 +1,4 @@
-"""Commands about fleets: ``troupe up``, ``troupe config``, and ``troupe provider``."""
+"""Commands about fleets: ``troupe up``, ``config``, ``simulate`` and ``provider``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ _CONFIG = {
     "check": "say what is wrong with a cluster file: every problem, with line and column",
     "explain": "print each key of a cluster file: its value, where from, and what it means",
 }
+_MODEL = {  # Of `troupe simulate`.
+    "boot-s": "from a launch until its node is up (60)",
+    "notice-s": "before a node is taken back (0)",
+    "rebuild-s": "how long all stand still after a change of members "
+                 "(autoscaler.rebuild_time, or 5)",
+    "lost-s": "work that is done again after a loss without notice (0)",
+    "restart-s": "of a whole group, in the reference that has one (240)",
+    "scaling-loss": "n workers do the work of n / (1 + X * (n - 1)) (0)",
+}
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds ``up``, ``config`` and ``provider``."""
+    """Adds ``up``, ``config``, ``simulate`` and ``provider``."""
     up = commands.add_parser("up", help="hold the instances that a cluster file asks for")
     up.add_argument("file", help="cluster file (YAML)")
     up.add_argument("args", nargs=argparse.REMAINDER, help="further arguments of the autoscaler")
@@ -31,6 +40,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
                                                "and check cluster files")
     schema.set_defaults(action=_config, file="")
 
+    _add_simulate(commands)
     provider = commands.add_parser("provider", help="about programs that supply nodes")
     kinds = provider.add_subparsers(dest="what", required=True, metavar="ACTION")
     check = kinds.add_parser(
@@ -40,6 +50,40 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
                        help="the program and its arguments")
     check.set_defaults(action=_check_provider)
+
+
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    simulate = commands.add_parser(
+        "simulate", help="try a cluster file on a recorded or made-up spot market, with the policy "
+                         "that `troupe up` has, beside other fleets")
+    simulate.add_argument("--config", required=True, metavar="FILE", help="cluster file (YAML)")
+    simulate.add_argument("--trace", action="append", default=[], metavar="[NAME=]PATH",
+                          help="a recorded market, a file or a folder of them; NAME: of the pool "
+                               "or the zone, where the file has another one")
+    simulate.add_argument("--synthetic", metavar="SEED", help="a market that is made up instead")
+    simulate.add_argument("--hours", metavar="H",
+                          help="how much of it (all of the traces; 30 days of what is made up)")
+    for name, text in _MODEL.items():
+        simulate.add_argument(f"--{name}", metavar="X" if name == "scaling-loss" else "S",
+                              help=text)
+    simulate.add_argument("-o", "--output", nargs="+", default=["table"], metavar="HOW",
+                          help="table, json, or html FILE")
+    simulate.set_defaults(action=_simulate)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    how, *rest = arguments.output
+    if (how == "html") != (len(rest) == 1) or len(rest) > 1:
+        return _fail("say -o table, -o json, or -o html FILE")
+    options = ["--simulate", f"--output={how}"]
+    options += [f"--trace={trace}" for trace in arguments.trace]
+    for name in ("synthetic", "hours", *_MODEL):
+        value = getattr(arguments, name.replace("-", "_"))
+        if value is not None:
+            options.append(f"--{name}={value}")
+    if rest:
+        options.append(f"--output-file={rest[0]}")
+    return _become_autoscaler(arguments.config, options)
 
 
 def _up(arguments: argparse.Namespace) -> int:

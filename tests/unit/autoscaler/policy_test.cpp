@@ -299,9 +299,13 @@ TEST(PolicyTest, ReturnsOneNodeAtATimeAndOnlyToSpotThatServes) {
 
 TEST(PolicyTest, WithoutRoomForBothTheOnDemandNodeMakesRoomUnlessTooFewWouldBeLeft) {
   const std::vector<FleetNode> fleet{Node("base-1", "base"), Node("base-2", "base")};
-  AutoscalerPolicy full(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 2), "t");
-  EXPECT_THAT(Verbs(full.Decide(kStart, {2}, fleet)), ElementsAre("drain base-1", "launch spot"));
-  AutoscalerPolicy tight(Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 2, 2), "t");
+  FleetLimits limits = Limits({Spot("spot", 0.3), OnDemand("base", 1)}, 1, 2);
+  limits.max_nodes = 2;
+  AutoscalerPolicy full(limits, "t");
+  EXPECT_THAT(Verbs(full.Decide(kStart, {2}, fleet)), ElementsAre("drain base-1"));
+  EXPECT_THAT(Verbs(full.Decide(kStart + seconds(1), {2}, {fleet[1]})), ElementsAre("launch spot"));
+  limits.min_workers = 2;
+  AutoscalerPolicy tight(limits, "t");
   EXPECT_THAT(Verbs(tight.Decide(kStart, {2}, fleet)), IsEmpty());
 }
 
