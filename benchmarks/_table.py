@@ -251,6 +251,8 @@ ROWS = [
         {"bench": "torch_save"}),
     *gradient_rows(),
     *overlap_rows(),
+    Row("a decision of the autoscaler, 10,000 nodes", {"bench": "decide"}, None, "<= 50 ms", 50.0),
+    Row("the same with 1,000 launches", {"bench": "decide_losses"}, None, "<= 50 ms", 50.0),
     Row("placement, 10,000 nodes, 100,000 leases", {"bench": "placement_rate"}, None,
         ">= 100000/s", least=100_000),
     Row("placement, 99th percentile", {"bench": "placement_p99"}, None, "<= 100 us", 100.0),
