@@ -20,6 +20,7 @@ void Fleet::Enter(Time now, FleetNode& node, NodePhase phase) {
 void Fleet::Update(Time now, const std::vector<ProviderNode>& listed) {
   std::set<std::string> present;
   for (const ProviderNode& node : listed) {
+    if (node.asked_for) continue;
     present.insert(node.id);
     FleetNode fresh;
     fresh.id = node.id;

@@ -100,7 +100,8 @@ Result<std::vector<ProviderNode>> MachineProvider::List() {
   if (!listed_.ok()) return listed_.error();
   std::vector<ProviderNode> nodes;
   for (const auto& [id, node] : nodes_)
-    nodes.push_back({id, node.token, node.pool, node.terminating, node.detail});
+    nodes.push_back(
+        {id, node.token, node.pool, node.terminating, node.detail, node.asked_for && !node.listed});
   return nodes;
 }
 

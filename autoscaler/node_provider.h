@@ -21,7 +21,8 @@ struct ProviderNode {
   std::string token;
   std::string pool;
   bool terminating = false;
-  std::string detail;  // Process id, address, instance type; for people.
+  std::string detail;      // Process id, address, instance type; for people.
+  bool asked_for = false;  // It may never be made; until then its launch is under way.
 };
 
 // What has failed after the call that began it.

@@ -23,6 +23,9 @@ constexpr double kNoPrice = 1e300;
 // stay, so that nobody is moved back.
 double PriceOf(const PoolLimits& pool) { return pool.price_per_hour / pool.workers_per_node; }
 
+// So much more than what there is elsewhere that a move is worth it. Without a price nothing is.
+bool IsDear(double price, double elsewhere) { return price > 0 && price >= kMoveSaves * elsewhere; }
+
 bool AutoscalerPolicy::HasSpot() const {
   return std::any_of(limits_.pools.begin(), limits_.pools.end(),
                      [](const PoolLimits& pool) { return pool.market == Market::kSpot; });
@@ -106,8 +109,7 @@ std::vector<const FleetNode*> AutoscalerPolicy::DearSpot(Time now,
   for (const FleetNode& node : fleet) {
     const PoolLimits* pool = PoolOf(node.pool);
     if (pool == nullptr || pool->market != Market::kSpot) continue;
-    if (node.phase != NodePhase::kUp || !Stays(node) || PriceOf(*pool) < kMoveSaves * least)
-      continue;
+    if (node.phase != NodePhase::kUp || !Stays(node) || !IsDear(PriceOf(*pool), least)) continue;
     if (node.idle_since != Time::Never()) continue;  // Nobody to move.
     int& of_pool = left.try_emplace(pool->name, tally.Of(*pool).capacity).first->second;
     if (of_pool - pool->workers_per_node < pool->min_workers) continue;
@@ -122,7 +124,7 @@ std::vector<const FleetNode*> AutoscalerPolicy::DearSpot(Time now,
   const PoolLimits* open = SpotToReturnTo(now, room, decision);
   double serves = open == nullptr ? kNoPrice : PriceOf(*open);
   for (const double price : Arrived(fleet, tally)) serves = std::min(serves, price);
-  std::erase_if(dear, [&](const auto& entry) { return entry.first < kMoveSaves * serves; });
+  std::erase_if(dear, [&](const auto& entry) { return !IsDear(entry.first, serves); });
   std::stable_sort(dear.begin(), dear.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<const FleetNode*> nodes;
@@ -140,7 +142,7 @@ void AutoscalerPolicy::DrainReplaced(Time now, const std::vector<FleetNode>& fle
     const bool room = tally.up - pool.workers_per_node >= tally.target;
     if (!room && !TROUPE_MUTATED("AP-3 leaves too early")) return false;
     if (pool.market == Market::kSpot) {
-      if (arrived.empty() || arrived.back() * kMoveSaves > PriceOf(pool)) return false;
+      if (arrived.empty() || !IsDear(PriceOf(pool), arrived.back())) return false;
       arrived.pop_back();
     }
     const std::string what = pool.market == Market::kSpot ? "cheaper spot" : "spot";
@@ -171,7 +173,7 @@ bool AutoscalerPolicy::ReturnToSpot(Time now, const std::vector<FleetNode>& flee
     const PoolLimits* pool = SpotToReturnTo(now, beside, decision);
     if (pool == nullptr) break;
     const bool spot = from.market == Market::kSpot;
-    if (spot && PriceOf(from) < kMoveSaves * PriceOf(*pool)) break;
+    if (spot && !IsDear(PriceOf(from), PriceOf(*pool))) break;
     StartLaunch(now, *pool,
                 (spot ? "to leave a dearer spot pool: " : "to return from the fallback to spot: ") +
                     FiguresOf(*pool),

@@ -293,7 +293,7 @@ Result<std::vector<ProviderNode>> SshProvider::List() {
   if (!source_.told() && !source_.status().ok()) return source_.status().error();
   std::vector<ProviderNode> nodes;
   for (const auto& [id, node] : nodes_)
-    nodes.push_back({id, node.token, node.pool, node.terminating, node.host});
+    nodes.push_back({id, node.token, node.pool, node.terminating, node.host, !node.started});
   return nodes;
 }
 

@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 
 constexpr Duration kProcessesGrace = seconds(3);
 constexpr Duration kExecGrace = seconds(20);
+// Of a job that Slurm takes back: it has KillWait, by default 30 s, before it is killed.
+constexpr Duration kJobEnds = seconds(25);
 constexpr Duration kLease = seconds(300);  // A head that was restarted is back long before.
 
 // Directories of the nodes: short names, since a socket's path has at most 107 bytes.
@@ -105,6 +107,8 @@ Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
   plan.here = options.bin_dir;
   plan.arguments = NodeArguments(pool, *head, id);
   plan.arguments.insert(plan.arguments.end(), {"--lease-s", NumberText(ToSeconds(kLease))});
+  if (config.provider == "slurm")
+    plan.arguments.insert(plan.arguments.end(), {"--term-notice", NumberText(ToSeconds(kJobEnds))});
   if (!config.head.listen.empty()) {
     Result<JoinOffer> offer = options.client->OfferJoin(id, config.limits.launch_timeout);
     if (!offer.ok()) return offer.error();

@@ -16,7 +16,7 @@ import pytest
 
 from troupe import _host_records
 from troupe._host_records import Record
-from troupe.cli import cluster_commands, run_commands
+from troupe.cli import _shown, cluster_commands
 
 from processes import wait_gone
 
@@ -205,11 +205,11 @@ def test_a_notice_is_shown_with_what_is_left_and_a_warning_as_a_question() -> No
 
 
 def test_times_have_units() -> None:
-    times = {"30": 30, "30s": 30, "2m": 120, "1.5h": 5400}
-    assert {text: run_commands._seconds(text) for text in times} == times
-    for text in ("", "s", "soon", "2d"):
+    times = {"30": 30, "30s": 30, "2m": 120, "1.5h": 5400, "7d": 604800}
+    assert {text: _shown.seconds_of(text) for text in times} == times
+    for text in ("", "s", "soon", "2x"):
         with pytest.raises(argparse.ArgumentTypeError, match="30s"):
-            run_commands._seconds(text)
+            _shown.seconds_of(text)
 
 
 def test_status_says_how_many_work_and_which_nodes_are_up(

@@ -1,9 +1,19 @@
-"""How the commands show times and notices."""
+"""How the commands show times and notices, and how a time is given to them."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from typing import Any
+
+
+def seconds_of(text: str) -> float:
+    """``30``, ``30s``, ``2m``, ``1h`` or ``7d`` in seconds."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
+    try:
+        return float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a time like 30s or 2m, got {text!r}") from None
 
 
 def duration(seconds: float) -> str:

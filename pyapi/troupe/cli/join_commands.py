@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 from typing import Any
 
 from troupe import _host_records
 from troupe._cluster import find_bin_dir
 from troupe.cli._errors import FAILED, CommandError
+from troupe.cli._shown import seconds_of
 
-_VALID_S = 3600.0
 _VALID_MAX_S = 7 * 86400.0
 _JOIN_LIMIT_S = 90.0  # The node gives up after 60.
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def add_commands(commands: Any) -> None:
@@ -25,7 +23,7 @@ def add_commands(commands: Any) -> None:
     token = cluster_commands.asking(commands.add_parser(
         "token", help="let another host join, once: prints the command for it"))
     token.add_argument("--node", default="", metavar="NAME", help="only as the node of this name")
-    token.add_argument("--valid", default="1h", metavar="TIME",
+    token.add_argument("--valid", type=seconds_of, default=3600.0, metavar="TIME",
                        help="for how long, at most 7d (1h)")
     token.set_defaults(action=cluster_commands.guarded(_token))
 
@@ -33,7 +31,9 @@ def add_commands(commands: Any) -> None:
 def _token(arguments: argparse.Namespace) -> None:
     from troupe.cli import cluster_commands
 
-    valid_s = _seconds(arguments.valid)
+    valid_s = arguments.valid
+    if not 0 < valid_s <= _VALID_MAX_S:
+        raise CommandError("--valid wants a time above 0, such as 30m, and at most 7d", 2)
     driver = cluster_commands.driver_at(*cluster_commands.target(arguments))
     try:
         token, listens = driver.offer_join(arguments.node, valid_s)
@@ -48,14 +48,6 @@ def _token(arguments: argparse.Namespace) -> None:
         print(json.dumps({"address": where, "token": token, "valid_s": valid_s}))
     else:
         print(f"troupe start --address {where}{name} --token {token}")
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
-    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not 0 < seconds <= _VALID_MAX_S:
-        raise CommandError(f"--valid wants a time such as 30m, at most 7d, got {text!r}", 2)
-    return seconds
 
 
 def fetch_key(address: str, token: str, key_file: str, node: str) -> None:

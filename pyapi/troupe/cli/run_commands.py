@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from troupe import _native
 from troupe.cli import _programs, cluster_commands
-from troupe.cli._shown import duration
+from troupe.cli._shown import duration, seconds_of
 from troupe.cli.cluster_commands import FAILED, NOT_FOUND, CommandError
 from troupe.errors import TroupeError, code_of
 
@@ -77,7 +77,7 @@ def add_commands(commands: Any) -> None:
         nodes if there is room; what is still there at the deadline is ended. The node takes work
         again when it is started anew.""", "troupe drain node7 --deadline 2m --reason 'new disk'"))
     drain.add_argument("node", metavar="NODE", help="as `troupe nodes` names it")
-    drain.add_argument("--deadline", type=_seconds, default=60.0, metavar="TIME",
+    drain.add_argument("--deadline", type=seconds_of, default=60.0, metavar="TIME",
                        help="30, 30s or 2m (60s)")
     drain.add_argument("--reason", default="", metavar="TEXT",
                        help="shown in `troupe nodes` and by what is drained")
@@ -360,15 +360,6 @@ def _resize(arguments: argparse.Namespace) -> None:
     with _at(arguments) as (driver, run):
         driver.resize(run["run"], arguments.workers)
         print(f"{run['run']} ({run['name']}): {run['target']} -> {arguments.workers} workers")
-
-
-def _seconds(text: str) -> float:
-    """``30``, ``30s``, ``2m`` or ``1h`` in seconds."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
-    try:
-        return float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a time like 30s or 2m, got {text!r}") from None
 
 
 def _drain(arguments: argparse.Namespace) -> None:

@@ -184,6 +184,9 @@ class World {
                               limits.max_workers, 0.1 * (1 + Up(9))});
     }
     if (Up(2) == 0) limits.pools[0].min_workers = 1;
+    if (Up(4) == 0) {  // Without prices.
+      for (PoolLimits& pool : limits.pools) pool.price_per_hour = 0;
+    }
     limits.on_demand_base = Up(3);
     if (Up(3) == 0) limits.max_fraction_per_zone = 0.5;
     if (Up(4) == 0) limits.budget_per_hour = 1 + Up(3);

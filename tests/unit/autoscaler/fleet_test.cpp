@@ -31,6 +31,14 @@ TEST(FleetTest, NodesGoThroughTheirPhasesAndOnlyForward) {
   EXPECT_TRUE(fleet.nodes().empty());
 }
 
+TEST(FleetTest, ANodeThatIsOnlyAskedForIsNoneYet) {
+  Fleet fleet;
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, "", true}});
+  EXPECT_TRUE(fleet.nodes().empty());
+  fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, "", false}});
+  EXPECT_EQ(fleet.nodes().size(), 1U);
+}
+
 TEST(FleetTest, IdlenessCountsFromItsBeginning) {
   Fleet fleet;
   fleet.Update(kFleetStart, {{"a-1", "t-1", "a", false, ""}});

@@ -48,7 +48,7 @@ class MachineProviderTest : public ::testing::Test {
     if (!listed.ok()) return {listed.error().message};
     for (const ProviderNode& node : *listed)
       shown.push_back(node.id + " " + node.token + " " + node.pool +
-                      (node.terminating ? " ending" : ""));
+                      (node.terminating ? " ending" : "") + (node.asked_for ? " asked" : ""));
     return shown;
   }
 
@@ -168,7 +168,7 @@ TEST_F(MachineProviderTest, ASlowSupplierKeepsNobodyWaiting) {
   slow_ = true;
   EXPECT_EQ(provider_.Launch("t1", "spot").value(), "spot-1");
   EXPECT_EQ(provider_.Launch("t2", "spot").value(), "spot-2");
-  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot", "spot-2 t2 spot"));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot asked", "spot-2 t2 spot asked"));
   supplier_.room = 1;
   for (int i = 0; i < 3; ++i) Answer();
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
@@ -184,7 +184,7 @@ TEST_F(MachineProviderTest, ANodeThatIsNotWantedAnyMoreIsEndedWhenItIsMade) {
   slow_ = true;
   (void)provider_.Launch("t1", "spot");
   EXPECT_TRUE(provider_.Terminate("spot-1").ok());
-  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot ending"));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot ending asked"));
   while (!late_.empty()) Answer();
   EXPECT_THAT(supplier_.nodes, IsEmpty());
   (void)provider_.List();

@@ -246,5 +246,13 @@ TEST(JoinWindowTest, APolicyHoldsLaunchesBackAboveTheFloorOnly) {
   EXPECT_EQ(policy.Decide(waits.next_wake + seconds(1), {8}, {}).actions.size(), 4U);
 }
 
+TEST(PolicyMovesTest, PoolsWithoutPricesAreLeftAlone) {
+  const FleetLimits limits = FleetOf({SpotIn("a", "a", 0), SpotIn("b", "b", 0)}, 1, 2);
+  AutoscalerPolicy policy(limits, "t");
+  const std::vector<FleetNode> fleet = {UpNode("a-1", "a"), UpNode("a-2", "a")};
+  for (int i = 0; i < 100; ++i)
+    EXPECT_THAT(Said(policy.Decide(kMovesStart + seconds(10 * i), {2}, fleet)), IsEmpty());
+}
+
 }  // namespace
 }  // namespace troupe

@@ -115,6 +115,28 @@ TEST(PolicyTest, ANodeThatComesUpEndsTheDoubling) {
   EXPECT_EQ(policy.Decide(kStart + seconds(12), {2}, {node}).next_wake, kStart + seconds(22));
 }
 
+TEST(PolicyTest, RoomThatAppearsEndsTheCoolDown) {
+  AutoscalerPolicy policy(Limits({Spot("spot", 0.3)}, 1, 8), "t");
+  policy.LaunchFailed(kStart, TokenOf(policy.Decide(kStart, {1}, {}), 0), "no room", true);
+  EXPECT_THAT(Verbs(policy.Decide(kStart, {1}, {})), IsEmpty());
+  policy.RoomAppeared();
+  EXPECT_THAT(Verbs(policy.Decide(kStart, {1}, {})), ElementsAre("launch spot"));
+}
+
+TEST(PolicyTest, ANodeThatHasSaidWhyItEndedBeforeItWasUpCoolsItsPoolOnce) {
+  AutoscalerPolicy policy(Limits({Spot("spot", 0.3)}, 1, 8), "t");
+  FleetNode node = Node("spot-1", "spot");
+  node.token = TokenOf(policy.Decide(kStart, {1}, {}), 0);
+  node.phase = NodePhase::kLaunching;
+  node.since = kStart;
+  (void)policy.Decide(kStart, {1}, {node});
+  policy.LaunchFailed(kStart, node.token, "no driver for the GPU", true);
+  const Decision wait = policy.Decide(kStart, {1}, {});
+  EXPECT_THAT(Verbs(wait), IsEmpty());
+  EXPECT_EQ(wait.next_wake, kStart + policy.limits().cooldown);
+  EXPECT_THAT(wait.reason, HasSubstr("no driver for the GPU"));
+}
+
 TEST(PolicyTest, AFailureThatCannotHealWaitsLongest) {
   AutoscalerPolicy policy(Limits({Spot("spot", 0.3)}, 1, 8), "t");
   policy.LaunchFailed(kStart, TokenOf(policy.Decide(kStart, {1}, {}), 0), "no permission", false);

@@ -1,10 +1,12 @@
-// AutoscalerService: what it makes of what nodes were told by their clouds.
+// AutoscalerService: what it makes of what nodes were told by their clouds, and of providers that
+// answer late.
 #include "daemons/autoscaler/autoscaler_service.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::daemons {
 namespace {
@@ -19,7 +21,7 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
  public:
   Result<std::string> Launch(const std::string& token, const std::string& pool) override {
     const std::string id = "spot-" + std::to_string(nodes_.size() + 1);
-    nodes_.push_back({id, token, pool, false, ""});
+    nodes_.push_back({id, token, pool, false, "", late_});
     return id;
   }
   Status Terminate(const std::string& id) override {
@@ -29,8 +31,18 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
   Result<std::vector<ProviderNode>> List() override { return nodes_; }
   std::vector<Notice> Poll(Time /*now*/) override { return {}; }
 
+  std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
+  // The last launch comes to nothing.
+  void Fail(const Error& error) {
+    failures_.push_back({ProviderFailure::Kind::kLaunch, nodes_.back().token, nodes_.back().pool,
+                         nodes_.back().id, error});
+    nodes_.pop_back();
+  }
+
   std::vector<ProviderNode> nodes_;
+  std::vector<ProviderFailure> failures_;
   std::vector<std::string> ended_;
+  bool late_ = false;  // A node is only asked for.
 };
 
 class AutoscalerServiceTest : public ::testing::Test {
@@ -107,6 +119,32 @@ TEST_F(AutoscalerServiceTest, WhatMayOnlyComeIsSaidOnceAndReplacesNothing) {
   Step();
   EXPECT_THAT(said_.back(), HasSubstr("stays"));
   EXPECT_EQ(provider_.nodes_.size(), 1U);
+}
+
+TEST_F(AutoscalerServiceTest, ALaunchThatIsUnderWayCountsAndItsFailureCoolsThePool) {
+  provider_.late_ = true;
+  cluster_.nodes.clear();
+  provider_.nodes_.clear();
+  Step();
+  ASSERT_EQ(provider_.nodes_.size(), 1U);
+  Step();
+  EXPECT_EQ(provider_.nodes_.size(), 1U) << "nobody asks twice";
+  provider_.Fail({ErrorCode::kResourceExhausted, "no capacity"});
+  Step();
+  EXPECT_THAT(said_, Contains("launch in pool spot failed: no capacity"));
+  EXPECT_THAT(said_, Not(Contains("node spot-2 is gone"))) << "it never was one";
+  EXPECT_THAT(provider_.nodes_, IsEmpty()) << "the pool is left alone";
+}
+
+TEST_F(AutoscalerServiceTest, AtTheEndANodeThatIsOnlyAskedForIsWaitedFor) {
+  provider_.late_ = true;
+  cluster_.nodes.clear();
+  provider_.nodes_.clear();
+  Step();
+  EXPECT_FALSE(service_->End(now_));
+  EXPECT_THAT(provider_.ended_, Contains(provider_.nodes_[0].id));
+  provider_.nodes_.clear();
+  EXPECT_TRUE(service_->End(now_));
 }
 
 }  // namespace
