@@ -19,9 +19,12 @@ void ExecMachines::Ask(std::string_view verb, const std::string& request,
   ExecDone done = [name = std::string(verb), answer = std::move(answer)](Result<ExecReply> reply) {
     if (!reply.ok()) return answer(reply.error());
     const Status status = ExecStatus(name, reply->code, reply->log);
-    answer(status.ok() ? Result<std::string>(std::move(reply->out)) : status.error());
+    if (!status.ok()) return answer(status.error());
+    const Result<std::string> said = std::move(reply->out);
+    answer(said);
   };
-  run_ ? run_(command_, request, std::move(done)) : pool_.Run(command_, request, std::move(done));
+  if (run_) return run_(command_, request, done);
+  pool_.Run(command_, request, std::move(done));
 }
 
 void ExecMachines::Create(const MachineOrder& order, Answer done) {

@@ -104,8 +104,7 @@ Result<std::vector<Machine>> ParseSlurmQueue(std::string_view text, Duration not
     machine.tags = std::move(*tags);
     machine.detail = fields[1] + (fields[3].empty() ? " (" + fields[4] + ")" : " on " + fields[3]);
     const std::optional<double> left = ParseSlurmTime(fields[2]);
-    if (fields[1] == "RUNNING" && left && *left <= ToSeconds(notice))
-      machine.preempted_in_s = *left;
+    if (fields[1] == "RUNNING" && left && *left <= ToSeconds(notice)) machine.preempted_in_s = left;
     machines.push_back(std::move(machine));
   }
   return machines;

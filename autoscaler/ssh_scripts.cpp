@@ -32,7 +32,7 @@ std::string InFolder(const std::string& fleet) {
 std::string SshStartScript(const std::string& fleet, const std::string& id,
                            const std::string& boot) {
   std::string end = "END_OF_BOOT";
-  while (boot.find(end) != std::string::npos) end += "_";
+  while (boot.find(end) != std::string::npos) end += '_';
   const std::string name = ShellWord(id);
   return std::string(kFunctions) + "mkdir -p \"${HOME:?}/.troupe/fleets/\"" + ShellWord(fleet) +
          "/\"$(uname -n)\" && " + InFolder(fleet) + " || exit 1\ncat > " + name + ".sh <<'" + end +

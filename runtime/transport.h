@@ -61,8 +61,8 @@ class Transport {
   // in no longer. Its frames go to the guest handler, and to nobody without one.
   using GuestHandler =
       std::function<void(const std::string& from, const std::string& key, std::string frame)>;
-  virtual void SetGuestHandler(GuestHandler handler) {}
-  virtual void LetGuest(const std::string& public_key, bool in) {}
+  virtual void SetGuestHandler(const GuestHandler& /*handler*/) {}
+  virtual void LetGuest(const std::string& /*public_key*/, bool /*in*/) {}
   // Binds and returns the address others can connect to (a port of 0 or "*" is resolved).
   virtual Result<PeerAddress> Listen(const std::string& endpoint) = 0;
   // Links to a listening peer; re-established by itself after a break. Connecting again to the same

@@ -119,8 +119,8 @@ class ZmqTransport final : public Transport, private EventLoop {
     RunOnLoop([&] { drop_handler_ = std::move(handler); });
   }
 
-  void SetGuestHandler(GuestHandler handler) override {
-    RunOnLoop([&] { guest_handler_ = std::move(handler); });
+  void SetGuestHandler(const GuestHandler& handler) override {
+    RunOnLoop([&] { guest_handler_ = handler; });
   }
   void LetGuest(const std::string& public_key, bool in) override {
     RunOnLoop([&] {

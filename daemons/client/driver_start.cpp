@@ -118,7 +118,7 @@ std::string DriverClient::socket_dir() const {
 
 Result<std::string> DriverClient::LocalAddress() const {
   const std::string host_port = endpoint_.substr(endpoint_.find("://") + 3);
-  const Result<std::string> address = AddressTowards(host_port.substr(0, host_port.rfind(':')));
+  Result<std::string> address = AddressTowards(host_port.substr(0, host_port.rfind(':')));
   if (address.ok()) return address;
   return Error{ErrorCode::kUnavailable,
                "cannot tell by which address the cluster reaches this host (" +

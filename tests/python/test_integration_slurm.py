@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm_cluster
 
-from conftest import PYAPI
-from processes import MARK, assert_nothing_left, free_port, until
+import fleets
+import slurm_cluster
+from processes import assert_nothing_left, free_port, until
 
 MISSING = slurm_cluster.missing()
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(240),
@@ -32,57 +32,17 @@ with troupe.Executor(2, progress="off") as executor:
     for job, node in sorted(executor.run(work)):
         print("worked in", job, "on", node)
 """
-# Ends when so many jobs have had a part in it; a file for each tells that it has.
-LONG_TRAINING = """\
-import os
-import pathlib
-import time
-import troupe
-
-def work():
-    import torch
-    import troupe.torch as hvd
-
-    hvd.init()
-    model = torch.nn.Linear(2, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    state = hvd.elastic.TorchState(model, optimizer, step=0, seen=[])
-
-    @hvd.elastic.run
-    def loop(state):
-        while len(state.seen) < JOBS:
-            jobs = hvd.allgather_object(os.environ["TROUPE_WORKER_NODE"])
-            state.seen = sorted({*state.seen, *jobs})
-            optimizer.zero_grad()
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            state.step += 1
-            state.commit()
-            for job in state.seen:
-                pathlib.Path("seen-" + job).touch()
-            time.sleep(0.02)
-
-    loop(state)
-    return state.seen
-
-with troupe.Executor(1, max_workers=2, progress="off") as executor:
-    print("seen", executor.run(work)[0])
-"""
 
 
-class Fleet:
+class Fleet(fleets.Fleet):
     """``troupe up`` beside a Slurm."""
 
     def __init__(self, folder: Path, mark: str, slurm: slurm_cluster.SlurmCluster) -> None:
-        self.folder, self.slurm = folder, slurm
-        self.environment = {**os.environ, **slurm.environment, MARK: mark,
-                            "TMPDIR": str(folder), "PYTHONPATH": str(PYAPI),
-                            "PYTHONUNBUFFERED": "1"}
-        for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
-            self.environment.pop(name, None)
+        super().__init__(folder, mark, **slurm.environment)
+        self.slurm = slurm
 
-    def up(self, training: str, options: str = "", jobs: int = 2) -> subprocess.Popen[str]:
-        (self.folder / "train.py").write_text(training.replace("JOBS", str(jobs)))
+    def up(self, training: str, options: str = "") -> subprocess.Popen[str]:
+        (self.folder / "train.py").write_text(training)
         path = self.folder / "fleet.yaml"
         path.write_text(
             f"name: demo\nprovider: slurm\nslurm: {{interval: 500ms{options}}}\n"
@@ -91,14 +51,7 @@ class Fleet:
             "  max_workers: 2}\n"
             "autoscaler: {tick: 200ms, cooldown: 1s, drain_timeout: 10s}\n"
             "pools: [{name: spot, market: spot, max_workers: 2, sbatch: [--partition=spot]}]\n")
-        return subprocess.Popen([sys.executable, "-m", "troupe", "up", str(path)], text=True,
-                                env=self.environment, cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT)
-
-    def await_seen(self, up: subprocess.Popen[str], count: int) -> None:
-        until(lambda: up.poll() is not None
-              or len(list(self.folder.glob("seen-*"))) >= count, True, limit_s=90)
-        assert up.poll() is None, up.communicate()[0]
+        return self.start("up", str(path))
 
     def job_of(self, node: str) -> str:
         """The job that is a node."""
@@ -143,7 +96,8 @@ def test_a_training_in_jobs(fleet: Fleet, mark: str) -> None:
 
 
 def test_jobs_that_slurm_takes_back_are_replaced(fleet: Fleet, mark: str) -> None:
-    with fleet.up(LONG_TRAINING, ", options: [--exclusive]", jobs=4) as up:
+    training = fleet.seen_training(fleets.NODE, 4)
+    with fleet.up(training, ", options: [--exclusive]") as up:
         try:
             fleet.await_seen(up, 2)
             fleet.slurm.run("scancel", fleet.job_of("spot-1"), check=True)  # As an operator does.
@@ -164,10 +118,9 @@ def test_jobs_that_slurm_takes_back_are_replaced(fleet: Fleet, mark: str) -> Non
 
 def test_a_time_limit_is_a_notice(fleet: Fleet, mark: str) -> None:
     limit = ", notice: 48s, options: [--time=1]"  # Minutes; a node serves for twelve seconds.
-    # Both jobs end at the same time, and with them what their workers know: the files count.
-    files = "max(hvd.allgather_object(len(list(pathlib.Path().glob('seen-*')))))"
-    training = LONG_TRAINING.replace("len(state.seen) < JOBS", f"{files} < JOBS")
-    with fleet.up(training, limit, jobs=3) as up:
+    # Both jobs end at the same time, and with them what their workers know.
+    training = fleet.seen_training(fleets.NODE, 3, by_files=True)
+    with fleet.up(training, limit) as up:
         try:
             out, _ = up.communicate(timeout=120)
         finally:

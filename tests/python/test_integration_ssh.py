@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import fleets
 import network
 from conftest import PYAPI
 from processes import MARK, assert_nothing_left, free_port, until
@@ -37,54 +38,16 @@ def work():
 with troupe.Executor(2, progress="off") as executor:
     print("worked on", *sorted(executor.run(work)))
 """
-# Ends when three hosts have had a part in it; a file for each tells that it has.
-LONG_TRAINING = """\
-import pathlib
-import platform
-import time
-import troupe
-
-def work():
-    import torch
-    import troupe.torch as hvd
-
-    hvd.init()
-    model = torch.nn.Linear(2, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    state = hvd.elastic.TorchState(model, optimizer, step=0, seen=[])
-
-    @hvd.elastic.run
-    def loop(state):
-        while len(state.seen) < 3:
-            state.seen = sorted({*state.seen, *hvd.allgather_object(platform.node())})
-            optimizer.zero_grad()
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            state.step += 1
-            state.commit()
-            for host in state.seen:
-                pathlib.Path(FOLDER, "seen-" + host).touch()
-            time.sleep(0.02)
-
-    loop(state)
-    return state.seen
-
-with troupe.Executor(1, max_workers=2, progress="off") as executor:
-    print("seen", executor.run(work)[0])
-"""
 
 
-class Hosts:
+class Hosts(fleets.Fleet):
     """``count`` hosts with an sshd each, and a user here whom they know."""
 
     def __init__(self, folder: Path, mark: str, count: int) -> None:
-        self.folder, self.mark, self.count = folder, mark, count
+        super().__init__(folder, mark)
+        self.count = count
         self.network = network.Network(count)
         self.daemons: list[subprocess.Popen[bytes]] = []
-        self.environment = {**os.environ, MARK: mark, "TMPDIR": str(folder),
-                            "PYTHONPATH": str(PYAPI), "PYTHONUNBUFFERED": "1"}
-        for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
-            self.environment.pop(name, None)
 
     def __enter__(self) -> Hosts:
         self.network.__enter__()
@@ -97,10 +60,10 @@ class Hosts:
             "".join(f"{self.network.address(i)} {host_key}\n" for i in range(self.count)))
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         for index in range(self.count):
-            self.start(index)
+            self.start_sshd(index)
         return self
 
-    def start(self, index: int) -> None:
+    def start_sshd(self, index: int) -> None:
         home = self.home(index)
         home.mkdir(exist_ok=True)
         config = self.folder / f"sshd{index}.conf"
@@ -141,11 +104,6 @@ class Hosts:
             "pools: [{name: gpu, market: on_demand, max_workers: 2}]\n" + more)
         return str(path)
 
-    def up(self, file: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-m", "troupe", "up", file], text=True,
-                                env=self.environment, cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT)
-
     def left(self) -> list[Path]:
         """What nodes have left in the homes of their hosts."""
         return [path for i in range(self.count)
@@ -170,7 +128,7 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 def test_a_training_on_hosts_of_a_file(hosts: Hosts) -> None:
     (hosts.folder / "hosts").write_text("".join(f"{hosts.network.address(i)} slots=1\n"
                                                 for i in range(2)))
-    with hosts.up(hosts.fleet("hosts_file: hosts", TRAINING)) as up:
+    with hosts.start("up", hosts.fleet("hosts_file: hosts", TRAINING)) as up:
         try:
             out, _ = up.communicate(timeout=120)
         finally:
@@ -193,13 +151,11 @@ def test_hosts_of_a_discovery_script_come_and_go(hosts: Hosts) -> None:
         new.rename(hosts.folder / "hosts.now")
 
     tell(0, 1)
-    training = LONG_TRAINING.replace("FOLDER", repr(str(hosts.folder)))
+    training = hosts.seen_training(fleets.HOST, 3)
     fleet = hosts.fleet("discovery: {command: ./discover.sh, interval: 300ms}", training)
-    with hosts.up(fleet) as up:
+    with hosts.start("up", fleet) as up:
         try:
-            until(lambda: up.poll() is not None
-                  or len(list(hosts.folder.glob("seen-*"))) >= 2, True, limit_s=90)
-            assert up.poll() is None, up.communicate()[0]
+            hosts.await_seen(up, 2)
             tell(1, 2)
             out, _ = up.communicate(timeout=90)
         finally:
@@ -215,12 +171,10 @@ def test_hosts_of_a_discovery_script_come_and_go(hosts: Hosts) -> None:
 def test_a_host_that_vanishes_is_replaced(hosts: Hosts) -> None:
     lines = "".join(f"{hosts.network.address(i)}\n" for i in range(3))
     (hosts.folder / "hosts").write_text(lines)
-    training = LONG_TRAINING.replace("FOLDER", repr(str(hosts.folder)))
-    with hosts.up(hosts.fleet("hosts_file: hosts, timeout: 5s", training)) as up:
+    training = hosts.seen_training(fleets.HOST, 3)
+    with hosts.start("up", hosts.fleet("hosts_file: hosts, timeout: 5s", training)) as up:
         try:
-            until(lambda: up.poll() is not None
-                  or len(list(hosts.folder.glob("seen-*"))) >= 2, True, limit_s=90)
-            assert up.poll() is None, up.communicate()[0]
+            hosts.await_seen(up, 2)
             for pid in hosts.network.pids(0):  # Its power is cut.
                 if pid not in [daemon.pid for daemon in hosts.daemons]:
                     os.kill(pid, signal.SIGKILL)
@@ -246,7 +200,7 @@ def test_a_host_that_refuses_is_named_with_what_to_do(
         return [*options, *(kept if options[0] == "-i" else keep())]
 
     hosts.options = changed  # type: ignore[method-assign]
-    with hosts.up(hosts.fleet("hosts_file: hosts", "import time; time.sleep(60)")) as up:
+    with hosts.start("up", hosts.fleet("hosts_file: hosts", "import time; time.sleep(60)")) as up:
         try:
             assert up.stdout is not None
             deadline = time.monotonic() + 60
@@ -266,7 +220,7 @@ def test_a_node_that_cannot_boot_tells_why(hosts: Hosts) -> None:
     (hosts.folder / "hosts").write_text(hosts.network.address(0) + "\n")
     setup = "nodes: {setup: ['echo no space left >&2; exit 7']}\n"
     fleet = hosts.fleet("hosts_file: hosts", "import time; time.sleep(60)", setup)
-    with hosts.up(fleet) as up:
+    with hosts.start("up", fleet) as up:
         try:
             assert up.stdout is not None
             out = ""

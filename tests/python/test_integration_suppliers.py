@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from conftest import EXAMPLES, PYAPI
-from processes import MARK, assert_nothing_left, until
+import fleets
+from conftest import EXAMPLES
+from processes import assert_nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
@@ -32,66 +31,14 @@ with troupe.Executor(2, progress="off") as executor:
     for node, mode in sorted(executor.run(work)):
         print("worked on", node, mode)
 """
-# Ends when four nodes have had a part in it; a file for each tells that it has.
-LONG_TRAINING = """\
-import os
-import pathlib
-import time
-import troupe
-
-def work():
-    import torch
-    import troupe.torch as hvd
-
-    hvd.init()
-    model = torch.nn.Linear(2, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    state = hvd.elastic.TorchState(model, optimizer, step=0, seen=[])
-
-    @hvd.elastic.run
-    def loop(state):
-        while len(state.seen) < 4:
-            nodes = hvd.allgather_object(os.environ["TROUPE_WORKER_NODE"])
-            state.seen = sorted({*state.seen, *nodes})
-            optimizer.zero_grad()
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            state.step += 1
-            state.commit()
-            for node in state.seen:
-                pathlib.Path("seen-" + node).touch()
-            time.sleep(0.02)
-
-    loop(state)
-    return state.seen
-
-with troupe.Executor(1, max_workers=2, progress="off") as executor:
-    print("seen", executor.run(work)[0])
-"""
 
 
-class Fleet:
-    """``troupe`` with a temp directory and a supplier's state of its own."""
+class Fleet(fleets.Fleet):
+    """One whose supplier has a state of its own."""
 
     def __init__(self, folder: Path, mark: str) -> None:
-        self.folder = folder
         self.nodes_file = folder / "nodes" / "nodes.json"
-        self.environment = {
-            **os.environ, MARK: mark, "TMPDIR": str(folder), "PYTHONPATH": str(PYAPI),
-            "PYTHONUNBUFFERED": "1", "TROUPE_NODES_DIR": str(self.nodes_file.parent)}
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-m", "troupe", *words], env=self.environment,
-                                text=True, cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT)
-
-    def run(self, *words: str) -> tuple[int, str]:
-        with self.start(*words) as process:
-            try:
-                out, _ = process.communicate(timeout=120)
-            finally:
-                process.kill()
-        return process.returncode, out
+        super().__init__(folder, mark, TROUPE_NODES_DIR=str(self.nodes_file.parent))
 
     def file(self, command: str, training: str, more: str = "") -> str:
         path = self.folder / "fleet.yaml"
@@ -136,13 +83,11 @@ def test_a_program_supplies_the_nodes_of_a_training(fleet: Fleet, mark: str) -> 
 
 def test_a_machine_that_ends_is_replaced_and_the_training_goes_on(
         fleet: Fleet, mark: str) -> None:
-    (fleet.folder / "train.py").write_text(LONG_TRAINING)
+    (fleet.folder / "train.py").write_text(fleet.seen_training(fleets.NODE, 4))
     with fleet.start("up", fleet.file(str(SUPPLIER), "[python3, train.py]")) as up:
         try:
             for seen, ends in ((2, "spot-1"), (3, "spot-2")):
-                until(lambda seen=seen: up.poll() is not None
-                      or len(list(fleet.folder.glob("seen-*"))) >= seen, True, limit_s=90)
-                assert up.poll() is None, up.communicate()[0]
+                fleet.await_seen(up, seen)
                 machine = next(n for n in fleet.nodes() if n["tags"]["troupe-node"] == ends)
                 os.killpg(machine["pid"], signal.SIGKILL)
             out, _ = up.communicate(timeout=90)

@@ -1,0 +1,92 @@
+"""What the tests of fleets share: ``troupe up`` in a folder of its own, and a training that tells
+who has had a part in it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import PYAPI
+from processes import MARK, until
+
+_TRAINING = """\
+import os
+import pathlib
+import platform
+import time
+import troupe
+
+def work():
+    import torch
+    import troupe.torch as hvd
+
+    hvd.init()
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    state = hvd.elastic.TorchState(model, optimizer, step=0, seen=[])
+
+    @hvd.elastic.run
+    def loop(state):
+        while SEEN < COUNT:
+            state.seen = sorted({*state.seen, *hvd.allgather_object(WHO)})
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            state.step += 1
+            state.commit()
+            for who in state.seen:
+                pathlib.Path(FOLDER, "seen-" + who).touch()
+            time.sleep(0.02)
+
+    loop(state)
+    return state.seen
+
+with troupe.Executor(1, max_workers=2, progress="off") as executor:
+    print("seen", executor.run(work)[0])
+"""
+NODE = 'os.environ["TROUPE_WORKER_NODE"]'
+HOST = "platform.node()"
+
+
+class Fleet:
+    """``troupe`` with a temp directory of its own, in ``folder``."""
+
+    def __init__(self, folder: Path, mark: str, **variables: str) -> None:
+        self.folder, self.mark = folder, mark
+        self.environment = {**os.environ, MARK: mark, "TMPDIR": str(folder),
+                            "PYTHONPATH": str(PYAPI), "PYTHONUNBUFFERED": "1", **variables}
+        for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
+            self.environment.pop(name, None)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-m", "troupe", *words], env=self.environment,
+                                text=True, cwd=self.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        with self.start(*words) as process:
+            try:
+                out, _ = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        return process.returncode, out
+
+    def seen_training(self, who: str, count: int, *, by_files: bool = False) -> str:
+        """Ends when ``count`` of ``who``, an expression of a worker, have had a part in it.
+
+        A file for each tells that it has; with ``by_files`` they count, also if nobody is left who
+        knows of them.
+        """
+        files = f"pathlib.Path({str(self.folder)!r}).glob('seen-*')"
+        seen = f"max(hvd.allgather_object(len(list({files}))))" if by_files else "len(state.seen)"
+        return (_TRAINING.replace("SEEN", seen).replace("COUNT", str(count)).replace("WHO", who)
+                .replace("FOLDER", repr(str(self.folder))))
+
+    def await_seen(self, up: subprocess.Popen[str], count: int) -> None:
+        """Until so many have had a part in the training, which goes on."""
+        until(lambda: up.poll() is not None
+              or len(list(self.folder.glob("seen-*"))) >= count, True, limit_s=90)
+        assert up.poll() is None, up.communicate()[0]
