@@ -4,8 +4,7 @@
 // Conformance, the same for every provider: Launch with a token that was used before makes nothing
 // new and returns the same node; Terminate of an unknown or ended node succeeds, and is tried again
 // until the node has ended; List shows a launched node at once and until it is gone.
-// Thread: one. No call waits for who supplies: what turns out later to have failed is told by
-// TakeFailures.
+// Thread: one. No call waits for the supplier: TakeFailures tells what has failed since.
 #pragma once
 
 #include <string>

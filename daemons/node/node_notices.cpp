@@ -96,7 +96,7 @@ void NodeService::OnNotice(const std::string& source, const notices::NoticeChang
       if (core_.warning().kind == kind && core_.warning().source == source)
         core_.AtRisk({}, Time::Never());
       LogWarning(what, change.hard ? " was taken back; this node has drained all the same, and "
-                                     "takes work again when it is started anew"
+                                     "takes work again after a restart"
                                    : " is over");
       return SayHello();
     case What::kTrouble:

@@ -29,7 +29,7 @@ struct HeadOptions {
   [[nodiscard]] Duration spared() const { return 5 * node_dead; }
   // How long the store keeps what a head that is gone has left; a running one refreshes it.
   Duration key_ttl = seconds(24 * 3600);
-  // For who joins with a token; empty: nobody may.
+  // For hosts that join with a token; empty: none may.
   std::string join_keys;                           // The text of the cluster's key file.
   std::string head_key;                            // The head's public one.
   std::string join_at;                             // Where it listens, HOST:PORT.

@@ -13,7 +13,7 @@ constexpr size_t kPublicKeyBytes = 40;
 
 }  // namespace
 
-// A token that was used is no record. One that was not has its time anew: clocks differ.
+// A used token has no record. An unused one gets its full time again: clocks differ.
 void JoinTokens::Restore(const std::map<std::string, std::string>& records) {
   for (const auto& [name, bytes] : records) {
     const auto guest = ReadRecord<AdmitGuest>(*queue_, kFrameAdmitGuest, name, bytes);
