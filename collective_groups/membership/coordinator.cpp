@@ -250,9 +250,8 @@ void Coordinator::OnTraining(const TrainingBegins& e) {
 void Coordinator::ReconsiderForming() {
   const bool parked = phase_ == GroupPhase::kParked;
   if (EndIfFinished()) return;
-  ExpelDrainedOutside();
   const bool unwinding = AwaitUnwinding();
-  const std::vector<MemberId> ready = Candidates();
+  const std::vector<MemberId> ready = ReadyToForm(unwinding);
   const bool enough = ready.size() >= MinMembers() && !unwinding &&
                       (parked || ready.size() >= options_.start_members || now_ >= phase_deadline_);
   if (enough && !ready.empty()) {
@@ -434,14 +433,14 @@ void Coordinator::ReconsiderProgress() {
 void Coordinator::ReconsiderActive() {
   if (EndIfFinished() || ReconsiderOperations() || ReconsiderFrozen()) return;
   bool broken = false;
-  bool drain = false;
+  bool draining = false;
   bool settled = true;  // Everybody knows that the epoch is active.
   for (const ViewMember& m : current_.members) {
     const auto it = peers_.find(m.id);
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
     settled &= r.state == MemberState::kActive && r.epoch == current_.epoch;
-    drain |= it->second.draining && r.state == MemberState::kActive;
+    draining |= it->second.draining && r.state == MemberState::kActive;
     if (r.epoch > current_.epoch) {
       broken = true;
       NoteCause(EpochCause::kRestart,
@@ -481,10 +480,25 @@ void Coordinator::ReconsiderActive() {
     }
   }
   const bool join = !warm.empty() && all_warm && current_.members.size() < kGroupMembersMax;
-  if ((!join && !drain) || !settled) return;
+  if ((!join && !draining) || !settled) return;
+  const bool drain = draining && SomeoneLeaves(AfterDrain());
+  if (!join && !drain) {
+    waiting_for_ = "somebody who takes over the state, or the place, of members asked to leave";
+    return;
+  }
   NoteCause(drain ? EpochCause::kDrain : EpochCause::kJoin,
             drain ? "drain" : "join of " + Join(warm));
   BeginPlanning(cause_);
+}
+
+// Whoever waits at the boundary goes on; Active decides afresh.
+void Coordinator::WithdrawPlan() {
+  plan_boundary_ = 0;
+  ++plan_;
+  for (const ViewMember& m : current_.members) SendPlan(m.id);
+  phase_ = GroupPhase::kActive;
+  phase_deadline_ = Time::Never();
+  out_.reason = "plan withdrawn";
 }
 
 void Coordinator::ReconsiderPlanning() {
@@ -494,14 +508,8 @@ void Coordinator::ReconsiderPlanning() {
     if (it == peers_.end()) continue;
     const Report& r = it->second.report;
     if (r.broken || r.state != MemberState::kActive || Finishing() || now_ >= phase_deadline_) {
-      // Withdraw: whoever waits at the boundary goes on; Active decides afresh.
-      plan_boundary_ = 0;
-      ++plan_;
-      for (const ViewMember& other : current_.members) SendPlan(other.id);
-      phase_ = GroupPhase::kActive;
-      phase_deadline_ = Time::Never();
+      WithdrawPlan();
       if (!r.broken) cause_at_ = Time::Never();
-      out_.reason = "plan withdrawn";
       return;
     }
   }
@@ -518,15 +526,10 @@ void Coordinator::ReconsiderPlanning() {
     StartPlanRound();
     return;
   }
-  std::vector<MemberId> members;
-  for (const MemberId& id : Survivors()) {
-    if (!peers_.at(id).draining) members.push_back(id);
-  }
-  for (const MemberId& id : Joiners()) {
-    const Peer& joiner = peers_.at(id);
-    const bool admit = !joiner.draining && IsWarm(joiner);
-    if (admit && members.size() < kGroupMembersMax) members.push_back(id);
-  }
+  std::vector<MemberId> members = AfterDrain();
+  const bool joined =
+      std::ranges::any_of(members, [&](const MemberId& id) { return !InCurrent(id); });
+  if (!joined && !SomeoneLeaves(members)) return WithdrawPlan();
   if (members.size() < options_.min_members) {
     Park("a drain leaves " + std::to_string(members.size()) + " members, below the minimum of " +
          std::to_string(options_.min_members));

@@ -28,10 +28,14 @@
 // the others are given the time that nobody was, up to silent_lease after their own last word: the
 // last holders of the state are not given up because the coordinator was cut off. Nor is a member
 // whose state nobody who is heard holds before silent_lease: its end would be that of the training.
+// GM-17 a drain takes no member away that the others need: while those who stay lack the state, or
+// are fewer than min_members, the eldest of those asked to leave go on with them. Whoever asked
+// bounds the time.
 // Limits: kGroupMembersMax members; every phase has a deadline in Options.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -300,6 +304,7 @@ class Coordinator {
   [[nodiscard]] bool HasBegun(const Report& report) const;
   void ReconsiderActive();
   void ReconsiderPlanning();
+  void WithdrawPlan();
   // True if it decided something.
   [[nodiscard]] bool ReconsiderOperations();
   [[nodiscard]] std::string FindMismatch() const;  // Empty: none.
@@ -320,7 +325,6 @@ class Coordinator {
   [[nodiscard]] Duration DelayBeforeEpoch(const std::vector<MemberId>& members);
   void Persist();
   void PersistEnd();
-  void ExpelDrainedOutside();
   void BeginPreparing();
   void KeepCleanLinks();
   void BeginLinking();
@@ -334,6 +338,14 @@ class Coordinator {
   void SendPrelink(const MemberId& to, const Peer& receiver, const Peer& joiner);
   void SendCancelPrelink(const MemberId& to, uint32_t slot, uint64_t attempt);
   void CancelStalePrelinks();
+  // ---- drains (GM-17): coordinator_drains.cpp ----
+  [[nodiscard]] std::vector<MemberId> WithNeeded(
+      std::vector<MemberId> staying, std::vector<MemberId> leaving,
+      const std::function<bool(const MemberId&)>& holds) const;
+  // The current members and warm joiners once those have left who can.
+  [[nodiscard]] std::vector<MemberId> AfterDrain() const;
+  [[nodiscard]] bool SomeoneLeaves(const std::vector<MemberId>& members) const;
+  [[nodiscard]] std::vector<MemberId> ReadyToForm(bool unwinding);
   void ReleaseDrained();
   // ---- who cannot reach whom: coordinator_absence.cpp ----
   void NoteUnreachable();

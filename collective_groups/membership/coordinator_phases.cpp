@@ -171,7 +171,6 @@ void Coordinator::Park(const std::string& reason) {
   waiting_for_ = reason;
   out_.actions.emplace_back(GroupParked{reason});
   out_.reason = "parked: " + reason;
-  ReleaseDrained();
 }
 
 void Coordinator::End(GroupPhase phase) {
@@ -200,28 +199,6 @@ bool Coordinator::EndIfFinished() {
   }
   PersistEnd();
   return true;
-}
-
-void Coordinator::ExpelDrainedOutside() {
-  std::vector<MemberId> drained;
-  for (const auto& [id, peer] : peers_) {
-    const MemberState s = peer.report.state;
-    const bool outside = s == MemberState::kReady || s == MemberState::kIdle;
-    if (peer.draining && outside) drained.push_back(id);
-  }
-  for (const MemberId& id : drained) {
-    Expel(id, ExpelKind::kDrained, "drained");
-    if (options_.start_members > 1) --options_.start_members;  // Nobody comes in its place.
-  }
-}
-
-void Coordinator::ReleaseDrained() {
-  std::vector<MemberId> drained;
-  for (const auto& [id, peer] : peers_) {
-    const bool outside = !InNext(id) || phase_ == GroupPhase::kParked;
-    if (peer.draining && outside) drained.push_back(id);
-  }
-  for (const MemberId& id : drained) Expel(id, ExpelKind::kDrained, "drained");
 }
 
 void Coordinator::Expel(const MemberId& id, ExpelKind kind, const std::string& reason) {

@@ -30,7 +30,7 @@ def work():
 
     @hvd.elastic.run
     def loop(state):
-        while SEEN < COUNT:
+        while len(state.seen) < COUNT:
             state.seen = sorted({*state.seen, *hvd.allgather_object(WHO)})
             optimizer.zero_grad()
             model(torch.ones(1, 2)).sum().backward()
@@ -42,10 +42,11 @@ def work():
             time.sleep(0.02)
 
     loop(state)
-    return state.seen
+    return state.seen, state.step
 
 with troupe.Executor(1, max_workers=2, progress="off") as executor:
-    print("seen", executor.run(work)[0])
+    seen, steps = executor.run(work)[0]
+    print("seen", seen, "in", steps, "steps")
 """
 NODE = 'os.environ["TROUPE_WORKER_NODE"]'
 HOST = "platform.node()"
@@ -74,15 +75,11 @@ class Fleet:
                 process.kill()
         return process.returncode, out
 
-    def seen_training(self, who: str, count: int, *, by_files: bool = False) -> str:
-        """Ends when ``count`` of ``who``, an expression of a worker, have had a part in it.
-
-        A file for each tells that it has; with ``by_files`` they count, also if nobody is left who
-        knows of them.
+    def seen_training(self, who: str, count: int) -> str:
+        """Ends when ``count`` of ``who``, an expression of a worker, have had a part in it, and its
+        state has come from the first to the last of them; a file for each tells that it has.
         """
-        files = f"pathlib.Path({str(self.folder)!r}).glob('seen-*')"
-        seen = f"max(hvd.allgather_object(len(list({files}))))" if by_files else "len(state.seen)"
-        return (_TRAINING.replace("SEEN", seen).replace("COUNT", str(count)).replace("WHO", who)
+        return (_TRAINING.replace("COUNT", str(count)).replace("WHO", who)
                 .replace("FOLDER", repr(str(self.folder))))
 
     def await_seen(self, up: subprocess.Popen[str], count: int) -> None:

@@ -118,8 +118,7 @@ def test_jobs_that_slurm_takes_back_are_replaced(fleet: Fleet, mark: str) -> Non
 
 def test_a_time_limit_is_a_notice(fleet: Fleet, mark: str) -> None:
     limit = ", notice: 48s, options: [--time=1]"  # Minutes; a node serves for twelve seconds.
-    # Both jobs end at the same time, and with them what their workers know.
-    training = fleet.seen_training(fleets.NODE, 3, by_files=True)
+    training = fleet.seen_training(fleets.NODE, 4)  # Both jobs end at the same time.
     with fleet.up(training, limit) as up:
         try:
             out, _ = up.communicate(timeout=120)
@@ -128,6 +127,8 @@ def test_a_time_limit_is_a_notice(fleet: Fleet, mark: str) -> None:
     assert up.returncode == 0, out
     assert re.search(r"notice: node spot-1 is taken back in 4\d\.\d s", out), out
     assert "drain spot-1: its provider takes it back" in out
+    # Who came knows what those knew that had to go.
+    assert "seen ['spot-1', 'spot-2', 'spot-3', 'spot-4'" in out, out
     assert_nothing_left(mark)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from conftest import EXAMPLES, PYAPI
+from fleets import NODE, Fleet
 from processes import MARK, assert_nothing_left, marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
@@ -91,6 +92,34 @@ def test_training_outlives_its_spot_nodes(temp: Path, mark: str) -> None:
     assert "training exited with code 0" in out
     assert_nothing_left(mark)
     assert list(temp.glob("troupe-*")) == []
+
+
+def test_all_nodes_are_taken_back_at_once_and_the_state_goes_on(
+    temp: Path, mark: str, tmp_path: Path
+) -> None:
+    fleet = Fleet(temp, mark)
+    (tmp_path / "train.py").write_text(fleet.seen_training(NODE, 4))
+    file = tmp_path / "bulk.yaml"
+    file.write_text(
+        f"training: {{command: ['{sys.executable}', train.py], working_dir: '{tmp_path}',\n"
+        "           min_workers: 2, max_workers: 2}\n"
+        "autoscaler: {tick: 100ms, cooldown: 200ms, cooldown_max: 1s}\n"
+        "pools:\n  - {name: spot, market: spot, resources: {CPU: 1}, max_workers: 4}\n"
+        "schedule:\n  - {at: 0s, add: 2, pool: spot}\n"
+        # Room comes a while after the notice, which leaves enough time.
+        "  - {at: 4s, after: running, notice: spot-1, deadline: 15s}\n"
+        "  - {at: 4s, after: running, notice: spot-2, deadline: 15s}\n"
+        "  - {at: 6s, after: running, add: 2, pool: spot}\n"
+    )
+    with Up(file, temp, mark) as up:
+        out, _ = up.process.communicate(timeout=120)
+    assert up.process.returncode == 0, out
+    assert "drain spot-1: its provider takes it back" in out
+    assert "drain spot-2: its provider takes it back" in out
+    seen = re.search(r"seen (\[.*?\]) in (\d+) steps", out)
+    assert seen, out
+    assert seen[1] == "['spot-1', 'spot-2', 'spot-3', 'spot-4']"
+    assert_nothing_left(mark)
 
 
 def test_the_exit_code_is_that_of_the_training(temp: Path, mark: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ void World::Sync(SimMember& member, const View& view) {
 // ---- faults ----
 
 constexpr double kCutDice = 0.82;
-constexpr double kHangDice = 0.87;  // Chaos below these does something else, or lets one hang.
+constexpr double kHangDice = 0.86;  // Chaos below these does something else, or lets one hang.
 constexpr double kMismatchDice = 0.93;
 constexpr double kBreakDice = 0.97;
 constexpr double kReturnDice = 0.995;
@@ -165,12 +165,7 @@ void World::Chaos() {
   } else if (dice < 0.35) {
     AddMember();
   } else if (dice < 0.45) {
-    const auto reports = heads_.back()->core().members();
-    if (!reports.empty()) {
-      heads_.back()->Feed(DrainRequested{
-          reports[static_cast<size_t>(Uniform() * static_cast<double>(reports.size()))].id,
-          "drain"});
-    }
+    DrainSome();
   } else if (dice < 0.55) {
     RestartHead();
   } else if (dice < 0.65) {
@@ -200,6 +195,30 @@ void World::Chaos() {
     DisturbOne(dice);
   }
   loop().CallAfter(Between(milliseconds(5), milliseconds(150)), [this] { Chaos(); });
+}
+
+// One, or all at once, as when a zone is taken back. Somebody may come in their place, soon or
+// late, and at their deadline, if there is one, they are killed.
+void World::DrainSome() {
+  const auto reports = heads_.back()->core().members();
+  if (reports.empty()) return;
+  const bool all = Uniform() < 0.25;
+  const auto one = static_cast<size_t>(Uniform() * static_cast<double>(reports.size()));
+  const Duration limit = Between(milliseconds(20), milliseconds(800));
+  const bool ends = Uniform() < 0.5;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (!all && i != one) continue;
+    heads_.back()->Feed(DrainRequested{reports[i].id, "drain"});
+    if (Uniform() < 0.8)
+      loop().CallAfter(Between(milliseconds(1), milliseconds(500)), [this] { AddMember(); });
+    if (!ends) continue;
+    loop().CallAfter(limit, [this, id = reports[i].id] {
+      SimMember* member = Find(id);
+      if (member == nullptr || !member->alive() || member->finished()) return;
+      member->Kill();
+      if (heads_.back()->running()) heads_.back()->Feed(MemberDied{id, "its time was over"});
+    });
+  }
 }
 
 bool World::Reachable(const MemberId& a, const MemberId& b) const {
@@ -295,6 +314,9 @@ void World::Heal() {
     if (member->paused()) member->Pause(false);
   }
   if (!heads_.back()->running()) RestartHead();
+  const auto reports = heads_.back()->core().members();
+  if (!reports.empty() && Uniform() < 0.5)
+    heads_.back()->Feed(DrainRequested{reports.back().id, "drain"});
   // With nothing else going on, what a user's thread does wrong must still be dealt with.
   if (Uniform() < 0.5) {
     loop().CallAfter(Between(milliseconds(1), milliseconds(300)), [this] {

@@ -65,8 +65,9 @@ struct SimResult {
   int cuts = 0;        // Routes between members that were cut,
   int left_out = 0;    // and members that were left out of an epoch for it.
   int store_losses = 0;
-  int returns = 0;  // Members whose function returned before the data were used up.
-  int busiest = 0;  // Epochs stored within a second.
+  int returns = 0;   // Members whose function returned before the data were used up.
+  int released = 0;  // Members with the state of the last epoch that were let go.
+  int busiest = 0;   // Epochs stored within a second.
 };
 
 [[nodiscard]] SimResult RunGroupSimulation(const SimOptions& options);

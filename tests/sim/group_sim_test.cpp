@@ -1,4 +1,4 @@
-// GM-1..GM-16 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins
+// GM-1..GM-17 under random kills, pauses, partitions, loss, duplication, reordering, drains, joins
 // (some with state of their own), store outages, coordinator restarts, doubled coordinators, hung
 // members, mismatched collectives, devices that fail and functions that return early. Then all but
 // the hung ones heals and must converge (GM-5).
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <random>
 
+#include "runtime/mutation.h"
 #include "tests/sim/group_sim.h"
 #include "tests/sim/seeds.h"
 
@@ -36,6 +37,7 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
   int left_out = 0;
   int store_losses = 0;
   int returns = 0;
+  int released = 0;
   int busiest = 0;
   for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     const SimResult result = RunGroupSimulation(OptionsFor(seed));
@@ -50,14 +52,15 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
     left_out += result.left_out;
     store_losses += result.store_losses;
     returns += result.returns;
+    released += result.released;
     busiest = std::max(busiest, result.busiest);
   }
   std::printf(
       "%llu seeds, %llu epochs, %d kills, %d joiners with state, %d hung members put aside, %d "
       "mismatches, %d cut routes, %d times a member left out, %d stores harmed, %d members that "
-      "returned early, at most %d epochs in a second\n",
+      "returned early, %d let go with the state, at most %d epochs in a second\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(epochs), kills,
-      carriers, hangs, mismatches, cuts, left_out, store_losses, returns, busiest);
+      carriers, hangs, mismatches, cuts, left_out, store_losses, returns, released, busiest);
   if (!seeds.replay) {
     EXPECT_GT(epochs, count * 3);  // The faults did reach the protocol.
     EXPECT_GT(kills, static_cast<int>(count));
@@ -70,6 +73,7 @@ TEST(GroupSimulation, InvariantsHoldForEverySeed) {
     EXPECT_GT(left_out, static_cast<int>(count) / 10);
     EXPECT_GT(store_losses, static_cast<int>(count) / 20);
     EXPECT_GT(returns, static_cast<int>(count) / 40);
+    EXPECT_GT(released, static_cast<int>(count) / 10);
   }
 }
 
@@ -114,6 +118,17 @@ TEST_P(Mutants, AreCaught) {
   }
   EXPECT_GT(caught, 0) << "no seed of " << kMutantSeeds << " noticed the mutant as " << invariant
                        << "; last other: " << others;
+}
+
+// Those of the code itself.
+TEST(GroupSimulation, MutationsAreCaught) {
+  for (const char* mutation : {"GM-17 the state goes", "GM-17 too few stay", "GM-17 all stay"}) {
+    const Mutated mutated(mutation);
+    SimResult result;
+    for (uint64_t seed = 1; seed <= kMutantSeeds && result.ok; ++seed)
+      result = RunGroupSimulation(OptionsFor(seed));
+    EXPECT_EQ(result.violation.substr(0, 5), "GM-17") << mutation;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

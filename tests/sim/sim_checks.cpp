@@ -140,6 +140,7 @@ void World::CheckLedger(const SimMember& member) {
   if (!once || s.ledger.committed() != s.version * kBatch) {
     return Fail("GM-9: " + member.id().ToString() + " has samples that are in no step or in two");
   }
+  CheckLeaving();
   result_.steps = std::max(result_.steps, s.version);
   if (!committed_.empty() && committed_.back().version >= s.version) return;
   if (committed_.size() >= 8) committed_.erase(committed_.begin());
@@ -178,6 +179,29 @@ void World::CheckNoticed() {
       Fail("GM-11: collectives that do not match were not noticed");
     if (list != lists_.end()) CheckReturned(*member, list->second);
   }
+}
+
+// Who was asked to leave does, once enough others are there that hold the state.
+void World::CheckLeaving() {
+  const SimHead* head = OnlyHead();
+  const Coordinator* core = head == nullptr ? nullptr : &head->core();
+  const bool settled =
+      core != nullptr && core->phase() == GroupPhase::kActive && !chaos_ && !any_finished_;
+  int staying = 0;
+  bool leaving = false;
+  for (const ViewMember& m : settled ? core->view().members : std::vector<ViewMember>()) {
+    const SimMember* member = Find(m.id);
+    const bool usable = member != nullptr && member->usable() && member->in_epoch() &&
+                        member->synced() && member->hung_since() == Time::Never();
+    if (core->IsDraining(m.id))
+      leaving = true;
+    else if (usable)
+      ++staying;
+  }
+  if (!leaving || staying < options_.min_members) return void(needless_since_ = Time::Never());
+  if (needless_since_ == Time::Never()) needless_since_ = Now();
+  if (Now() - std::max({needless_since_, healed_, fenced_, calm_}) > kLeaveSlack)
+    Fail("GM-17: a member that nobody needs is not let go");
 }
 
 // Who waits in a collective for a member whose function has returned goes on without it.

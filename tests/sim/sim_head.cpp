@@ -109,6 +109,9 @@ void SimHead::Handle(const CoordinatorAction& action) {
     ++world_->result_.left_out;
   } else if (const auto* a = std::get_if<EpochActivated>(&action)) {
     if (a->cause == EpochCause::kMismatch) ++world_->result_.mismatches;
+  } else if (const auto* a = std::get_if<GroupParked>(&action)) {
+    if (a->reason.starts_with("a drain leaves"))
+      world_->Fail("GM-17: members were let go without whom the group cannot go on");
   } else if (std::holds_alternative<Deposed>(action)) {
     running_ = false;
   }
@@ -125,8 +128,27 @@ void SimHead::CheckSilent(const MemberId& id) {
   if (!held) world_->Fail("GM-12: the last holder of the state was given up for its silence");
 }
 
+// At first only: later the others may be gone as well.
+void SimHead::CheckReleased(const MemberId& id) {
+  const SimMember* member = world_->Find(id);
+  if (!released_.insert(id).second || member == nullptr || world_->any_finished_) return;
+  const bool of_the_last = member->last_activated() > 0 &&  // Not one that was left behind.
+                           member->last_activated() >= core_.view().epoch;
+  if (world_->OnlyHead() != this || !of_the_last || !member->state().has_state) return;
+  const std::vector<Report> left = core_.members();
+  const bool held = std::any_of(left.begin(), left.end(), [&](const Report& other) {
+    const SimMember* heir = world_->Find(other.id);
+    return heir != nullptr && heir->state().has_state &&
+           heir->state().version >= member->state().version;
+  });
+  ++world_->result_.released;
+  if (!held) world_->Fail("GM-17: the last holder of the state was let go");
+}
+
 void SimHead::SendTo(const MemberId& to, Command command) {
   world_->CheckSent(command);
+  if (command.kind == CommandKind::kExpel && command.expel == ExpelKind::kDrained)
+    CheckReleased(to);
   if (command.kind == CommandKind::kPrepare && command.epoch == reused_) CheckReused();
   if (command.kind == CommandKind::kFail) world_->verdicts_[command.epoch] = this;
   if (world_->Sabotaged(Sabotage::kDifferentMembers) && command.kind == CommandKind::kInstall &&

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ class SimHead {
   void NoteReused(Epoch epoch);
   void CheckReused();
   void CheckSilent(const MemberId& id);
+  void CheckReleased(const MemberId& id);
   void SendTo(const MemberId& to, Command command);
   void ArmTimer();
   void OnTimer();
@@ -38,8 +40,9 @@ class SimHead {
   TimerId timer_ = kNoTimer;
   bool running_ = true;
   std::map<MemberId, std::pair<Time, Report>> heard_;  // The last word of each member.
-  std::vector<Report> known_;  // Before the last tick, which may have sent some away.
-  Epoch reused_ = 0;           // Not told to anybody yet.
+  std::vector<Report> known_;    // Before the last tick, which may have sent some away.
+  std::set<MemberId> released_;  // Those who were drained.
+  Epoch reused_ = 0;             // Not told to anybody yet.
 };
 
 }  // namespace troupe::groups::sim

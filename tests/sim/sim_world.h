@@ -33,7 +33,8 @@ inline constexpr Duration kConnectLimit = milliseconds(200);
 inline constexpr int kEpochsPerSecondMax = 25;       // Once only lasting faults are left,
 inline constexpr int kEpochsPerSecondFaults = 40;    // and before.
 inline constexpr Duration kStallSlack = seconds(6);  // With no other fault, all is noticed by then,
-inline constexpr Duration kReturnSlack = seconds(2);  // or that a member has returned.
+inline constexpr Duration kLeaveSlack = milliseconds(300);  // or that one was asked to leave,
+inline constexpr Duration kReturnSlack = seconds(2);        // or that a member has returned.
 
 class SimMember;
 class SimHead;
@@ -103,6 +104,7 @@ class World {
   void CheckStall(const View& view, const std::vector<int>& missing);
   void CheckVerdict(Epoch epoch);
   void CheckNoticed();  // That no fault of a member lasts for ever.
+  void CheckLeaving();
   void CheckReturned(const SimMember& member, const std::vector<MemberId>& view);
   void ForgetEpochs(Epoch from);  // Their numbers are used again.
   void CheckStored(const EpochRecord& record);
@@ -140,6 +142,7 @@ class World {
   void DisturbOne(double dice);
   void AddMember();
   void KillOne();
+  void DrainSome();
   void CutRoute();
   void CutOnceActive();
   void HarmStore();
@@ -158,6 +161,7 @@ class World {
   std::deque<Time> stored_at_;  // Of the last second.
   bool chaos_ = true;
   Time healed_ = Time::Never();
+  Time needless_since_ = Time::Never();  // There is somebody to leave.
   Time fenced_{};  // Last: a coordinator that was deposed may still do so, which is a fault too.
   uint64_t next_incarnation_ = 1;
   int next_head_ = 1;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "runtime/log.h"
@@ -148,6 +149,11 @@ TEST_P(CodeMutants, AreCaught) {
   const troupe::sim::Seeds seeds = troupe::sim::SeedsToRun(kSeeds);
   for (uint64_t seed = seeds.first; seed < seeds.end(); ++seed) {
     ClusterOptions options = OptionsFor(seed);
+    if (std::string_view(mutation).starts_with("PG-")) {  // There are bundles, and other places.
+      options.hosts = 2 + static_cast<int>(seed % 2);
+      options.actors = 2 + static_cast<uint32_t>(seed % 2);
+      options.bundles = options.actors;
+    }
     options.tell = seeds.replay;
     const ClusterResult result = RunClusterSimulation(options);
     if (result.violation.find(violation) != std::string::npos) return;
