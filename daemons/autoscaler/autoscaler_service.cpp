@@ -16,6 +16,18 @@ std::string Seconds(Duration span) {
   return text;
 }
 
+// "for 1.899 s" passes with each step: a reason that differs in that alone is no other one.
+std::string WithoutTimes(const std::string& reason) {
+  std::string rest;
+  for (size_t i = 0; i < reason.size();) {
+    const size_t end = std::min(reason.find_first_not_of("0123456789.", i), reason.size());
+    const bool time = end > i && reason.compare(end, 2, " s") == 0;
+    if (end == i || !time) rest.append(reason, i, std::max(end, i + 1) - i);
+    i = std::max(end, i + 1);
+  }
+  return rest;
+}
+
 }  // namespace
 
 AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string token_prefix,
@@ -31,20 +43,44 @@ Time AutoscalerService::Step(Time now) {
   TakeNotices(now);
   Observe(now);
   const Decision decision = policy_.Decide(now, demand_, fleet_.nodes());
-  if (decision.reason != reason_) {
-    reason_ = decision.reason;
-    callbacks_.say(reason_);
+  if (std::string reason = WithoutTimes(decision.reason); reason != reason_) {
+    reason_ = std::move(reason);
+    Tell(decision.reason, {FleetNoteKind::kDecision, {}, {}, {}, decision.reason});
   }
   for (const Action& action : decision.actions) Act(now, action);
   metrics::Set(metrics::Id::kAutoscalerWorkersWanted, demand_.workers);
   return std::min(decision.next_wake, now + tick_);
 }
 
+void AutoscalerService::Tell(const std::string& line, FleetNote note) {
+  callbacks_.say(line);
+  if (!callbacks_.note) return;
+  if (const auto pool = pools_.find(note.node); note.pool.empty() && pool != pools_.end())
+    note.pool = pool->second;
+  callbacks_.note(note);
+}
+
+// Its members and its epoch, and why they changed. They are said by the training itself.
+void AutoscalerService::NoteRuns(const ClusterState& cluster) {
+  if (!callbacks_.note) return;
+  for (const ClusterState::Run& run : cluster.runs) {
+    std::string& before = runs_[run.name];
+    const std::string what = run.state + ", " + std::to_string(run.members) + " of " +
+                             std::to_string(run.target) + " members, epoch " +
+                             std::to_string(run.epoch) +
+                             (run.reason.empty() ? "" : ": " + run.reason);
+    if (what != before) callbacks_.note({FleetNoteKind::kGroup, {}, {}, run.name, what});
+    before = what;
+  }
+}
+
 void AutoscalerService::TakeNotices(Time now) {
   for (const Notice& notice : callbacks_.notices->Poll(now)) {
     metrics::Add(metrics::Id::kPreemptionNotices, 1, "provider,preempt");
-    callbacks_.say("notice: node " + notice.node + " is taken back in " +
-                   Seconds(notice.deadline - now) + " (" + notice.source + ")");
+    const std::string what =
+        "is taken back in " + Seconds(notice.deadline - now) + " (" + notice.source + ")";
+    Tell("notice: node " + notice.node + " " + what,
+         {FleetNoteKind::kNotice, notice.node, {}, {}, what});
     fleet_.Noticed(notice.node, notice.deadline);
   }
 }
@@ -67,12 +103,14 @@ void AutoscalerService::Observe(Time now) {
       TakeOwnNotice(now, node);
       fleet_.SetIdle(now, node.id, node.idle);
     }
+    NoteRuns(*cluster);
     for (const std::string& id : fleet_.Lost(now, known))
       Act(now, {Terminate{id}, "it has left the cluster, and its machine is still there"});
   } else {
     trouble = "the head does not answer: " + cluster.error().message;
   }
-  if (trouble != trouble_ && !trouble.empty()) callbacks_.say(trouble);
+  if (trouble != trouble_ && !trouble.empty())
+    Tell(trouble, {FleetNoteKind::kTrouble, {}, {}, {}, trouble});
   trouble_ = trouble;
   SayChanges();
 }
@@ -87,17 +125,20 @@ void AutoscalerService::TakeOwnNotice(Time now, const ClusterState::Node& node) 
   const Time deadline = limited ? now + node.drain_left : Time::Never();
   if (node.draining && fleet_.DrainsByItself(now, node.id, deadline)) {
     count(node.source, node.kind);
-    callbacks_.say("notice: node " + node.id + " drains" +
-                   (limited ? " within " + Seconds(node.drain_left) : "") + ": " + node.reason);
+    const std::string what =
+        "drains" + (limited ? " within " + Seconds(node.drain_left) : "") + ": " + node.reason;
+    Tell("notice: node " + node.id + " " + what, {FleetNoteKind::kNotice, node.id, {}, {}, what});
   }
   std::string& warned = warned_[node.id];
   if (warned == node.warning) return;
   if (!node.warning.empty()) {
     count(node.warning_source, node.warning_kind);
-    callbacks_.say("notice: node " + node.id + " may be taken back: " + node.warning_kind + " (" +
-                   node.warning_source + ": " + node.warning + ")");
+    const std::string what = "may be taken back: " + node.warning_kind + " (" +
+                             node.warning_source + ": " + node.warning + ")";
+    Tell("notice: node " + node.id + " " + what, {FleetNoteKind::kNotice, node.id, {}, {}, what});
   } else if (!node.draining) {
-    callbacks_.say("notice: node " + node.id + " stays: what it was told before is over");
+    const std::string what = "stays: what it was told before is over";
+    Tell("notice: node " + node.id + " " + what, {FleetNoteKind::kNotice, node.id, {}, {}, what});
   }
   warned = node.warning;
 }
@@ -109,17 +150,20 @@ void AutoscalerService::SayChanges() {
   for (const char* phase : kPhases) counts[phase] = 0;
   for (const FleetNode& node : fleet_.nodes()) {
     phases[node.id] = node.phase;
+    pools_[node.id] = node.pool;
     ++counts[kPhases[static_cast<size_t>(node.phase)]];
     const auto before = said_.find(node.id);
     const bool was_up = before != said_.end() && before->second >= NodePhase::kUp;
-    if (node.phase == NodePhase::kUp && !was_up) callbacks_.say("node " + node.id + " is up");
+    if (node.phase == NodePhase::kUp && !was_up)
+      Tell("node " + node.id + " is up", {FleetNoteKind::kUp, node.id});
   }
   for (const auto& [phase, count] : counts)
     metrics::Set(metrics::Id::kAutoscalerNodes, count, phase);
   for (const auto& [id, phase] : said_) {
     if (phases.contains(id)) continue;
-    callbacks_.say("node " + id + " is gone");
+    Tell("node " + id + " is gone", {FleetNoteKind::kGone, id});
     warned_.erase(id);
+    pools_.erase(id);
     callbacks_.gone(id);
   }
   said_ = std::move(phases);
@@ -131,29 +175,39 @@ void AutoscalerService::Act(Time now, const Action& action) {
     const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
     launched_ = launched_ || id.ok() || id.error().code == ErrorCode::kDeadlineExceeded ||
                 id.error().code == ErrorCode::kCorrupt;
-    if (id.ok()) return callbacks_.say("launch " + *id + ": " + action.reason);
+    if (id.ok())
+      return Tell("launch " + *id + ": " + action.reason,
+                  {FleetNoteKind::kLaunch, *id, launch->pool, {}, action.reason});
     LaunchFailed(now, launch->token, launch->pool, id.error());
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
     const Status status = callbacks_.drain(drain->node, action.reason, drain->deadline - now);
-    if (!status.ok()) return callbacks_.say("drain " + drain->node + ": " + status.error().message);
+    if (!status.ok()) return CannotEnd("drain", drain->node, status.error());
     fleet_.Draining(now, drain->node);
-    callbacks_.say("drain " + drain->node + ": " + action.reason);
+    Tell("drain " + drain->node + ": " + action.reason,
+         {FleetNoteKind::kDrain, drain->node, {}, {}, action.reason});
   } else if (const auto* terminate = std::get_if<Terminate>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "terminate");
     const Status status = callbacks_.provider->Terminate(terminate->node);
-    if (!status.ok())
-      return callbacks_.say("terminate " + terminate->node + ": " + status.error().message);
+    if (!status.ok()) return CannotEnd("terminate", terminate->node, status.error());
     fleet_.Terminating(now, terminate->node);
-    callbacks_.say("terminate " + terminate->node + ": " + action.reason);
+    Tell("terminate " + terminate->node + ": " + action.reason,
+         {FleetNoteKind::kTerminate, terminate->node, {}, {}, action.reason});
   }
+}
+
+void AutoscalerService::CannotEnd(const std::string& verb, const std::string& node,
+                                  const Error& error) {
+  Tell(verb + " " + node + ": " + error.message,
+       {FleetNoteKind::kFailure, node, {}, {}, verb + ": " + error.message});
 }
 
 void AutoscalerService::LaunchFailed(Time now, const std::string& token, const std::string& pool,
                                      const Error& error) {
   metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, pool);
   policy_.LaunchFailed(now, token, error.message, LaunchIsRetriable(error.code));
-  callbacks_.say("launch in pool " + pool + " failed: " + error.message);
+  Tell("launch in pool " + pool + " failed: " + error.message,
+       {FleetNoteKind::kFailure, {}, pool, {}, "launch failed: " + error.message});
 }
 
 void AutoscalerService::TakeFailures(Time now) {
@@ -162,9 +216,14 @@ void AutoscalerService::TakeFailures(Time now) {
     const auto said = said_.find(failure.node);
     const bool was_up = said != said_.end() && said->second >= NodePhase::kUp;
     if (failure.kind == Kind::kTerminate) {
-      callbacks_.say("terminate " + failure.node + ": " + failure.error.message);
+      CannotEnd("terminate", failure.node, failure.error);
     } else if (failure.kind == Kind::kEnded && was_up) {
-      callbacks_.say("node " + failure.node + " has ended: " + failure.error.message);
+      Tell("node " + failure.node + " has ended: " + failure.error.message,
+           {FleetNoteKind::kFailure,
+            failure.node,
+            failure.pool,
+            {},
+            "ended: " + failure.error.message});
     } else {
       if (failure.kind == Kind::kLaunch) said_.erase(failure.node);  // It never was one.
       LaunchFailed(now, failure.token, failure.pool, failure.error);

@@ -3,7 +3,8 @@
 // carries out what it says.
 //
 // Thread: one; a step blocks as long as `cluster` and `drain` do.
-// Invariant: one line is said per event, and the policy's reason only when it changed.
+// Invariant: one line is said per event, and the policy's reason only when more than the time in it
+// has changed.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "autoscaler/cluster_config.h"
 #include "autoscaler/fleet.h"
+#include "autoscaler/fleet_note.h"
 #include "autoscaler/node_provider.h"
 #include "autoscaler/policy.h"
 #include "daemons/protocol/run_events.h"
@@ -30,6 +32,8 @@ struct AutoscalerCallbacks {
   // The node is gone; whatever belonged to it can go.
   std::function<void(const std::string& node)> gone;
   std::function<void(const std::string& line)> say;
+  // What is done or seen, and why; null: nobody keeps it.
+  std::function<void(const FleetNote&)> note = nullptr;
 };
 
 class AutoscalerService {
@@ -48,9 +52,13 @@ class AutoscalerService {
   void TakeFailures(Time now);
   void TakeOwnNotice(Time now, const ClusterState::Node& node);
   void Act(Time now, const Action& action);
+  void CannotEnd(const std::string& verb, const std::string& node, const Error& error);
   void LaunchFailed(Time now, const std::string& token, const std::string& pool,
                     const Error& error);
   void SayChanges();
+  void NoteRuns(const ClusterState& cluster);
+  // Says the line, and notes what it says.
+  void Tell(const std::string& line, FleetNote note);
 
   const Duration tick_;
   AutoscalerCallbacks callbacks_;
@@ -59,9 +67,11 @@ class AutoscalerService {
   Demand demand_;
   std::map<std::string, NodePhase> said_;      // What was said of each node last.
   std::map<std::string, std::string> warned_;  // And of what may come to it.
-  std::string reason_;
-  bool ran_ = false;       // The training was seen to run.
-  bool launched_ = false;  // A node was made, or may have been.
+  std::map<std::string, std::string> runs_;    // And of each run.
+  std::map<std::string, std::string> pools_;   // Of nodes that are listed.
+  std::string reason_;                         // Said last, without the times in it.
+  bool ran_ = false;                           // The training was seen to run.
+  bool launched_ = false;                      // A node was made, or may have been.
   std::string trouble_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "autoscaler/provider_check.h"
 #include "autoscaler/simulator/simulate.h"
 #include "daemons/autoscaler/autoscaler_service.h"
+#include "daemons/autoscaler/journal.h"
 #include "daemons/autoscaler/session.h"
 #include "daemons/autoscaler/supplier.h"
 #include "daemons/client/driver_client.h"
@@ -73,7 +75,11 @@ SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder
 // The exit code for a shell.
 int CodeOf(const ExitInfo& info) { return info.signal != 0 ? 128 + info.signal : info.code; }
 
-int Run(const ClusterConfig& config, const fs::path& folder,
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+int Run(const ClusterConfig& config, const fs::path& folder, const std::string& journal_path,
         const daemons::DriverOptions& options) {
   Result<std::unique_ptr<daemons::DriverClient>> connected =
       daemons::DriverClient::Connect(options);
@@ -98,6 +104,14 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   };
   callbacks.gone = [&](const std::string& id) { supplier->Gone(id); };
   callbacks.say = Say;
+  daemons::FleetJournal journal(journal_path, life, Say);
+  const auto note = [&](const FleetNote& what) { journal.Write(UnixSeconds(), what); };
+  callbacks.note = note;
+  note({FleetNoteKind::kStart,
+        {},
+        {},
+        {},
+        "cluster " + config.name + ", provider " + config.provider + ", at " + client.address()});
   daemons::AutoscalerService service(config, life + "-", std::move(callbacks));
 
   Say("cluster " + config.name + " at " + client.address());
@@ -137,6 +151,12 @@ int Run(const ClusterConfig& config, const fs::path& folder,
   bool ended = service.End(clock.Now());
   for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
   if (!ended) Say("not all nodes have ended: " + supplier->Left());
+  note({FleetNoteKind::kEnd,
+        {},
+        {},
+        {},
+        "exit status " + std::to_string(code) +
+            (ended ? "; no node is left" : "; not all nodes have ended: " + supplier->Left())});
   return code;
 }
 
@@ -192,6 +212,10 @@ int main(int argc, char** argv) {
   simulator::SimulateRequest simulation;
   bool simulate = false;
   AddSimulation(app, simulation, simulate);
+  std::string journal;
+  bool no_journal = false;
+  app.add_option("--journal", journal, "Keep what is done, and why, in this file for `troupe why`");
+  app.add_flag("--no-journal", no_journal, "Keep none");
   metrics::Endpoint metrics_at;
   app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
   app.add_option("--metrics-token-file", metrics_at.token_file,
@@ -227,5 +251,7 @@ int main(int argc, char** argv) {
   }
   options.metrics_port = config->metrics_port;
   options.listen = config->head.listen;
-  return Run(*config, fs::absolute(file, ignored).parent_path(), options);
+  if (journal.empty()) journal = daemons::DefaultJournalPath(config->name);
+  return Run(*config, fs::absolute(file, ignored).parent_path(), no_journal ? "" : journal,
+             options);
 }

@@ -48,7 +48,8 @@ Json RunJson(const RunStatus& s) {
               {"workers", workers},
               {"detached", s.detached},
               {"attended", s.attended},
-              {"age_s", s.age_s}};
+              {"age_s", s.age_s},
+              {"epoch_reason", s.epoch_reason}};
 }
 
 }  // namespace
@@ -273,6 +274,10 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
           std::ranges::count_if(run.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
       state.running =
           state.running || (phase == "running" && members >= run.at("target").get<int>());
+      std::string reason = run.at("reason");
+      if (reason.empty()) reason = run.value("epoch_reason", "");
+      state.runs.push_back({run.at("name"), phase, std::move(reason), run.at("epoch"),
+                            static_cast<int>(members), run.at("target")});
       if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
         state.wanted_workers += run.at("target").get<int>();
     }

@@ -42,8 +42,9 @@ struct RunStatus {
   uint32_t max_workers = 0;
   std::vector<WorkerStatus> workers;
   bool detached = false;
-  bool attended = true;  // Its driver is heard.
-  double age_s = 0;      // Since this head knows it.
+  bool attended = true;           // Its driver is heard.
+  double age_s = 0;               // Since this head knows it.
+  std::string epoch_reason = {};  // Why its epoch came.
 };
 
 [[nodiscard]] RunEvent WorkerEvent(const std::string& run, Time at, const WorkerStatus& worker,
@@ -117,7 +118,16 @@ struct ClusterState {
     // What may come: "rebalance (aws: recommended at ...)"; and its source and kind.
     std::string warning = {}, warning_source = {}, warning_kind = {};
   };
+  struct Run {
+    std::string name;
+    std::string state;
+    std::string reason;  // What it waits for, or why it is in that state; else why its epoch came.
+    uint64_t epoch = 0;
+    int members = 0;
+    int target = 0;
+  };
   std::vector<Node> nodes;
+  std::vector<Run> runs;
   bool running = false;    // Some run's group is active, with as many members as it wants.
   int wanted_workers = 0;  // Targets of the runs that have not ended.
 };

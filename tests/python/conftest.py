@@ -71,6 +71,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _journals_of_tests(tmp_path_factory: Any) -> Iterator[None]:
+    """What `troupe up` keeps does not come into the home of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Unit tests get the fake core in place of the real one."""

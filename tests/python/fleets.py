@@ -58,7 +58,8 @@ class Fleet:
     def __init__(self, folder: Path, mark: str, **variables: str) -> None:
         self.folder, self.mark = folder, mark
         self.environment = {**os.environ, MARK: mark, "TMPDIR": str(folder),
-                            "PYTHONPATH": str(PYAPI), "PYTHONUNBUFFERED": "1", **variables}
+                            "PYTHONPATH": str(PYAPI), "PYTHONUNBUFFERED": "1",
+                            "XDG_STATE_HOME": str(folder / "state"), **variables}
         for name in ("TROUPE_ADDRESS", "TROUPE_KEY_FILE"):
             self.environment.pop(name, None)
 

@@ -25,7 +25,7 @@ class Up:
 
     def __init__(self, file: Path, temp: Path, mark: str) -> None:
         env = {**os.environ, MARK: mark, "TMPDIR": str(temp), "PYTHONPATH": str(PYAPI),
-               "PYTHONUNBUFFERED": "1"}
+               "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(temp / "state")}
         self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, "-m", "troupe", "up", str(file)], env=env, text=True,
             cwd=temp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -119,6 +119,14 @@ def test_all_nodes_are_taken_back_at_once_and_the_state_goes_on(
     seen = re.search(r"seen (\[.*?\]) in (\d+) steps", out)
     assert seen, out
     assert seen[1] == "['spot-1', 'spot-2', 'spot-3', 'spot-4']"
+    status, told = fleet.run("why", "spot-1")
+    assert status == 0, told
+    for words in (r"launch spot-1 \(pool spot\): .*per worker-hour", "up spot-1",
+                  "notice spot-1: is taken back in", "drain spot-1: its provider takes it back",
+                  "gone spot-1"):
+        assert re.search(words, told), told
+    status, told = fleet.run("why")
+    assert "end: exit status 0; no node is left" in told, told
     assert_nothing_left(mark)
 
 

@@ -204,7 +204,8 @@ RunStatus HeadCore::StatusOf(const Run& run) const {
   RunStatus status{run.spec.id,          run.spec.name,        RunStateName(run.state),
                    run.reason,           run.view.epoch,       run.record.target,
                    run.spec.min_workers, run.spec.max_workers, {},
-                   run.spec.detached,    Attended(run),        ToSeconds(Now() - run.submitted)};
+                   run.spec.detached,    Attended(run),        ToSeconds(Now() - run.submitted),
+                   run.view.reason};
   for (const RunWorker& worker : run.record.workers)
     status.workers.push_back(StatusOf(run, worker));
   if (const groups::Coordinator* group = coordinators_->Find(run.spec.id);

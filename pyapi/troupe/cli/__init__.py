@@ -17,6 +17,7 @@ from troupe.cli import (
     join_commands,
     run_commands,
     top_command,
+    why_command,
 )
 from troupe.errors import TroupeError
 
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     join_commands.add_commands(commands)
     run_commands.add_commands(commands)
     top_command.add_command(commands)
+    why_command.add_command(commands)
     return parser
 
 

@@ -63,12 +63,18 @@ class AutoscalerServiceTest : public ::testing::Test {
     };
     callbacks.gone = [](const std::string&) {};
     callbacks.say = [this](const std::string& line) { said_.push_back(line); };
+    callbacks.note = [this](const FleetNote& note) {
+      const std::string& about = note.group.empty() ? note.node : note.group;
+      notes_.push_back(std::string(FleetNoteKindName(note.kind)) + " " + about + " " + note.pool +
+                       " " + note.text);
+    };
     service_.emplace(config_, "t-", std::move(callbacks));
     Step();  // Launches spot-1,
     cluster_.wanted_workers = 1;
     cluster_.nodes.push_back({"spot-1", true, false});
     Step();  // which is up.
     said_.clear();
+    notes_.clear();
   }
   void Step() {
     now_ = now_ + seconds(1);
@@ -80,6 +86,7 @@ class AutoscalerServiceTest : public ::testing::Test {
   ClusterState cluster_;
   std::vector<std::string> drained_;
   std::vector<std::string> said_;
+  std::vector<std::string> notes_;
   std::optional<AutoscalerService> service_;
   Time now_{1'000'000'000'000};
 };
@@ -134,6 +141,47 @@ TEST_F(AutoscalerServiceTest, ALaunchThatIsUnderWayCountsAndItsFailureCoolsThePo
   EXPECT_THAT(said_, Contains("launch in pool spot failed: no capacity"));
   EXPECT_THAT(said_, Not(Contains("node spot-2 is gone"))) << "it never was one";
   EXPECT_THAT(provider_.nodes_, IsEmpty()) << "the pool is left alone";
+}
+
+TEST_F(AutoscalerServiceTest, WhatIsDoneIsNotedWithItsPoolAndItsReason) {
+  ClusterState::Node& node = cluster_.nodes[0];
+  node.draining = true;
+  node.reason = "asked by `troupe drain`";
+  Step();
+  EXPECT_THAT(notes_, Contains("notice spot-1 spot drains: asked by `troupe drain`"));
+  EXPECT_THAT(notes_, Contains(HasSubstr("launch spot-2 spot cheapest that can serve: $0.3")));
+  node.idle = true;
+  Step();
+  EXPECT_THAT(notes_, Contains("terminate spot-1 spot it is drained"));
+  provider_.nodes_.erase(provider_.nodes_.begin());
+  Step();
+  EXPECT_THAT(notes_, Contains("gone spot-1 spot "));
+}
+
+TEST_F(AutoscalerServiceTest, RunsAreNotedWhenTheyChange) {
+  cluster_.runs = {{"train", "running", "group formed", 1, 2, 2}};
+  Step();
+  Step();
+  EXPECT_THAT(notes_, ElementsAre("group train  running, 2 of 2 members, epoch 1: group formed"));
+  cluster_.runs[0].epoch = 2;
+  cluster_.runs[0].members = 1;
+  cluster_.runs[0].reason = "w1 died";
+  Step();
+  EXPECT_EQ(notes_.back(), "group train  running, 1 of 2 members, epoch 2: w1 died");
+}
+
+TEST_F(AutoscalerServiceTest, ATimeThatPassesIsNotSaidAgain) {
+  cluster_.nodes.clear();
+  provider_.nodes_.clear();
+  provider_.late_ = true;
+  Step();
+  provider_.Fail({ErrorCode::kResourceExhausted, "no capacity in 3 zones"});
+  for (int i = 0; i < 5; ++i) Step();
+  const auto cooling = std::ranges::count_if(said_, [](const std::string& line) {
+    return line.find("cools down for") != std::string::npos;
+  });
+  EXPECT_EQ(cooling, 1) << "it passes with each step";
+  EXPECT_THAT(said_, Contains(HasSubstr("(no capacity in 3 zones)")));
 }
 
 TEST_F(AutoscalerServiceTest, AtTheEndANodeThatIsOnlyAskedForIsWaitedFor) {
