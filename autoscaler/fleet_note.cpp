@@ -3,9 +3,9 @@
 namespace troupe {
 
 std::string_view FleetNoteKindName(FleetNoteKind kind) {
-  static constexpr std::string_view kNames[] = {"start",   "decision", "launch",    "up",
-                                                "notice",  "drain",    "terminate", "gone",
-                                                "failure", "group",    "trouble",   "end"};
+  static constexpr std::string_view kNames[] = {
+      "start", "decision", "launch", "up",      "notice",  "drain", "terminate",
+      "gone",  "failure",  "group",  "account", "trouble", "end"};
   return kNames[static_cast<size_t>(kind)];
 }
 

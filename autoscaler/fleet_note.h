@@ -20,6 +20,7 @@ enum class FleetNoteKind : uint8_t {
   kGone,       // The node is not listed any more.
   kFailure,    // text: what went wrong with a launch, a node, or the end of one.
   kGroup,      // text: the state of a run, its members and its epoch, and why that came.
+  kAccount,    // text and figures: what the paid time went to.
   kTrouble,    // text: what cannot be asked now.
   kEnd,        // text: how the training has ended.
 };
@@ -32,6 +33,7 @@ struct FleetNote {
   std::string pool = {};
   std::string group = {};  // The name of a run.
   std::string text = {};
+  std::string figures = {};  // A JSON object.
 };
 
 }  // namespace troupe

@@ -88,6 +88,10 @@ constexpr std::array<Definition, static_cast<size_t>(Id::kCount)> kCatalogue{{
      "Workers that the runs could use"},
     {Id::kAutoscalerNodes, kGauge, "troupe_autoscaler_nodes", "phase",
      "Nodes that the provider lists"},
+    {Id::kFleetWorkerSeconds, kCounter, "troupe_fleet_worker_seconds_total", "use",
+     "Worker-seconds that were paid, by what they went to"},
+    {Id::kFleetDollars, kCounter, "troupe_fleet_dollars_total", "use",
+     "Dollars that were paid, by what they went to"},
 }};
 
 // From a fast recovery to a slow start.

@@ -63,6 +63,8 @@ enum class Id : uint8_t {
   kAutoscalerLaunchFailures,
   kAutoscalerWorkersWanted,
   kAutoscalerNodes,
+  kFleetWorkerSeconds,
+  kFleetDollars,
   kCount,
 };
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "daemons/autoscaler/account_text.h"
 #include "runtime/metrics.h"
 
 namespace troupe::daemons {
@@ -34,7 +35,8 @@ AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string to
                                      AutoscalerCallbacks callbacks)
     : tick_(config.tick),
       callbacks_(std::move(callbacks)),
-      policy_(config.limits, std::move(token_prefix)) {}
+      policy_(config.limits, std::move(token_prefix)),
+      accounts_(config.limits.pools) {}
 
 Time AutoscalerService::Step(Time now) {
   (void)callbacks_.provider->Step(now);
@@ -48,6 +50,9 @@ Time AutoscalerService::Step(Time now) {
     Tell(decision.reason, {FleetNoteKind::kDecision, {}, {}, {}, decision.reason});
   }
   for (const Action& action : decision.actions) Act(now, action);
+  // Nodes that were made just now are paid from now on.
+  if (const auto listed = callbacks_.provider->List(); listed.ok()) fleet_.Update(now, *listed);
+  Account(now);
   metrics::Set(metrics::Id::kAutoscalerWorkersWanted, demand_.workers);
   return std::min(decision.next_wake, now + tick_);
 }
@@ -82,6 +87,7 @@ void AutoscalerService::TakeNotices(Time now) {
     Tell("notice: node " + notice.node + " " + what,
          {FleetNoteKind::kNotice, notice.node, {}, {}, what});
     fleet_.Noticed(notice.node, notice.deadline);
+    preempted_.insert(notice.node);
   }
 }
 
@@ -104,6 +110,7 @@ void AutoscalerService::Observe(Time now) {
       fleet_.SetIdle(now, node.id, node.idle);
     }
     NoteRuns(*cluster);
+    cluster_ = *cluster;
     for (const std::string& id : fleet_.Lost(now, known))
       Act(now, {Terminate{id}, "it has left the cluster, and its machine is still there"});
   } else {
@@ -124,6 +131,7 @@ void AutoscalerService::TakeOwnNotice(Time now, const ClusterState::Node& node) 
   const bool limited = node.drain_left != Duration::max();
   const Time deadline = limited ? now + node.drain_left : Time::Never();
   if (node.draining && fleet_.DrainsByItself(now, node.id, deadline)) {
+    if (!node.source.empty()) preempted_.insert(node.id);
     count(node.source, node.kind);
     const std::string what =
         "drains" + (limited ? " within " + Seconds(node.drain_left) : "") + ": " + node.reason;
@@ -141,6 +149,39 @@ void AutoscalerService::TakeOwnNotice(Time now, const ClusterState::Node& node) 
     Tell("notice: node " + node.id + " " + what, {FleetNoteKind::kNotice, node.id, {}, {}, what});
   }
   warned = node.warning;
+}
+
+void AutoscalerService::Account(Time now) {
+  std::map<std::string, const ClusterState::Node*> known;
+  for (const ClusterState::Node& node : cluster_.nodes) known[node.id] = &node;
+  std::vector<FleetAccounts::Node> nodes;
+  for (const FleetNode& node : fleet_.nodes()) {
+    FleetAccounts::Node& now_there = nodes.emplace_back();
+    now_there = {node.id, node.pool, node.phase, node.idle_since != Time::Never()};
+    now_there.noticed = preempted_.contains(node.id);
+    const auto found = known.find(node.id);
+    if (found == known.end()) continue;
+    now_there.workers = found->second->workers;
+    now_there.members = found->second->members;
+  }
+  std::vector<FleetAccounts::Run> runs;
+  for (const ClusterState::Run& run : cluster_.runs)
+    runs.push_back({run.id, run.steps, run.stood_s, run.redone_s});
+  accounts_.Advance(now, nodes, runs);
+  const FleetAccounts::Sums& sums = accounts_.total();
+  for (size_t i = 0; i < kTimeUses; ++i) {
+    const std::string use(TimeUseName(static_cast<TimeUse>(i)));
+    const auto count = [&](metrics::Id id, double sum, double& counted) {
+      if (sum > counted) metrics::Add(id, sum - std::exchange(counted, sum), use);
+    };
+    count(metrics::Id::kFleetWorkerSeconds, sums.worker_s[i], counted_[i]);
+    count(metrics::Id::kFleetDollars, sums.dollars[i], counted_[kTimeUses + i]);
+  }
+  if (!callbacks_.note || now < account_at_) return;
+  account_at_ = now + kAccountNoted;
+  if (sums.PaidSeconds() > 0)
+    callbacks_.note(
+        {FleetNoteKind::kAccount, {}, {}, {}, AccountLine(accounts_), AccountJson(accounts_)});
 }
 
 void AutoscalerService::SayChanges() {
@@ -164,6 +205,7 @@ void AutoscalerService::SayChanges() {
     Tell("node " + id + " is gone", {FleetNoteKind::kGone, id});
     warned_.erase(id);
     pools_.erase(id);
+    preempted_.erase(id);
     callbacks_.gone(id);
   }
   said_ = std::move(phases);
@@ -235,7 +277,12 @@ bool AutoscalerService::End(Time now) {
   (void)callbacks_.provider->Step(now);
   const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
   if (!listed.ok()) return !launched_;  // Nodes may be there, and cost money.
-  for (const ProviderNode& node : *listed) (void)callbacks_.provider->Terminate(node.id);
+  for (const ProviderNode& node : *listed) {
+    (void)callbacks_.provider->Terminate(node.id);
+    fleet_.Terminating(now, node.id);
+  }
+  fleet_.Update(now, *listed);
+  Account(now);
   return listed->empty();
 }
 

@@ -7,12 +7,15 @@
 // has changed.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "autoscaler/cluster_config.h"
 #include "autoscaler/fleet.h"
+#include "autoscaler/fleet_accounts.h"
 #include "autoscaler/fleet_note.h"
 #include "autoscaler/node_provider.h"
 #include "autoscaler/policy.h"
@@ -21,6 +24,8 @@
 #include "runtime/result.h"
 
 namespace troupe::daemons {
+
+inline constexpr Duration kAccountNoted = seconds(60);
 
 struct AutoscalerCallbacks {
   NodeProvider* provider = nullptr;
@@ -45,6 +50,8 @@ class AutoscalerService {
   Time Step(Time now);
   // Ends all nodes; true when none is listed any more, or none was ever made. Call until then.
   bool End(Time now);
+  // What was paid until the last step, and for what.
+  [[nodiscard]] const FleetAccounts& accounts() const { return accounts_; }
 
  private:
   void TakeNotices(Time now);
@@ -57,6 +64,7 @@ class AutoscalerService {
                     const Error& error);
   void SayChanges();
   void NoteRuns(const ClusterState& cluster);
+  void Account(Time now);
   // Says the line, and notes what it says.
   void Tell(const std::string& line, FleetNote note);
 
@@ -64,6 +72,11 @@ class AutoscalerService {
   AutoscalerCallbacks callbacks_;
   AutoscalerPolicy policy_;
   Fleet fleet_;
+  FleetAccounts accounts_;
+  ClusterState cluster_;                         // As the head knew it last.
+  std::set<std::string> preempted_;              // Nodes that are taken back.
+  std::array<double, 2 * kTimeUses> counted_{};  // Of the accounts, by the metrics.
+  Time account_at_{};                            // When they are noted next.
   Demand demand_;
   std::map<std::string, NodePhase> said_;      // What was said of each node last.
   std::map<std::string, std::string> warned_;  // And of what may come to it.

@@ -30,6 +30,7 @@ std::string LineOf(double at_s, const std::string& life, const FleetNote& note) 
   add("pool", note.pool);
   add("group", note.group);
   add("text", note.text);
+  if (!note.figures.empty()) json["figures"] = NoteJson::parse(note.figures, nullptr, false);
   return json.dump(-1, ' ', false, NoteJson::error_handler_t::replace) + "\n";
 }
 

@@ -2,8 +2,8 @@
 // `troupe why` reads it.
 //
 // A file holds the lives of one cluster name, one after the other; the fields of a line are
-// "at" (seconds since 1970), "life", "kind", and "node", "pool", "group" and "text" where they
-// say something. It is for its owner only.
+// "at" (seconds since 1970), "life", "kind", and "node", "pool", "group", "text" and "figures" (an
+// object) where they say something. It is for its owner only.
 // Thread: one. Nothing waits for it: what cannot be written is given up, and said once.
 // Limits: kJournalBytesMax per file, and one file before it (".1"); kNoteTextMax per text.
 #pragma once

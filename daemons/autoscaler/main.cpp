@@ -13,6 +13,7 @@
 #include "autoscaler/config_help.h"
 #include "autoscaler/provider_check.h"
 #include "autoscaler/simulator/simulate.h"
+#include "daemons/autoscaler/account_text.h"
 #include "daemons/autoscaler/autoscaler_service.h"
 #include "daemons/autoscaler/journal.h"
 #include "daemons/autoscaler/session.h"
@@ -151,6 +152,9 @@ int Run(const ClusterConfig& config, const fs::path& folder, const std::string& 
   bool ended = service.End(clock.Now());
   for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
   if (!ended) Say("not all nodes have ended: " + supplier->Left());
+  const std::string account = daemons::AccountLine(service.accounts());
+  Say("accounts: " + account);
+  note({FleetNoteKind::kAccount, {}, {}, {}, account, daemons::AccountJson(service.accounts())});
   note({FleetNoteKind::kEnd,
         {},
         {},

@@ -49,7 +49,9 @@ Json RunJson(const RunStatus& s) {
               {"detached", s.detached},
               {"attended", s.attended},
               {"age_s", s.age_s},
-              {"epoch_reason", s.epoch_reason}};
+              {"epoch_reason", s.epoch_reason},
+              {"stood_s", s.stood_s},
+              {"redone_s", s.redone_s}};
 }
 
 }  // namespace
@@ -250,6 +252,22 @@ std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<
   return Dump(json);
 }
 
+namespace {
+
+void CountWorker(const std::map<std::string, ClusterState::Node*>& nodes, const Json& worker,
+                 const std::string& phase) {
+  const std::string how = worker.at("state");
+  const bool over = phase == "succeeded" || phase == "failed" || phase == "cancelled" ||
+                    how == "finished" || how == "drained" || how == "dead";
+  if (over) return;
+  const auto node = nodes.find(worker.value("node", ""));
+  if (node == nodes.end()) return;
+  ++node->second->workers;
+  if (phase == "running" && worker.at("rank") >= 0) ++node->second->members;
+}
+
+}  // namespace
+
 Result<ClusterState> ParseClusterState(const std::string& json) {
   try {
     const Json root = Json::parse(json);
@@ -268,6 +286,8 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
       known.warning_kind = node.at("warning").at(1);
       known.warning = node.at("warning").at(2);
     }
+    std::map<std::string, ClusterState::Node*> by_id;
+    for (ClusterState::Node& node : state.nodes) by_id[node.id] = &node;
     for (const Json& run : root.at("runs")) {
       const std::string phase = run.at("state");
       const auto members =
@@ -276,8 +296,14 @@ Result<ClusterState> ParseClusterState(const std::string& json) {
           state.running || (phase == "running" && members >= run.at("target").get<int>());
       std::string reason = run.at("reason");
       if (reason.empty()) reason = run.value("epoch_reason", "");
+      uint64_t steps = 0;
+      for (const Json& worker : run.at("workers")) {
+        steps = std::max(steps, worker.value("version", uint64_t{0}));
+        CountWorker(by_id, worker, phase);
+      }
       state.runs.push_back({run.at("name"), phase, std::move(reason), run.at("epoch"),
-                            static_cast<int>(members), run.at("target")});
+                            static_cast<int>(members), run.at("target"), run.at("run"), steps,
+                            run.value("stood_s", 0.0), run.value("redone_s", 0.0)});
       if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
         state.wanted_workers += run.at("target").get<int>();
     }

@@ -45,6 +45,8 @@ struct RunStatus {
   bool attended = true;           // Its driver is heard.
   double age_s = 0;               // Since this head knows it.
   std::string epoch_reason = {};  // Why its epoch came.
+  double stood_s = 0;             // Worker-seconds: see Run (head/core/run.h).
+  double redone_s = 0;
 };
 
 [[nodiscard]] RunEvent WorkerEvent(const std::string& run, Time at, const WorkerStatus& worker,
@@ -117,6 +119,8 @@ struct ClusterState {
     std::string source = {}, kind = {};
     // What may come: "rebalance (aws: recommended at ...)"; and its source and kind.
     std::string warning = {}, warning_source = {}, warning_kind = {};
+    int workers = 0;  // Of runs that have not ended, on it;
+    int members = 0;  // those of them whose group trains.
   };
   struct Run {
     std::string name;
@@ -125,6 +129,10 @@ struct ClusterState {
     uint64_t epoch = 0;
     int members = 0;
     int target = 0;
+    std::string id = {};
+    uint64_t steps = 0;   // Committed.
+    double stood_s = 0;   // Worker-seconds of members that stood still while their group re-formed,
+    double redone_s = 0;  // and of steps that were computed again.
   };
   std::vector<Node> nodes;
   std::vector<Run> runs;

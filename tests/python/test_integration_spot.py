@@ -127,6 +127,14 @@ def test_all_nodes_are_taken_back_at_once_and_the_state_goes_on(
         assert re.search(words, told), told
     status, told = fleet.run("why")
     assert "end: exit status 0; no node is left" in told, told
+    status, told = fleet.run("accounts", "--json")
+    assert status == 0, told
+    account = json.loads(told)
+    assert sum(account["worker_s"].values()) == pytest.approx(account["paid_worker_s"], abs=1e-3)
+    assert account["worker_s"]["useful"] > 0 and account["worker_s"]["starting"] > 0
+    assert account["preemptions"] == 2
+    # The last step is committed when the last report of it is on its way.
+    assert int(seen[2]) - 10 <= account["steps"] <= int(seen[2])
     assert_nothing_left(mark)
 
 

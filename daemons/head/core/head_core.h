@@ -198,6 +198,7 @@ class HeadCore final : private HeadKnowledge {
   [[nodiscard]] bool InGroup(const Run& run, const RunWorker& worker) const;  // It has reported.
   void OnNotice(Run& run, const groups::SendCommand& send);
   void OnNotice(Run& run, const groups::FenceMember& fence);
+  void NotePace(Run& run, const groups::View& next);
   void OnNotice(Run& run, const groups::EpochActivated& activated);
   void OnNotice(Run& run, const groups::EpochSettled& settled);
   void OnNotice(Run& run, const groups::GroupStalled& stalled);

@@ -15,6 +15,8 @@ constexpr Duration kPublish = seconds(1);
 
 void HeadCore::EmitEpoch(Run& run, Duration pause) {
   run.epoch_pending = false;
+  if (!run.planned && run.old_size > 0)
+    run.stood_s += ToSeconds(pause) * static_cast<double>(run.view.members.size());
   run.epochs.push_back({run.view, run.old_size, pause, run.planned, StatusMap(run)});
   EmitEpochs(run);
 }
@@ -205,7 +207,7 @@ RunStatus HeadCore::StatusOf(const Run& run) const {
                    run.reason,           run.view.epoch,       run.record.target,
                    run.spec.min_workers, run.spec.max_workers, {},
                    run.spec.detached,    Attended(run),        ToSeconds(Now() - run.submitted),
-                   run.view.reason};
+                   run.view.reason,      run.stood_s,          run.redone_s};
   for (const RunWorker& worker : run.record.workers)
     status.workers.push_back(StatusOf(run, worker));
   if (const groups::Coordinator* group = coordinators_->Find(run.spec.id);

@@ -237,8 +237,19 @@ void HeadCore::OnNotice(Run& run, const groups::FenceMember& fence) {
   Kill(worker->process, SIGKILL, fence.reason);
 }
 
+// How long a step took in the epoch that is over.
+void HeadCore::NotePace(Run& run, const groups::View& next) {
+  uint64_t steps = 0;
+  for (const groups::ViewMember& m : next.members) steps = std::max(steps, m.version);
+  if (run.view.epoch > 0 && steps > run.epoch_steps)
+    run.step_s = ToSeconds(Now() - run.epoch_at) / static_cast<double>(steps - run.epoch_steps);
+  run.epoch_at = Now();
+  run.epoch_steps = steps;
+}
+
 void HeadCore::OnNotice(Run& run, const groups::EpochActivated& activated) {
   if (run.epoch_pending) EmitEpoch(run, run.took);
+  NotePace(run, activated.view);
   run.view = activated.view;
   run.old_size = activated.old_size;
   run.planned = activated.planned;

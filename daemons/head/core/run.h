@@ -71,6 +71,13 @@ struct Run {
   };
   std::map<std::string, Payload> results;  // By member.
   groups::View view;                       // Last active.
+  // Worker-seconds in which members stood still for an epoch that was not planned, and those of
+  // steps that were computed again: so many as there were, at the pace of the epoch before.
+  double stood_s = 0;
+  double redone_s = 0;
+  double step_s = 0;  // That pace; 0: not known.
+  Time epoch_at{};
+  uint64_t epoch_steps = 0;  // Committed when it began.
   int old_size = 0;
   bool planned = false;
   bool epoch_pending = false;  // Activated, its pause not known yet.

@@ -11,6 +11,7 @@ from typing import Optional
 
 from troupe._version import __version__
 from troupe.cli import (
+    accounts_command,
     cluster_commands,
     fleet_commands,
     group_commands,
@@ -61,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     run_commands.add_commands(commands)
     top_command.add_command(commands)
     why_command.add_command(commands)
+    accounts_command.add_command(commands)
     return parser
 
 

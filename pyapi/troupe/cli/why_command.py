@@ -53,15 +53,20 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Reads the journal of a cluster that `troupe up` holds, or has held.")
     why.add_argument("about", nargs="?", default="now", metavar="NODE|POOL|RUN|now",
                      help="of whom; now: what holds at the end of the journal (now)")
-    why.add_argument("--fleet", metavar="NAME",
-                     help="the cluster's name (the one that was written to last)")
-    why.add_argument("--journal", metavar="FILE", help="a journal in another place")
+    add_journal_options(why)
     why.add_argument("--last", type=int, default=100, metavar="N",
                      help="at most so many of the latest lines (100)")
     why.add_argument("--all-lives", action="store_true",
                      help="also of earlier `troupe up` of that name")
     why.add_argument("--json", action="store_true", help="the records, one per line")
     why.set_defaults(action=_why)
+
+
+def add_journal_options(command: argparse.ArgumentParser) -> None:
+    """Which journal a command reads."""
+    command.add_argument("--fleet", metavar="NAME",
+                         help="the cluster's name (the one that was written to last)")
+    command.add_argument("--journal", metavar="FILE", help="a journal in another place")
 
 
 def journals_folder() -> Path:
@@ -119,12 +124,15 @@ def now_of(records: list[Record]) -> list[str]:
     phases: dict[str, str] = {}
     decision: Optional[Record] = None
     trouble: Optional[Record] = None
+    account: Optional[Record] = None
     groups: dict[str, Record] = {}
     for record in records:
         if record.kind == "decision":
             decision, trouble = record, None
         elif record.kind == "trouble":
             trouble = record
+        elif record.kind == "account":
+            account = record
         elif record.kind == "group":
             groups[record.group] = record
         elif record.kind == "gone":
@@ -139,7 +147,7 @@ def now_of(records: list[Record]) -> list[str]:
         nodes = ", ".join(f"{node} is {phase}" for node, phase in sorted(phases.items()))
         lines.append(f"nodes: {nodes or 'none'}")
     lines += [record.line() for record in groups.values()]
-    lines += [record.line() for record in (decision, trouble) if record is not None]
+    lines += [record.line() for record in (decision, trouble, account) if record is not None]
     actions = [record.line() for record in records if record.kind in _ACTIONS]
     return lines + (["lately:"] if actions else []) + actions[-NOW_ACTIONS:]
 
@@ -158,7 +166,12 @@ def _when(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) + f".{int(at * 10) % 10}"
 
 
-def _path_of(arguments: argparse.Namespace) -> Path:
+def path_of(arguments: argparse.Namespace) -> Path:
+    """The journal that :func:`add_journal_options` chose.
+
+    Raises:
+        JournalError: there is none.
+    """
     if arguments.journal:
         return Path(arguments.journal)
     folder = journals_folder()
@@ -180,7 +193,7 @@ def _why(arguments: argparse.Namespace) -> int:
     try:
         if arguments.last < 1:
             raise JournalError(f"--last is at least 1, got {arguments.last}")
-        path = _path_of(arguments)
+        path = path_of(arguments)
         records = list(read_journal(path))
         if not arguments.all_lives:
             records = last_life(records)
