@@ -1,4 +1,7 @@
-"""``python3 tests/fakecloud CLOUD``: serves one cloud's metadata until a signal ends it."""
+"""``python3 tests/fakecloud CLOUD``: serves one cloud's metadata until a signal ends it.
+
+``python3 tests/fakecloud ec2`` serves a fake EC2.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fakecloud import CLOUDS
+from fakecloud.ec2 import cli
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["ec2"]:
+        return cli.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="fakecloud", description="A cloud's metadata service on this machine.",
-        epilog="Tell it what to do with POST /fakecloud, a JSON object: "
+        epilog="A whole EC2 is another one: fakecloud ec2 --help. Tell it what to do with POST "
+               "/fakecloud, a JSON object: "
                '{"do": "interrupt", "lead_s": 120}, {"do": "calm"}, '
                '{"do": "break", "how": "slow"}.')
     parser.add_argument("cloud", choices=sorted(CLOUDS))

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from typing import Any
+from typing import Any, Optional, Union
 
 from fakecloud.service import MetadataService, Reply, Request
 
 TOKEN_PATH = "/latest/api/token"
+ITEMS_PATH = "/latest/meta-data/"
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
 TTL_MAX_S = 21600
+TOKENS_MAX = 1024
 
 
 def iso(at_s: float) -> str:
@@ -28,13 +30,14 @@ class AwsMetadata(MetadataService):
 
     name = "aws"
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: Optional[int] = 0) -> None:
         super().__init__(host, port)
         self._tokens: dict[str, float] = {}
         self._items: dict[str, str] = {
             "instance-id": "i-0123456789abcdef0", "instance-type": "m5.large",
             "instance-life-cycle": "spot", "placement/availability-zone": "us-east-1a",
             "local-ipv4": "127.0.0.1"}
+        self._documents: dict[str, Union[str, bytes]] = {}  # By their path, beside the items.
 
     def interrupt(self, lead_s: float = 120.0, action: str = "terminate", time: str = "") -> None:
         """``time``: as it stands in the notice, if it is to be a wrong one."""
@@ -70,11 +73,21 @@ class AwsMetadata(MetadataService):
             return Reply(405)
         if self._tokens.get(request.headers.get(TOKEN_HEADER, ""), 0.0) < time.monotonic():
             return Reply(401)
-        item = request.path.removeprefix("/latest/meta-data/")
-        if item == request.path or item not in self._items:
+        found = self._documents.get(request.path)
+        if found is None and request.path.startswith(ITEMS_PATH):
+            found = self.item(request.path.removeprefix(ITEMS_PATH))
+        if found is None:
             return Reply(404)
         headers: dict[str, Any] = {"Content-Type": "text/plain"}
-        return Reply(200, self._items[item], headers)
+        return Reply(200, found, headers)
+
+    def item(self, name: str) -> Optional[str]:
+        """The value of an item, or what is in a folder, whose name ends in a slash."""
+        if name and not name.endswith("/"):
+            return self._items.get(name)
+        inside = {key.removeprefix(name).partition("/")[::2] for key in self._items
+                  if key.startswith(name)}
+        return "\n".join(sorted({one + ("/" if rest else "") for one, rest in inside})) or None
 
     def _token(self, request: Request) -> Reply:
         if request.path != TOKEN_PATH or "X-Forwarded-For" in request.headers:
@@ -85,5 +98,7 @@ class AwsMetadata(MetadataService):
         if not ttl.isdigit() or not 1 <= int(ttl) <= TTL_MAX_S:
             return Reply(400)
         token = secrets.token_urlsafe(40)
+        while len(self._tokens) >= TOKENS_MAX:
+            del self._tokens[next(iter(self._tokens))]
         self._tokens[token] = time.monotonic() + int(ttl)
         return Reply(200, token, {TTL_HEADER: ttl})

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 ADMIN_PATH = "/fakecloud"
 ADMIN_VERBS = ("interrupt", "rebalance", "maintain", "calm", "throttle", "break", "shift_clock")
@@ -34,20 +34,27 @@ class Request:
 @dataclass
 class Reply:
     status: int
-    body: str = ""
+    body: Union[str, bytes] = ""
     headers: dict[str, str] = field(default_factory=dict)
 
 
 class MetadataService:
-    """One cloud's service at ``url``; use as a context manager. Its threads end with it."""
+    """One cloud's service at ``url``; use as a context manager. Its threads end with it.
+
+    With None as ``port`` it has no server: who has one of their own asks :meth:`answer`.
+    """
 
     name = ""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: Optional[int] = 0) -> None:
         self._changed = threading.Condition()
         self._broken, self._throttled, self._shift_s = "", 0, 0.0
         self._ended = False
         self.requests: list[Request] = []
+        if port is not None:
+            self._bind(host, port)
+
+    def _bind(self, host: str, port: int) -> None:
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -178,7 +185,7 @@ class MetadataService:
 
 
 def _send(to: BaseHTTPRequestHandler, reply: Reply) -> None:
-    body = reply.body.encode()
+    body = reply.body.encode() if isinstance(reply.body, str) else reply.body
     to.send_response(reply.status)
     for name, value in reply.headers.items():
         to.send_header(name, value)

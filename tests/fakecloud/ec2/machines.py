@@ -1,0 +1,256 @@
+"""What the cloud's effects do on this host: folders, processes, metadata endpoints."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Optional
+
+from fakecloud.ec2.cloud import Cloud, Effect
+from fakecloud.ec2.instances import Instance
+from fakecloud.ec2.metadata import InstanceMetadata
+from fakecloud.ec2.web import Handler, Server
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CONSOLE_BYTES = 64 << 10        # That are shown, the last ones.
+CONSOLE_MAX = 16 << 20          # Then the file begins anew.
+UNPACKED_MAX = 4 << 20
+POWER_OFF = """\
+#!/bin/sh
+# The instance's own: it is not the host that is switched off.
+case "$1" in -c) exit 0 ;; esac
+for word; do
+  case "$word" in +[1-9]*) { sleep "$((${word#+} * 60))"; : > FOLDER/power-off; } & exit 0 ;; esac
+done
+: > FOLDER/power-off
+"""
+AS_ROOT = """\
+#!/bin/sh
+# The instance has no other user: what is asked for runs as it is.
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -u | -g | -h | -p | -C | -T) shift 2 ;;
+    --) shift; break ;;
+    -*) shift ;;
+    *=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+[ $# -eq 0 ] || exec "$@"
+"""
+
+
+def script_of(user_data: bytes) -> tuple[bytes, str]:
+    """What cloud-init would run, and if that is nothing, why."""
+    if user_data.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(user_data)) as file:
+                user_data = file.read(UNPACKED_MAX + 1)
+        except (OSError, EOFError, zlib.error):
+            return b"", "the user data is no whole gzip file"
+        if len(user_data) > UNPACKED_MAX:
+            return b"", f"the user data has more than {UNPACKED_MAX} bytes when it is unpacked"
+    if not user_data:
+        return b"", ""
+    if not user_data.startswith(b"#!"):
+        first = user_data[:40].decode("utf-8", "replace").partition("\n")[0]
+        return b"", ("the user data is no script and is not run: its first line is to be such as "
+                     f"#!/bin/sh, it is {first!r}")
+    return user_data, ""
+
+
+class Machine:
+    """One instance on this host."""
+
+    def __init__(self, folder: Path, metadata: InstanceMetadata, sock: socket.socket) -> None:
+        self.folder, self.metadata, self.sock = folder, metadata, sock
+        self.number: Optional[int] = None   # Of its endpoint, while that is open.
+        self.booted = False
+        self.broken = ""
+        host, port = sock.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+
+    def inner(self, name: str) -> Path:
+        return self.folder / ".fakecloud" / name
+
+    def install(self, user_data: bytes) -> str:
+        """Writes its files; says why nothing is to be run, if nothing is."""
+        self.inner("bin").mkdir(parents=True)
+        self.folder.chmod(0o700)
+        script, why = script_of(user_data)
+        console = f"[fakecloud] {why}\n" if why else ""
+        self.inner("console").write_text(console)
+        inner = "'" + str(self.inner("")).rstrip("/").replace("'", "'\\''") + "'"
+        programs = {"user-data": script or b"#!/bin/sh\n",
+                    "bin/poweroff": POWER_OFF.replace("FOLDER", inner).encode(),
+                    "bin/sudo": AS_ROOT.encode()}
+        for name, content in programs.items():
+            self.inner(name).write_bytes(content)
+            self.inner(name).chmod(0o700)
+        for name in ("shutdown", "halt"):
+            self.inner("bin/" + name).symlink_to("poweroff")
+        return why
+
+    def environment(self, more: dict[str, str]) -> dict[str, str]:
+        return {"PATH": f"{self.inner('bin')}:{SEARCH_PATH}", "HOME": str(self.folder),
+                "TROUPE_METADATA_URL": self.url, **more}
+
+
+class Machines:
+    """All instances; call from the thread of the server's event loop."""
+
+    def __init__(self, cloud: Cloud, server: Server,
+                 handler_of: Callable[[Machine], Handler], base: Optional[Path] = None) -> None:
+        self.cloud, self._server, self._handler_of = cloud, server, handler_of
+        parent = None if base is None else str(base)
+        self.base = Path(tempfile.mkdtemp(prefix="fakecloud-", dir=parent))
+        self.machines: dict[str, Machine] = {}
+        self._output = b""
+        self._warden = self._start_warden()
+        cloud.console_of = self.console
+
+    def _start_warden(self) -> subprocess.Popen[bytes]:
+        program = str(Path(__file__).with_name("warden.py"))
+        warden = subprocess.Popen([sys.executable, "-I", "-S", program, str(self.base)],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  start_new_session=True)
+        assert warden.stdout is not None
+        os.set_blocking(warden.stdout.fileno(), False)
+        return warden
+
+    def apply(self) -> None:
+        """Does what the cloud has asked for."""
+        for effect in self.cloud.take_effects():
+            getattr(self, "_" + effect.do)(effect)
+
+    def look(self) -> None:
+        """What the instances have done themselves."""
+        self._read_events()
+        for id_, machine in self.machines.items():
+            if not machine.booted:
+                continue
+            if machine.inner("power-off").exists():
+                machine.inner("power-off").unlink(missing_ok=True)
+                self.cloud.powered_off(id_)
+            try:
+                if machine.inner("console").stat().st_size > CONSOLE_MAX:
+                    os.truncate(machine.inner("console"), 0)
+            except OSError:
+                pass
+
+    def _read_events(self) -> None:
+        assert self._warden.stdout is not None
+        while select.select([self._warden.stdout], [], [], 0)[0]:
+            more = os.read(self._warden.stdout.fileno(), 1 << 16)
+            if not more:
+                return self._warden_died()
+            *lines, self._output = (self._output + more).split(b"\n")
+            for line in lines:
+                event = json.loads(line)
+                if event["event"] == "lost":
+                    self.cloud.lost(event["instance"])
+
+    def _warden_died(self) -> None:
+        """Somebody has killed it: its keepers have ended their instances."""
+        self._warden.wait()
+        self._warden = self._start_warden()
+        for id_, machine in self.machines.items():
+            if machine.booted:
+                self.cloud.lost(id_)
+
+    def _order(self, verb: str, instance: str, **more: object) -> None:
+        assert self._warden.stdin is not None
+        line = json.dumps({"do": verb, "instance": instance, **more}) + "\n"
+        try:
+            self._warden.stdin.write(line.encode())
+            self._warden.stdin.flush()
+        except OSError:
+            pass    # It has died, and that is noticed.
+
+    # ---- one effect each ----
+
+    def _bind(self, one: Instance) -> socket.socket:
+        """On the instance's own address, which any host has as one of its loopback's."""
+        for host in (one.address, "127.0.0.1"):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                sock.bind((host, 0))
+                return sock
+            except OSError:
+                sock.close()
+        raise OSError("no port of the loopback address can be bound")
+
+    def _create(self, effect: Effect) -> None:
+        one = self.cloud.instances[effect.instance]
+        machine = Machine(self.base / one.id, InstanceMetadata(self.cloud, one), self._bind(one))
+        machine.number = self._server.listen(machine.sock, self._handler_of(machine))
+        self.machines[one.id] = machine
+
+    def _boot(self, effect: Effect) -> None:
+        one, machine = self.cloud.instances[effect.instance], self.machines[effect.instance]
+        machine.install(base64.b64decode(one.spec.user_data))
+        machine.booted = True
+        self._order("boot", one.id, env=machine.environment(self.cloud.settings.environment))
+
+    def _soft(self, effect: Effect) -> None:
+        self._order("soft", effect.instance)
+
+    def _kill(self, effect: Effect) -> None:
+        machine = self.machines[effect.instance]
+        machine.booted = False
+        self._order("kill", effect.instance)
+        if machine.number is not None:
+            self._server.close(machine.number)
+            machine.number = None
+
+    def _notice(self, effect: Effect) -> None:
+        self.machines[effect.instance].metadata.interrupt(effect.at_s - self.cloud.now_s)
+
+    def _rebalance(self, effect: Effect) -> None:
+        self.machines[effect.instance].metadata.rebalance()
+
+    def _calm(self, effect: Effect) -> None:
+        self.machines[effect.instance].metadata.calm()
+
+    def _forget(self, effect: Effect) -> None:
+        machine = self.machines.pop(effect.instance, None)
+        if machine is not None:
+            machine.metadata.forget()
+            self._order("forget", effect.instance)
+
+    def console(self, instance: str) -> bytes:
+        machine = self.machines.get(instance)
+        if machine is None:
+            return b""
+        try:
+            with machine.inner("console").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - CONSOLE_BYTES))
+                return file.read()
+        except OSError:
+            return b""
+
+    def end(self) -> None:
+        """All processes; returns when there is none any more."""
+        assert self._warden.stdin is not None and self._warden.stdout is not None
+        try:
+            self._warden.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._warden.wait(20)
+        except subprocess.TimeoutExpired:
+            self._warden.kill()
+            self._warden.wait()
+        self._warden.stdout.close()

@@ -1,0 +1,241 @@
+"""Runs the processes of all instances, and ends them with the cloud, however that ends.
+
+A process of its own: orders are JSON lines at its standard input, events are lines at its standard
+output. When the input ends, because whoever held it was killed, all instances end. Each instance
+has a keeper, a fork of this process, to which the kernel gives what an instance's processes leave
+behind (PR_SET_CHILD_SUBREAPER): nothing escapes by a double fork or a session of its own. A keeper
+whose warden is killed ends its instance too (PR_SET_PDEATHSIG), and what a keeper that was killed
+leaves behind comes to the warden, which ends it.
+
+Alone in its file, without imports of ours, so that it starts fast and its forks stay small.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+KEPT = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP}
+KILL_LIMIT_S = 10.0     # For what cannot be killed: a process of another user, a hung disk.
+KERNEL_LISTS = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    except FileNotFoundError:
+        return found if KERNEL_LISTS else children_by_parent(pid)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def children_by_parent(pid: int) -> list[int]:
+    """For kernels that list no children: whoever names it as the parent."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                if name.isdigit() and int(file.read().rpartition(b")")[2].split()[1]) == pid:
+                    found.append(int(name))
+        except (OSError, ValueError, IndexError):
+            pass
+    return found
+
+
+def tree_of(pid: int) -> list[int]:
+    """Its descendants; those that come meanwhile are found by who asks again."""
+    found, left = [], children_of(pid)
+    while left:
+        one = left.pop()
+        found.append(one)
+        left += children_of(one)
+    return found
+
+
+def send(pids: list[int], what: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, what)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def reap() -> list[tuple[int, int]]:
+    """Children that have ended, and how. None left at all: ``[(0, 0)]``."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended or [(0, 0)]
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def kill_all_below() -> None:
+    """Until this process has no child any more: orphans become its children."""
+    limit = time.monotonic() + KILL_LIMIT_S
+    while time.monotonic() < limit:
+        send(tree_of(os.getpid()), signal.SIGKILL)
+        if reap() == [(0, 0)]:
+            return
+        time.sleep(0.005)
+
+
+# ---- the keeper of one instance ----
+
+def say(folder: str, text: str) -> None:
+    with open(os.path.join(folder, ".fakecloud", "console"), "a") as file:
+        file.write(f"[fakecloud] {text}\n")
+
+
+def become_user_data(folder: str, env: dict[str, str]) -> NoReturn:
+    """As cloud-init runs it: the kernel reads its first line."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    for one in (signal.SIGPIPE, signal.SIGXFSZ):    # Which Python ignores.
+        signal.signal(one, signal.SIG_DFL)
+    null = os.open("/dev/null", os.O_RDONLY)
+    console = os.open(os.path.join(folder, ".fakecloud", "console"),
+                      os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, to in ((null, 0), (console, 1), (console, 2)):
+        os.dup2(fd, to)
+    os.closerange(3, 256)
+    os.chdir(folder)
+    script = os.path.join(folder, ".fakecloud", "user-data")
+    try:
+        os.execve(script, [script], env)
+    except OSError as error:
+        os.write(2, f"[fakecloud] the user data cannot be run: {error.strerror}\n".encode())
+        os._exit(126)
+
+
+def keep(folder: str, env: dict[str, str], warden: int) -> NoReturn:
+    """The keeper's life."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.closerange(3, 256)
+    if os.getppid() == warden:
+        script = os.fork()
+        if script == 0:
+            try:
+                become_user_data(folder, env)
+            finally:
+                os._exit(126)
+        what = 0
+        while what not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            what = signal.sigwait(KEPT)
+            if what == signal.SIGUSR1:
+                send(tree_of(os.getpid()), signal.SIGTERM)
+            for pid, status in reap():
+                if pid == script:
+                    code = os.waitstatus_to_exitcode(status)
+                    say(folder, f"user data has ended with status {code}")
+    kill_all_below()
+    os._exit(0)
+
+
+# ---- the warden ----
+
+class Warden:
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.keepers: dict[str, int] = {}
+        self._ending: set[int] = set()      # Keepers that were told to end.
+
+    def tell(self, event: str, instance: str) -> None:
+        line = json.dumps({"event": event, "instance": instance}) + "\n"
+        try:
+            os.write(1, line.encode())
+        except OSError:
+            pass
+
+    def order(self, order: dict[str, Any]) -> None:
+        verb, instance = order["do"], order["instance"]
+        folder = os.path.join(self.base, instance)
+        keeper = self.keepers.get(instance)
+        if verb == "boot" and keeper is None:
+            me = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    keep(folder, order["env"], me)
+                finally:
+                    os._exit(1)
+            self.keepers[instance] = pid
+        elif verb == "soft" and keeper is not None:
+            send([keeper], signal.SIGUSR1)
+        elif verb == "kill" and keeper is not None:
+            self._ending.add(keeper)
+            send([keeper], signal.SIGTERM)
+        elif verb == "forget":
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def look(self) -> None:
+        """Which keepers have ended; what those that were killed have left behind ends too."""
+        gone = {pid for pid, _ in reap()}
+        for instance, keeper in list(self.keepers.items()):
+            if keeper in gone:
+                del self.keepers[instance]
+                self.tell("ended" if keeper in self._ending else "lost", instance)
+                self._ending.discard(keeper)
+        keepers = set(self.keepers.values())
+        strays = [one for one in children_of(os.getpid()) if one not in keepers]
+        for one in strays:
+            send([*tree_of(one), one], signal.SIGKILL)
+
+    def end(self) -> None:
+        send(list(self.keepers.values()), signal.SIGTERM)
+        limit = time.monotonic() + KILL_LIMIT_S
+        while self.keepers and time.monotonic() < limit:
+            self.look()
+            time.sleep(0.005)
+        kill_all_below()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def run(self) -> None:
+        buffer = b""
+        while True:
+            ready, _, _ = select.select([0], [], [], 0.2)
+            if ready:
+                more = os.read(0, 1 << 16)
+                if not more:
+                    return
+                *lines, buffer = (buffer + more).split(b"\n")
+                for line in lines:
+                    self.order(json.loads(line))
+            self.look()
+
+
+def main() -> None:
+    """``warden.py FOLDER``: the folder is removed at the end."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # The keepers wait for these; a signal that comes before they do is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEPT)
+    warden = Warden(sys.argv[1])
+    try:
+        warden.run()
+    finally:
+        warden.end()
+
+
+if __name__ == "__main__":
+    main()
