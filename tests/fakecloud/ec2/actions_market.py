@@ -168,7 +168,7 @@ def prices(call: Call) -> dict[str, Any]:
     if zone and zone not in here:
         raise Ec2Error("InvalidParameterValue", f"Invalid availability zone: [{zone[:80]}]")
     asked = not products or matches(PRODUCT, products) or PRODUCTS[1] in products
-    rows = []
+    found: list[tuple[float, dict[str, Any]]] = []
     for pool in call.cloud.market.pools.values():
         if not asked or pool.zone not in here or (zone and pool.zone != zone) or (
                 names and pool.type.name not in names):
@@ -181,9 +181,9 @@ def prices(call: Call) -> dict[str, Any]:
             if passes(filters, {"availability-zone": pool.zone, "instance-type": pool.type.name,
                                 "product-description": PRODUCT, "spot-price": row["spotPrice"],
                                 "timestamp": row["timestamp"]}, {}):
-                rows.append(row)
-    rows.sort(key=lambda row: (row["availabilityZone"], row["instanceType"]))
-    rows.sort(key=lambda row: row["timestamp"], reverse=True)
-    page, token = call.page(rows, 1000, 1000, 1)
+                found.append((-one.wall_s, row))
+    # The newest first; by the exact time, of which replies have only the seconds.
+    found.sort(key=lambda one: (one[0], one[1]["availabilityZone"], one[1]["instanceType"]))
+    page, token = call.page([row for _, row in found], 1000, 1000, 1)
     call.ready()
     return {"nextToken": token or "", "spotPriceHistorySet": page}

@@ -110,21 +110,21 @@ class FakeEc2:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         server = Server(lambda: time.time() + self.cloud.shift_s)
-        self._machines = Machines(self.cloud, server, self._metadata_handler, self._folder)
+        self.machines = Machines(self.cloud, server, self._metadata_handler, self._folder)
         try:
             server.listen(self._socket, self._serve)
             self._ready.set()
             look_s = 0.0
             while not self._ended:
                 if time.monotonic() >= look_s:
-                    self._machines.look()
+                    self.machines.look()
                     look_s = time.monotonic() + LOOK_S
                 self._now(lambda: None)
                 due = self.cloud.next_due()
                 wait_s = TICK_S if due is None else min(TICK_S, max(0.001, due - time.time()))
                 await asyncio.sleep(wait_s)
         finally:
-            self._machines.end()
+            self.machines.end()
             await server.end()
 
     def _now(self, what: Callable[[], T]) -> T:
@@ -132,7 +132,7 @@ class FakeEc2:
         try:
             return what()
         finally:
-            self._machines.apply()
+            self.machines.apply()
 
     async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> Optional[Reply]:
         if request.path.startswith(ADMIN_PATH):
@@ -198,7 +198,7 @@ class FakeEc2:
         if how not in WAYS or of not in ("api", "metadata"):
             raise BadMarket(f"break: how is one of {WAYS}, of is api or metadata")
         if instance:
-            machine = self._machines.machines.get(instance)
+            machine = self.machines.machines.get(instance)
             if machine is None:
                 raise BadMarket(f"break: there is no instance {instance[:80]!r}")
             machine.broken = how

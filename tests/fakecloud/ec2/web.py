@@ -85,6 +85,9 @@ class Server:
                 return
             self._connections.add(task)
             try:
+                # The event loop does this only for sockets that were made with TCP's number.
+                writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP,
+                                                           socket.TCP_NODELAY, 1)
                 await self._serve(reader, writer, handler)
             except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
                 pass
@@ -116,11 +119,13 @@ class Server:
             await asyncio.wait(set(self._tasks), timeout=5)
         for number in list(self._listening):
             self.close(number)
-        connections = set(self._connections)
-        for task in connections:
-            task.cancel()
-        if connections:
-            await asyncio.wait(connections, timeout=5)
+        # More than once: wait_for passes over a cancellation that comes together with its result.
+        for _ in range(50):
+            if not self._connections:
+                break
+            for task in self._connections:
+                task.cancel()
+            await asyncio.wait(set(self._connections), timeout=0.1)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                      handler: Handler) -> None:
@@ -129,6 +134,8 @@ class Server:
                 first = await asyncio.wait_for(reader.read(1), IDLE_S)
                 if not first:
                     return
+                if first in b"\r\n":
+                    continue    # Empty lines before a request are passed over.
                 request = await asyncio.wait_for(self._read(first, reader, writer), REQUEST_S)
             except BadRequest as bad:
                 reply = Reply(bad.status, headers={"Connection": "close"})
@@ -166,9 +173,8 @@ class Server:
     async def _write(self, writer: asyncio.StreamWriter, reply: Reply,
                      head_only: bool = False) -> None:
         body = reply.body.encode() if isinstance(reply.body, str) else reply.body
-        writer.write(head_of(reply.status, reply, len(body), self._now()))
-        if not head_only:
-            writer.write(body)
+        head = head_of(reply.status, reply, len(body), self._now())
+        writer.write(head if head_only else head + body)
         await asyncio.wait_for(writer.drain(), REQUEST_S)
 
 
