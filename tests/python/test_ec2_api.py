@@ -77,6 +77,12 @@ def test_fleet_tells_each_kind_of_error() -> None:
     assert {one["zone"] for one in refused} == {"us-east-1a", "us-east-1b"}
 
 
+def test_overrides_of_one_pool_share_what_it_has() -> None:
+    world = with_template(World())
+    reply = world.call("CreateFleet", **fleet(B, {**B, "Priority": 1}, B, target=5))
+    assert sum(len(one["instanceIds"]) for one in reply["fleetInstanceSet"]) == 2
+
+
 def test_weights_and_both_markets() -> None:
     world = with_template(World())
     split = {"TargetCapacitySpecification__OnDemandTargetCapacity": 2}
@@ -229,6 +235,12 @@ def test_filters_and_pages() -> None:
         if not token:
             break
     assert seen == [*mine, *others]
+    first = world.call("DescribeInstances", MaxResults=5)
+    world.call("TerminateInstances", InstanceId__1=mine[0])
+    world.after(4000)       # It is not listed any more, and nobody is passed over.
+    second = world.call("DescribeInstances", MaxResults=5, NextToken=first["nextToken"])
+    assert [one["instanceId"] for each in second["reservationSet"]
+            for one in each["instancesSet"]] == others[3:8]
     assert world.code("DescribeInstances", MaxResults=5, NextToken="x") == "InvalidParameterValue"
     assert world.code("DescribeInstances", MaxResults=4) == "InvalidParameterValue"
     assert world.code("DescribeInstances", MaxResults=5, InstanceId__1=mine[0]) == (

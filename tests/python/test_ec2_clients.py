@@ -277,6 +277,22 @@ def test_many_at_once(session: Any, cloud: FakeEc2) -> None:
     assert failures == []
 
 
+@pytest.mark.parametrize("key", [KEY, GUEST], ids=["key", "session"])
+def test_requests_that_curl_signs(key: Key, cloud: FakeEc2) -> None:
+    """libcurl's signer is another one again."""
+    token = ["-H", f"X-Amz-Security-Token: {key.token}"] if key.token else []
+    signing = ["curl", "-s", "--max-time", "10", "--aws-sigv4", "aws:amz:us-east-1:ec2",
+               "-u", f"{key.id}:{key.secret}", *token]
+    form = {"Action": "DescribeInstances", "Version": "2016-11-15", "Filter.1.Name": "tag:a b",
+            "Filter.1.Value.1": "ü+/ =~*"}
+    posted = [word for name, value in form.items()
+              for word in ("--data-urlencode", f"{name}={value}")]
+    for words in ([*posted, cloud.url],
+                  [f"{cloud.url}/?Action=DescribeRegions&Version=2016-11-15"]):
+        done = subprocess.run([*signing, *words], check=True, capture_output=True, timeout=20)
+        assert b"<requestId>" in done.stdout, done.stdout
+
+
 # ---- the aws command ----
 
 def aws(cloud: FakeEc2, *words: str, good: bool = True) -> Any:

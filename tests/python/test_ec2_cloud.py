@@ -133,6 +133,17 @@ def test_capacity_that_falls_interrupts_with_a_lead() -> None:
     assert world.effects().count("notice") == 3
 
 
+def test_who_has_a_notice_holds_no_place() -> None:
+    world = World()
+    world.run(4)
+    world.order(do="set_capacity", zone="us-east-1a", capacity=1)
+    world.order(do="set_capacity", zone="us-east-1a", capacity=3)
+    assert len(world.run(2, Placement__AvailabilityZone="us-east-1a")) == 2
+    assert world.code("RunInstances", ImageId=IMAGE, MinCount=1, MaxCount=1,
+                      Placement__AvailabilityZone="us-east-1a",
+                      InstanceMarketOptions__MarketType="spot") == "InsufficientInstanceCapacity"
+
+
 def test_same_seed_same_victims() -> None:
     def victims(seed: int) -> list[int]:
         world = World(seed=seed, lead_s={"choices": [[120, 1], [30, 1], [0, 1]]})

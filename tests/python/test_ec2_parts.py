@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -199,6 +200,12 @@ def test_where_traces_lie(tmp_path: Path) -> None:
     assert pool.points == [(0, 0, None), (5, 1, None)] and pool.price == pytest.approx(0.1578)
     with pytest.raises(BadMarket, match="described twice"):
         market.load([f"us-east-1a={bamboo}", f"us-east-1a={bamboo}"])
+    for device in ("/dev/zero", "/etc/passwd"):
+        with pytest.raises(BadMarket, match="expected a .json"):
+            market.load([device])
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(BadMarket, match="is no file"):
+        market.load([str(tmp_path / "pipe.json")])
     with pytest.raises(BadMarket, match="cannot be read: No such file"):
         market.load([str(tmp_path / "missing.json")])
 

@@ -25,8 +25,10 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from ec2_world import IMAGE
-from fakecloud.ec2 import sigv4
+from fakecloud.ec2 import machines, sigv4
 from fakecloud.ec2.cloud import DEFAULT_KEY
+from fakecloud.ec2.instances import Instance
+from fakecloud.ec2.machines import Machines
 from fakecloud.ec2.service import FakeEc2
 from processes import MARK, assert_nothing_left, marked, until
 
@@ -287,6 +289,10 @@ def test_hostile_requests(tmp_path: Path, mark: str) -> None:
                               b'"how": "well"}'):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(f"{cloud.url}/fakecloud", body_of_admin, timeout=5)
+        page = urllib.request.Request(f"{cloud.url}/fakecloud", b'{"do": "deny"}',
+                                      {"Origin": "http://elsewhere.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(page, timeout=5)
 
 
 def test_two_hundred_instances(tmp_path: Path, mark: str) -> None:
@@ -302,6 +308,28 @@ def test_two_hundred_instances(tmp_path: Path, mark: str) -> None:
                                              for i, one in enumerate(ids, 1)})
         until(lambda: set(client.states().values()), {"terminated"}, 20)
         until(lambda: marked(mark), [], 20)
+
+
+def test_host_that_can_have_no_more(tmp_path: Path, mark: str,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_port(machines: Machines, one: Instance) -> socket.socket:
+        raise OSError("no port is left")
+    with serving(tmp_path, mark) as cloud:
+        client = Client(cloud.url)
+        [good] = client.launch("#!/bin/sh\nexec sleep 1000\n")
+        monkeypatch.setattr(Machines, "_bind", no_port)
+        [bad] = client.launch("#!/bin/sh\nexec sleep 1000\n")
+        until(client.states, {good: "running", bad: "terminated"}, 10)
+
+
+def test_console_is_bounded(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "CONSOLE_MAX", 100_000)
+    with serving(tmp_path, mark) as cloud:
+        client = Client(cloud.url)
+        [one] = client.launch("#!/bin/sh\nhead -c 300000 /dev/zero; echo end; touch full\n"
+                              "while [ -s .fakecloud/console ]; do sleep 0.05; done; echo again\n")
+        until(lambda: cloud.do(lambda: cloud.cloud.console_of(one)).startswith(b"again\n"), True,
+              20)
 
 
 def told_by(url: str, name: str) -> Any:

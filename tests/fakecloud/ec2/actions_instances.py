@@ -65,9 +65,10 @@ def describe(call: Call) -> dict[str, Any]:
         raise Ec2Error("InvalidParameterCombination",
                        "The parameter instancesSet cannot be used with the parameter maxResults")
     found = call.instances_by_id(ids) if ids else call.seen()
+    found.sort(key=lambda one: one.number)
     if filters:
         found = [one for one in found if passes(filters, _filterable(one), one.tags)]
-    page, token = call.page(found, 1000)
+    page, token = call.page(found, 1000, number=lambda one: one.number)
     call.ready()
     reservations: dict[str, list[Instance]] = {}
     for one in page:

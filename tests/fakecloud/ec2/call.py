@@ -48,18 +48,23 @@ class Call:
 
     # ---- pages ----
 
-    def page(self, items: list[T], most: int, default: Optional[int] = None,
-             least: int = 5) -> tuple[list[T], Optional[str]]:
-        """This page of them and the token of the next one; reads MaxResults and NextToken."""
+    def page(self, items: list[T], most: int, default: Optional[int] = None, least: int = 5,
+             number: Optional[Callable[[T], int]] = None) -> tuple[list[T], Optional[str]]:
+        """This page of them and the token of the next one; reads MaxResults and NextToken.
+
+        ``number``: by which the items are in order. A page begins behind the last one of the page
+        before then, also if some of those are gone meanwhile.
+        """
         given = "MaxResults" in self.form
         size = self.form.integer("MaxResults", most, least, most) if given else default
         token = self.form.text("NextToken", "")
         start = self._start(token) if token else 0
-        if start > len(items):
-            start = len(items)
+        if number is not None:
+            items, start = [one for one in items if number(one) >= start], 0
         if size is None or start + size >= len(items):
             return items[start:], None
-        body = json.dumps([self._question(), start + size]).encode()
+        following = start + size if number is None else number(items[size - 1]) + 1
+        body = json.dumps([self._question(), following]).encode()
         return items[start:start + size], base64.urlsafe_b64encode(body).decode()
 
     def _question(self) -> str:

@@ -188,7 +188,7 @@ class Cloud:
         address = f"127.{16 + (number // 62500) % 200}.{number // 250 % 250}.{number % 250 + 2}"
         lag_s = self.settings.lag_s.draw(self.rng)
         one = Instance(self.new_id("i"), reservation, index, spec, self.now_s, self.now_s + lag_s,
-                       address, self.new_id("sir")[:12] if spec.spot else "",
+                       address, number, self.new_id("sir")[:12] if spec.spot else "",
                        tags=dict(spec.tags.get("instance", {})))
         if spec.template:
             one.tags["aws:ec2launchtemplate:id"] = spec.template

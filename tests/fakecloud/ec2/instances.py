@@ -62,6 +62,7 @@ class Instance:
     launched_s: float
     visible_s: float
     address: str
+    number: int                 # In the order of launches.
     spot_request: str = ""
     state: str = "pending"
     reason: str = ""            # Its code.

@@ -131,8 +131,14 @@ class Machines:
 
     def apply(self) -> None:
         """Does what the cloud has asked for."""
-        for effect in self.cloud.take_effects():
-            getattr(self, "_" + effect.do)(effect)
+        while effects := self.cloud.take_effects():
+            for effect in effects:
+                try:
+                    getattr(self, "_" + effect.do)(effect)
+                except OSError as error:
+                    # No port, or no room on the disk: this host cannot have one more.
+                    self.cloud.note("host", instance=effect.instance, error=str(error))
+                    self.cloud.lost(effect.instance)
 
     def look(self) -> None:
         """What the instances have done themselves."""
@@ -207,7 +213,9 @@ class Machines:
         self._order("soft", effect.instance)
 
     def _kill(self, effect: Effect) -> None:
-        machine = self.machines[effect.instance]
+        machine = self.machines.get(effect.instance)
+        if machine is None:
+            return
         machine.booted = False
         self._order("kill", effect.instance)
         if machine.number is not None:

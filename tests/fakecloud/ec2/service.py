@@ -8,13 +8,14 @@ import json
 import socket
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 from urllib.parse import parse_qsl
 
-from fakecloud.ec2 import admin, dispatch, market, traces
+from fakecloud.ec2 import admin, dispatch, market, markup, traces
 from fakecloud.ec2.cloud import Cloud
 from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.machines import Machine, Machines
@@ -74,6 +75,10 @@ class FakeEc2:
     def __exit__(self, *unused: object) -> None:
         self._ended = True
         self._thread.join(40)
+        if self._thread.is_alive():
+            raise RuntimeError("the fake EC2 does not end")
+        if unused[0] is None:
+            self.check()
 
     @property
     def ended(self) -> bool:
@@ -146,8 +151,13 @@ class FakeEc2:
             known = headers.get(name.lower())
             headers[name.lower()] = value if known is None else f"{known},{value}"
         request_id = str(uuid.uuid4())
-        status, body = dispatch.answer(self.cloud, Signed(
-            request.method, request.path, request.query, headers, request.body), request_id)
+        asked = Signed(request.method, request.path, request.query, headers, request.body)
+        try:
+            status, body = dispatch.answer(self.cloud, asked, request_id)
+        except Exception:
+            traceback.print_exc()   # A fault of ours: who drives the cloud is to see it.
+            status, body = 500, markup.error(
+                "InternalError", "The fake cloud has a fault: see what it has printed", request_id)
         return Reply(status, body, {"Content-Type": "text/xml;charset=UTF-8",
                                     "x-amzn-RequestId": request_id, "Server": "AmazonEC2"})
 
@@ -161,6 +171,8 @@ class FakeEc2:
     # ---- the administrator ----
 
     def _administrate(self, request: Request) -> Reply:
+        if "Origin" in request.headers:
+            return Reply(403, "a page of a browser has nothing to ask here\n")
         name = request.path.removeprefix(ADMIN_PATH).strip("/")
         if request.method == "POST" and not name:
             try:

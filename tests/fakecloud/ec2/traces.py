@@ -157,6 +157,10 @@ def parse(text: str, path: str) -> list[Trace]:
 
 def read_text(path: Path) -> str:
     try:
+        if path.suffix not in KINDS and path.exists():
+            raise BadMarket(f"{path}: expected a {', '.join(KINDS)} file")
+        if not path.is_file() and path.exists():
+            raise BadMarket(f"{path}: is no file")
         if path.stat().st_size > BYTES_MAX:
             raise BadMarket(f"{path}: is larger than 256 MiB")
         return path.read_text()
