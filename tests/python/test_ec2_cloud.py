@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import pytest
 
 from ec2_world import IMAGE, START_S, World
 from fakecloud.ec2 import admin
 from fakecloud.ec2.catalog import TYPES
+from fakecloud.ec2.errors import BadMarket, Ec2Error
 from fakecloud.ec2.traces import Point
 
 # ---- lives ----
@@ -219,6 +223,70 @@ def test_regions_do_not_see_each_other() -> None:
     zones = world.call("DescribeAvailabilityZones", region="us-west-2")["availabilityZoneInfo"]
     assert [one["zoneName"] for one in zones] == ["us-west-2a"]
     assert world.code("DescribeInstances", region="eu-west-1") == "AuthFailure"
+
+
+# ---- whatever happens ----
+
+def _check(world: World, lives: dict[str, list[str]]) -> None:
+    """What holds after every event, on every market."""
+    cloud = world.cloud
+    for effect in cloud.take_effects():
+        lives.setdefault(effect.instance, []).append(effect.do)
+    for pool in cloud.market.pools.values():
+        held = [one for one in cloud.instances.values() if one.holds_place() and one.spec.spot
+                and (one.zone, one.spec.type.name) == pool.key]
+        assert len(held) <= pool.capacity
+    told = admin.ledger(cloud)
+    assert told["totals"]["cost"] == pytest.approx(sum(
+        one["cost"] for one in told["instances"]), abs=1e-6)
+    running = {one.id for one in cloud.instances.values() if one.state == "running"}
+    assert running == set(cloud.ledger.open)
+    for id_, steps in lives.items():
+        assert steps[0] == "create" and steps.count("boot") <= 1 >= steps.count("kill")
+        if "kill" in steps:
+            assert set(steps[steps.index("kill"):]) <= {"kill", "forget"}, steps
+            assert not cloud.instances[id_].alive if id_ in cloud.instances else True
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens(seed: int) -> None:
+    rng = random.Random(seed)
+    points = {f"us-east-1{letter}/m5.large": [
+        Point(i * 60.0, rng.randrange(5), rng.uniform(0.01, 0.05)) for i in range(200)]
+        for letter in "abc"}
+    world = World(points, seed, listed_s=200, lead_s={"choices": [[120, 1], [30, 1], [0, 1]]},
+                  launch_s=[0, 90], lag_s=[0, 5], rebalance_share=0.3, late_refusal_share=0.1,
+                  false_alarms_per_hour=5, speed=3)
+    lives: dict[str, list[str]] = {}
+    for _ in range(250):
+        ids = list(world.cloud.instances) or ["i-00000000000000000"]
+        with contextlib.suppress(Ec2Error, BadMarket):
+            what = rng.randrange(8)
+            if what < 3:
+                world.run(rng.randrange(1, 4), spot=rng.random() < 0.8)
+            elif what == 3:
+                world.call("TerminateInstances", InstanceId__1=rng.choice(ids))
+            elif what == 4:
+                world.order(do=rng.choice(["interrupt", "rebalance"]), instance=rng.choice(ids))
+            elif what == 5:
+                world.cloud.powered_off(rng.choice(ids))
+            elif what == 6 and rng.random() < 0.2:
+                world.order(do="outage", zone="us-east-1a", on=rng.random() < 0.5)
+            else:
+                world.cloud.lost(rng.choice(ids))
+        _check(world, lives)
+        for _ in range(rng.randrange(3)):
+            due = world.cloud.next_due()
+            if due is not None:
+                world.cloud.advance(due)
+                _check(world, lives)
+    world.after(100_000)
+    for one in list(world.cloud.instances):
+        world.call("TerminateInstances", InstanceId__1=one)
+    world.after(1_000)
+    _check(world, lives)
+    assert world.states() == {} and world.cloud.ledger.open == {}
+    assert all(steps[-1] == "forget" for steps in lives.values()) and len(lives) > 50
 
 
 # ---- costs ----

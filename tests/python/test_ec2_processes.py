@@ -189,6 +189,32 @@ def test_instance_switches_itself_off(tmp_path: Path, mark: str) -> None:
         assert b"is not run" in cloud.do(lambda: cloud.cloud.console_of(ids[3]))
 
 
+def test_tree_that_grows_while_it_is_killed(tmp_path: Path, mark: str) -> None:
+    """Whoever lives for 20 ms has left another one in a session of its own behind."""
+    script = ("#!/bin/sh\necho 'setsid sh ./next & sleep 0.02' > next\n"
+              "for i in 1 2 3 4 5; do sh ./next; done\n")
+    with serving(tmp_path, mark) as cloud:
+        client = Client(cloud.url)
+        [one] = client.launch(script)
+        until(lambda: len(marked(mark)) >= 5, True, 10)
+        client.call("TerminateInstances", InstanceId__1=one)
+        until(client.states, {one: "terminated"}, 10)
+        until(lambda: marked(mark), [], 10)
+
+
+def test_instance_that_removes_its_files(tmp_path: Path, mark: str) -> None:
+    with serving(tmp_path, mark) as cloud:
+        client = Client(cloud.url)
+        [one] = client.launch('#!/bin/sh\nrm -rf "$HOME"; echo > "${HOME%/*}/gone"; exit 3\n')
+        until(lambda: bool(list(tmp_path.glob("fakecloud-*/gone"))), True, 10)
+        [two] = client.launch("#!/bin/missing\n")
+        until(lambda: cloud.do(lambda: cloud.cloud.console_of(two)),
+              b"[fakecloud] the user data cannot be run: No such file or directory\n"
+              b"[fakecloud] user data has ended with status 126\n", 10)
+        assert client.states() == {one: "running", two: "running"}
+        assert client.call("GetConsoleOutput", InstanceId=one).findtext("output") == ""
+
+
 def test_keeper_or_warden_is_killed(tmp_path: Path, mark: str) -> None:
     def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

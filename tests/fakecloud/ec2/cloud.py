@@ -316,7 +316,8 @@ class Cloud:
             self.effects.append(Effect("rebalance", one.id))
 
     def calm(self, one: Instance) -> None:
-        """What was announced was a false alarm."""
+        """What was announced was a false alarm. Until the market changes again, the instance may
+        be one more than there is room for."""
         if one.alive:
             one.notice, one.doomed, one.rebalance = None, False, False
             self.note("calmed", instance=one.id)

@@ -13,6 +13,7 @@ Alone in its file, without imports of ours, so that it starts fast and its forks
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KEPT = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP}
 KILL_LIMIT_S = 10.0     # For what cannot be killed: a process of another user, a hung disk.
+BUSY_LIMIT_S = 2.0      # A process that was just forked may still have the script open for writing.
 KERNEL_LISTS = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -99,8 +101,11 @@ def kill_all_below() -> None:
 # ---- the keeper of one instance ----
 
 def say(folder: str, text: str) -> None:
-    with open(os.path.join(folder, ".fakecloud", "console"), "a") as file:
-        file.write(f"[fakecloud] {text}\n")
+    try:
+        with open(os.path.join(folder, ".fakecloud", "console"), "a") as file:
+            file.write(f"[fakecloud] {text}\n")
+    except OSError:
+        pass    # The instance has removed it, or filled the disk.
 
 
 def become_user_data(folder: str, env: dict[str, str]) -> NoReturn:
@@ -117,11 +122,16 @@ def become_user_data(folder: str, env: dict[str, str]) -> NoReturn:
     os.closerange(3, 256)
     os.chdir(folder)
     script = os.path.join(folder, ".fakecloud", "user-data")
-    try:
-        os.execve(script, [script], env)
-    except OSError as error:
-        os.write(2, f"[fakecloud] the user data cannot be run: {error.strerror}\n".encode())
-        os._exit(126)
+    limit = time.monotonic() + BUSY_LIMIT_S
+    while True:
+        try:
+            os.execve(script, [script], env)
+        except OSError as error:
+            if error.errno == errno.ETXTBSY and time.monotonic() < limit:
+                time.sleep(0.01)
+                continue
+            os.write(2, f"[fakecloud] the user data cannot be run: {error.strerror}\n".encode())
+            os._exit(126)
 
 
 def keep(folder: str, env: dict[str, str], warden: int) -> NoReturn:
@@ -174,7 +184,10 @@ class Warden:
         keeper = self.keepers.get(instance)
         if verb == "boot" and keeper is None:
             me = os.getpid()
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:     # The host has no room for one more.
+                return self.tell("lost", instance)
             if pid == 0:
                 try:
                     keep(folder, order["env"], me)
