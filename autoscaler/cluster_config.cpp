@@ -14,6 +14,10 @@ namespace {
 constexpr Range<int64_t> kWorkers{0, kClusterWorkersMax};
 constexpr Range<Duration> kSpan{milliseconds(1), seconds(7 * 86400)};
 constexpr Range<double> kPrice{0, 1e6};
+// Of EC2's 50 some are ours.
+constexpr size_t kTagsMax = 40;
+constexpr size_t kTagNameMax = 128;
+constexpr size_t kTagValueMax = 256;
 
 int Workers(const ConfigMap& map, std::string_view key, std::optional<int64_t> fallback) {
   return static_cast<int>(map.Int(key, fallback, kWorkers));
@@ -95,8 +99,41 @@ void ReadSlurm(const ConfigMap& root, ClusterConfig& config) {
     root.Fail("slurm", "is of no use without provider: slurm");
 }
 
+void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
+  const ConfigMap map = root.Map("ec2");
+  Ec2Spec& ec2 = config.ec2;
+  ec2.region = map.String("region", "");
+  ec2.profile = map.String("profile", "");
+  ec2.endpoint = map.String("endpoint", "");
+  ec2.image = map.String("image", "");
+  ec2.key_name = map.String("key_name", "");
+  ec2.security_groups = map.Strings("security_groups");
+  ec2.subnets = map.Strings("subnets");
+  ec2.instance_profile = map.String("instance_profile", "");
+  ec2.launch_template = map.String("launch_template", "");
+  ec2.strategy = map.Choice("strategy",
+                            {"price-capacity-optimized", "capacity-optimized",
+                             "capacity-optimized-prioritized", "diversified", "lowest-price"},
+                            "price-capacity-optimized");
+  ec2.tags = Words(map.Map("tags"));
+  ec2.timeout = map.Span("timeout", ec2.timeout, kSpan);
+  ec2.interval = map.Span("interval", ec2.interval, kSpan);
+  if (config.provider != "ec2" && root.Has("ec2"))
+    root.Fail("ec2", "is of no use without provider: ec2");
+  if (!ec2.endpoint.empty() && !ec2.endpoint.starts_with("http://") &&
+      !ec2.endpoint.starts_with("https://"))
+    map.Fail("endpoint", "expected https://HOST or http://HOST:PORT, got \"" + ec2.endpoint + "\"");
+  for (const auto& [name, value] : ec2.tags) {
+    if (name.starts_with("troupe-") || name.starts_with("aws:"))
+      map.Map("tags").Fail(name, "tags that begin with troupe- or aws: are not yours");
+    if (name.size() > kTagNameMax || value.size() > kTagValueMax)
+      map.Map("tags").Fail(name, "a tag has up to 128 bytes, its value up to 256");
+  }
+  if (ec2.tags.size() > kTagsMax) map.Fail("tags", "at most 40 tags can be given");
+}
+
 void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
-  config.provider = root.Choice("provider", {"process", "exec", "ssh", "slurm"}, "process");
+  config.provider = root.Choice("provider", {"process", "exec", "ssh", "slurm", "ec2"}, "process");
   const ConfigMap map = root.Map("exec");
   ExecSpec& exec = config.exec;
   exec.command = map.Strings("command");
@@ -120,7 +157,8 @@ std::string Place(const ConfigMap& map, std::string_view key) {
 void ReadHead(const ConfigMap& map, ClusterConfig& config) {
   config.head.listen = Place(map, "listen");
   // As `troupe start --head` does: its nodes are of other hosts.
-  if ((config.provider == "ssh" || config.provider == "slurm") && !map.Has("listen"))
+  if ((config.provider == "ssh" || config.provider == "slurm" || config.provider == "ec2") &&
+      !map.Has("listen"))
     config.head.listen = "0.0.0.0:6380";
   config.head.advertise = Place(map, "advertise");
   if (config.head.listen.empty() && map.Has("advertise") && !map.Has("listen"))
@@ -189,6 +227,21 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   if (limits.cooldown > limits.cooldown_max) map.Fail("cooldown", "is over cooldown_max");
 }
 
+void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& pool) {
+  pool.instance_types = map.Strings("instance_types");
+  pool.zones = map.Strings("zones");
+  pool.max_price = map.Double("max_price", 0, kPrice);
+  pool.image = map.String("image", "");
+  for (const char* key : {"instance_types", "zones", "max_price", "image"}) {
+    if (map.Has(key) && provider != "ec2") map.Fail(key, "is of no use without provider: ec2");
+  }
+  if (map.Has("max_price") && pool.limits.market == Market::kOnDemand)
+    map.Fail("max_price", "is of no use with market: on_demand, whose price is fixed");
+  if (map.Has("zones") && map.Has("zone")) map.Fail("zones", "give either zone or zones, not both");
+  if (pool.zones.empty() && provider == "ec2" && !pool.limits.zone.empty())
+    pool.zones = {pool.limits.zone};
+}
+
 PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
   PoolSpec pool;
   PoolLimits& limits = pool.limits;
@@ -204,6 +257,7 @@ PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
   pool.sbatch = map.Strings("sbatch");
   if (map.Has("sbatch") && provider != "slurm")
     map.Fail("sbatch", "is of no use without provider: slurm");
+  ReadPoolOfEc2(map, provider, pool);
   pool.labels = Words(map.Map("labels"));
   if (!limits.zone.empty()) pool.labels.emplace("zone", limits.zone);
   pool.labels.emplace("market", MarketName(limits.market));
@@ -230,6 +284,12 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config) {
     if (!pool.resources.Covers(config.training.resources)) {
       map.Fail("resources", "a worker needs " + config.training.resources.ToString() +
                                 ", a node of this pool has " + pool.resources.ToString());
+    }
+    if (config.provider == "ec2" && config.ec2.launch_template.empty()) {
+      if (pool.instance_types.empty())
+        map.Fail("instance_types", "which ones? Such as [g5.xlarge, g4dn.xlarge]");
+      if (pool.image.empty() && config.ec2.image.empty())
+        map.Fail("image", "give ec2.image, or an image of this pool, such as ami-0abc");
     }
     room += pool.limits.max_workers;
     minima += pool.limits.min_workers;
@@ -306,6 +366,7 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   ReadProvider(root, config);
   ReadSsh(root, config);
   ReadSlurm(root, config);
+  ReadEc2(root, config);
   ReadHead(root.Map("head"), config);
   ReadNodes(root, config);
   ReadTraining(root.Map("training"), config);

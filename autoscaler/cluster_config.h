@@ -45,6 +45,11 @@ struct PoolSpec {
   PoolLimits limits;
   ResourceSet resources;            // Of one node.
   std::vector<std::string> sbatch;  // Further options, with provider: slurm.
+  // With provider: ec2.
+  std::vector<std::string> instance_types;  // The first is liked best.
+  std::vector<std::string> zones;           // Without any: `zone`, if that is given.
+  double max_price = 0;                     // Of a spot instance, dollars per hour; 0: no limit.
+  std::string image;                        // Instead of that of all pools.
   std::map<std::string, std::string> labels;
 };
 
@@ -77,6 +82,23 @@ struct SlurmSpec {
   Duration notice = seconds(120);    // So long before its time limit a node is drained.
 };
 
+// Instances of Amazon's EC2 (autoscaler/ec2/ec2_machines.h), one for each node.
+struct Ec2Spec {
+  std::string region;  // Empty, also of the next two: as Amazon's tools find it.
+  std::string profile;
+  std::string endpoint;
+  std::string image;
+  std::string key_name;
+  std::vector<std::string> security_groups;
+  std::vector<std::string> subnets;
+  std::string instance_profile;  // A name or an ARN.
+  std::string launch_template;   // NAME or lt-ID, with :VERSION if need be.
+  std::string strategy;          // Of EC2, by which it chooses among spot instances.
+  std::map<std::string, std::string> tags;
+  Duration timeout = seconds(60);  // Of one order, listing or end.
+  Duration interval = seconds(5);  // Between two listings.
+};
+
 // Where other hosts find the head.
 struct HeadSpec {
   std::string listen;     // HOST:PORT; empty: nothing beyond this host is listened to.
@@ -93,10 +115,11 @@ struct ClusterConfig {
   std::string name;
   HeadSpec head;
   NodeSpec nodes;
-  std::string provider;  // "process": nodes are processes of this machine; "exec"; "ssh"; "slurm".
+  std::string provider;  // "process": nodes are processes of this machine; "exec"; "ssh"; ...
   ExecSpec exec;
   SshSpec ssh;
   SlurmSpec slurm;
+  Ec2Spec ec2;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;

@@ -20,7 +20,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"name", "what the cluster is called; letters, digits, - and _"},
       {"provider",
        "who supplies nodes; process: processes of this machine; exec: a program of yours; ssh: "
-       "hosts that are there already; slurm: jobs"},
+       "hosts that are there already; slurm: jobs; ec2: instances of Amazon EC2"},
       {"exec", "the program that supplies nodes (docs/fleets.md)"},
       {"exec.command", "it and its arguments, run in the folder of this file"},
       {"exec.timeout", "how long it may take for one request"},
@@ -42,10 +42,29 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"slurm.timeout", "how long one of Slurm's commands may take"},
       {"slurm.interval", "how often the queue is looked at"},
       {"slurm.notice", "so long before its time limit a node is drained and replaced"},
+      {"ec2", "what instances are like, and how EC2 is reached (docs/fleets.md)"},
+      {"ec2.region", "such as us-east-1; without it AWS_REGION, the profile's, or this instance's"},
+      {"ec2.profile", "of ~/.aws whose credentials are used; without it as Amazon's tools choose"},
+      {"ec2.endpoint", "where EC2 answers, if that is another URL; also AWS_ENDPOINT_URL_EC2"},
+      {"ec2.image",
+       "what instances boot, such as ami-0abc; it has Troupe, or nodes.setup installs it"},
+      {"ec2.key_name", "the key pair with which people log in to them"},
+      {"ec2.security_groups", "ids or, in a default VPC, names; they may reach the head"},
+      {"ec2.subnets", "where they may be; of each pool those in its zones"},
+      {"ec2.instance_profile", "the name or ARN of what gives them a role"},
+      {"ec2.launch_template",
+       "NAME or lt-ID, with :VERSION if need be: what else instances are like; types are then "
+       "tried "
+       "one by one"},
+      {"ec2.strategy", "by which EC2 chooses among a spot pool's instance types and zones"},
+      {"ec2.tags", "further tags of instances and volumes"},
+      {"ec2.tags.*", "the value of the tag"},
+      {"ec2.timeout", "how long EC2 may take, tried again included"},
+      {"ec2.interval", "how often it is asked for instances"},
       {"head", "the process that knows the cluster; it runs where `troupe up` does"},
       {"head.listen",
        "HOST:PORT where it listens for nodes of other hosts; without it nowhere but on this host, "
-       "with provider: ssh or slurm at 0.0.0.0:6380"},
+       "with provider: ssh, slurm or ec2 at 0.0.0.0:6380"},
       {"head.advertise", "HOST:PORT by which nodes find it, if that is another one"},
       {"nodes", "what happens on a machine before it is a node"},
       {"nodes.setup", "commands of a shell, run in order; one that fails ends the node"},
@@ -99,6 +118,10 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"pools[].resources", "what one node has; without it one CPU"},
       {"pools[].resources.*", "how much; memory with a unit"},
       {"pools[].sbatch", "further options of sbatch for its nodes, such as --partition=spot"},
+      {"pools[].instance_types", "of EC2, of which any will do; the first is liked best"},
+      {"pools[].zones", "of EC2, of which any will do; without it `zone`, or where there is room"},
+      {"pools[].max_price", "dollars per hour that EC2 may take for a spot instance; 0: no limit"},
+      {"pools[].image", "instead of ec2.image"},
       {"pools[].labels", "of its nodes, for placement strategies"},
       {"pools[].labels.*", "the value of the label"},
       {"schedule", "a scripted spot market, for demonstrations and drills"},
@@ -115,6 +138,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
 
 // A file that has the reader ask for every key.
 constexpr std::string_view kEveryKey = R"(
+ec2: {tags: {NAME: value}}
 training: {env: {NAME: value}, resources: {CPU: 1, memory: 1GiB}}
 pools:
   - {name: spot, market: spot, max_workers: 1, resources: {CPU: 1, memory: 1GiB},

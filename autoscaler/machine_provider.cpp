@@ -139,6 +139,12 @@ void MachineProvider::Take(Time now, const std::vector<Machine>& listed) {
     if (node.pool.empty()) node.pool = id.substr(0, id.rfind('-'));
     node.detail = found.detail.empty() ? found.id : found.id + ", " + found.detail;
     node.listed = true;
+    if (found.state == "stopping" && !node.terminating && !found.ended.empty())
+      failures_.push_back({ProviderFailure::Kind::kEnded,
+                           node.token,
+                           node.pool,
+                           id,
+                           {ErrorCode::kPeerGone, found.id + ": " + found.ended}});
     node.terminating = node.terminating || found.state == "stopping";
     if (found.preempted_in_s) {
       const Time at =

@@ -3,7 +3,7 @@
 // They are told apart by tags: ours carry the cluster's name and the life of this autoscaler;
 // others are left alone. A node is shown from when it is asked for, and for kMachineListLag after
 // it was made without being listed, since a source's list may lag behind. One whose making was not
-// answered for is adopted when it is listed.
+// answered for is adopted when it is listed. One that ends by itself is told, if it is said why.
 // Thread: one; the source is not waited for.
 #pragma once
 

@@ -29,6 +29,7 @@ struct Machine {
   std::string request_id;
   std::string state;  // "pending", "running" or "stopping".
   std::string detail;
+  std::string ended;  // Why it ends, of one that is "stopping"; empty: not known.
   std::map<std::string, std::string> tags;
   std::optional<double> preempted_in_s;  // It is taken back then.
 };

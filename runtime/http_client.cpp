@@ -62,6 +62,11 @@ Error HttpError(CURLcode code, const Receiver& receiver) {
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
       return {ErrorCode::kInvalidArgument, what};
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+      return {ErrorCode::kPeerGone, what};
     default:
       return {ErrorCode::kUnavailable, what};
   }
@@ -101,6 +106,12 @@ struct HttpClient::State {
       set(CURLOPT_COPYPOSTFIELDS, request.body.c_str());
       set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     }
+    if (request.aws) {
+      const AwsSigning& aws = *request.aws;
+      set(CURLOPT_AWS_SIGV4, ("aws:amz:" + aws.region + ":" + aws.service).c_str());
+      set(CURLOPT_USERNAME, aws.key_id.c_str());
+      set(CURLOPT_PASSWORD, aws.secret.c_str());
+    }
     set(CURLOPT_WRITEFUNCTION, &TakeBody);
     set(CURLOPT_WRITEDATA, static_cast<void*>(&receiver));
     set(CURLOPT_HEADERFUNCTION, &TakeHeader);
@@ -138,7 +149,9 @@ HttpClient::~HttpClient() {
 Result<HttpReply> HttpClient::Send(const HttpRequest& request) {
   const Error cancelled{ErrorCode::kCancelled, "cancelled"};
   if (state_->cancelled.load()) return cancelled;
-  curl_slist* headers = ::curl_slist_append(nullptr, "Expect:");  // No "100 Continue".
+  curl_slist* headers = nullptr;
+  // No "100 Continue". A signature would have it, though it is not sent.
+  if (!request.aws) headers = ::curl_slist_append(headers, "Expect:");
   for (const auto& [name, value] : request.headers)
     headers = ::curl_slist_append(headers, (name + ": " + value).c_str());
   Receiver receiver;

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,15 @@ namespace troupe {
 
 inline constexpr size_t kHttpHeadersMax = 16 << 10;
 
+// With what a request is signed as Amazon's services ask (Signature Version 4). Nothing of it is
+// told in errors. A session token is a header of the request, and signed like every other one.
+struct AwsSigning {
+  std::string region;
+  std::string service;  // "ec2".
+  std::string key_id;
+  std::string secret;
+};
+
 struct HttpRequest {
   std::string method = "GET";
   std::string url;  // http:// or https://
@@ -27,6 +37,7 @@ struct HttpRequest {
   std::string body = {};
   Duration limit = seconds(2);  // From the first byte sent to the last one received.
   size_t bytes_max = 64 << 10;  // Of the reply's body.
+  std::optional<AwsSigning> aws = std::nullopt;
 };
 
 struct HttpReply {
@@ -43,7 +54,8 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Any status is a reply. kDeadlineExceeded, kCancelled, kResourceExhausted for a reply that is
-  // too long, kInvalidArgument for a URL that cannot be asked, kUnavailable for all else.
+  // too long, kInvalidArgument for a URL that cannot be asked, kPeerGone if the connection broke
+  // after something may have been asked, kUnavailable for all else.
   Result<HttpReply> Send(const HttpRequest& request);
   // Ends the request under way, and refuses those that follow.
   void Cancel();

@@ -29,6 +29,10 @@ std::string WithoutTimes(const std::string& reason) {
   return rest;
 }
 
+bool MayHaveBeenMade(const Error& error) {
+  return error.code == ErrorCode::kDeadlineExceeded || error.code == ErrorCode::kCorrupt;
+}
+
 }  // namespace
 
 AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string token_prefix,
@@ -95,6 +99,11 @@ void AutoscalerService::Observe(Time now) {
   std::string trouble;
   if (const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List(); listed.ok()) {
     fleet_.Update(now, *listed);
+    for (const ProviderNode& node : *listed) {
+      if (node.asked_for) continue;
+      made_ = true;
+      asked_.erase(node.token);
+    }
   } else {
     trouble = "the provider does not list its nodes: " + listed.error().message;
   }
@@ -215,11 +224,12 @@ void AutoscalerService::Act(Time now, const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
     const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
-    launched_ = launched_ || id.ok() || id.error().code == ErrorCode::kDeadlineExceeded ||
-                id.error().code == ErrorCode::kCorrupt;
-    if (id.ok())
+    if (id.ok()) {
+      asked_.insert(launch->token);
       return Tell("launch " + *id + ": " + action.reason,
                   {FleetNoteKind::kLaunch, *id, launch->pool, {}, action.reason});
+    }
+    made_ = made_ || MayHaveBeenMade(id.error());
     LaunchFailed(now, launch->token, launch->pool, id.error());
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
@@ -267,16 +277,25 @@ void AutoscalerService::TakeFailures(Time now) {
             {},
             "ended: " + failure.error.message});
     } else {
-      if (failure.kind == Kind::kLaunch) said_.erase(failure.node);  // It never was one.
+      if (failure.kind == Kind::kLaunch) NotMade(failure);
       LaunchFailed(now, failure.token, failure.pool, failure.error);
     }
   }
 }
 
+void AutoscalerService::NotMade(const ProviderFailure& failure) {
+  said_.erase(failure.node);  // It never was one.
+  asked_.erase(failure.token);
+  made_ = made_ || MayHaveBeenMade(failure.error);
+}
+
 bool AutoscalerService::End(Time now) {
   (void)callbacks_.provider->Step(now);
+  for (const ProviderFailure& failure : callbacks_.provider->TakeFailures()) {
+    if (failure.kind == ProviderFailure::Kind::kLaunch) NotMade(failure);
+  }
   const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
-  if (!listed.ok()) return !launched_;  // Nodes may be there, and cost money.
+  if (!listed.ok()) return !made_ && asked_.empty();  // Nodes may be there, and cost money.
   for (const ProviderNode& node : *listed) {
     (void)callbacks_.provider->Terminate(node.id);
     fleet_.Terminating(now, node.id);

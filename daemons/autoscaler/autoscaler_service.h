@@ -62,6 +62,7 @@ class AutoscalerService {
   void CannotEnd(const std::string& verb, const std::string& node, const Error& error);
   void LaunchFailed(Time now, const std::string& token, const std::string& pool,
                     const Error& error);
+  void NotMade(const ProviderFailure& failure);
   void SayChanges();
   void NoteRuns(const ClusterState& cluster);
   void Account(Time now);
@@ -84,7 +85,8 @@ class AutoscalerService {
   std::map<std::string, std::string> pools_;   // Of nodes that are listed.
   std::string reason_;                         // Said last, without the times in it.
   bool ran_ = false;                           // The training was seen to run.
-  bool launched_ = false;                      // A node was made, or may have been.
+  bool made_ = false;                          // A node was made, or may have been.
+  std::set<std::string> asked_;  // Tokens of launches of which nothing was heard yet.
   std::string trouble_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "autoscaler/boot_script.h"
+#include "autoscaler/ec2/ec2_machines.h"
 #include "autoscaler/exec_machines.h"
 #include "autoscaler/machine_provider.h"
 #include "autoscaler/process_provider.h"
@@ -109,6 +110,8 @@ Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
   plan.arguments.insert(plan.arguments.end(), {"--lease-s", NumberText(ToSeconds(kLease))});
   if (config.provider == "slurm")
     plan.arguments.insert(plan.arguments.end(), {"--term-notice", NumberText(ToSeconds(kJobEnds))});
+  // Each has a cloud's notices to itself, and nobody else hears of them.
+  if (config.provider == "ec2") plan.env.emplace("TROUPE_NOTICES", "aws");
   if (!config.head.listen.empty()) {
     Result<JoinOffer> offer = options.client->OfferJoin(id, config.limits.launch_timeout);
     if (!offer.ok()) return offer.error();
@@ -235,6 +238,31 @@ std::unique_ptr<Supplier> MakeSlurmSupplier(const SupplierOptions& options) {
       slurm.timeout);
 }
 
+std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
+  const Ec2Spec& spec = options.config->ec2;
+  ec2::Ec2Options ec2_options;
+  ec2_options.aws = {spec.profile, spec.region, spec.endpoint};
+  ec2_options.image = spec.image;
+  ec2_options.key_name = spec.key_name;
+  ec2_options.security_groups = spec.security_groups;
+  ec2_options.subnets = spec.subnets;
+  ec2_options.instance_profile = spec.instance_profile;
+  ec2_options.launch_template = spec.launch_template;
+  ec2_options.strategy = spec.strategy;
+  ec2_options.tags = spec.tags;
+  ec2_options.cluster = options.config->name;
+  ec2_options.limit = spec.timeout;
+  for (const PoolSpec& pool : options.config->pools) {
+    ec2_options.offers[pool.limits.name] = {
+        pool.limits.market == Market::kSpot, pool.instance_types, pool.zones,
+        pool.max_price > 0 ? NumberText(pool.max_price) : "", pool.image};
+  }
+  return std::make_unique<MachineSupplier>(
+      options,
+      std::make_unique<ec2::Ec2Machines>(std::move(ec2_options), ec2::RealEc2Tools(options.clock)),
+      spec.interval, spec.timeout);
+}
+
 class SshSupplier final : public Supplier {
  public:
   explicit SshSupplier(const SupplierOptions& options)
@@ -304,6 +332,7 @@ std::string Supplier::Left() {
 std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options) {
   if (options.config->provider == "exec") return MakeExecSupplier(options);
   if (options.config->provider == "slurm") return MakeSlurmSupplier(options);
+  if (options.config->provider == "ec2") return MakeEc2Supplier(options);
   if (options.config->provider == "ssh") return std::make_unique<SshSupplier>(options);
   return std::make_unique<ProcessSupplier>(options);
 }

@@ -6,6 +6,7 @@
 namespace troupe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -198,6 +199,42 @@ TEST(ClusterConfigTest, AProgramThatSuppliesNodesIsNeededWhereItIsChosen) {
   EXPECT_THAT(ProblemsOf("provider: exec\nexec: {command: ./mine}\n" + pools +
                          "schedule: [{at: 1s, kill: spot-1}]\n"),
               HasSubstr("schedule: only nodes of provider: process can follow a schedule"));
+}
+
+TEST(ClusterConfigTest, Ec2SuppliesInstances) {
+  const Result<ClusterConfig> config = ParseClusterConfig(
+      "provider: ec2\nec2: {image: ami-1, subnets: subnet-1, tags: {a: b}, timeout: 5s}\n"
+      "pools:\n"
+      "  - {name: s, market: spot, max_workers: 1, instance_types: [a, b], zone: z, max_price: 1}\n"
+      "  - {name: o, market: on_demand, max_workers: 1, instance_types: c, zones: [x, y],"
+      " image: ami-2}\n",
+      "c.yaml");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->head.listen, "0.0.0.0:6380");
+  EXPECT_EQ(config->ec2.strategy, "price-capacity-optimized");
+  EXPECT_THAT(config->ec2.subnets, ElementsAre("subnet-1"));
+  EXPECT_EQ(config->pools[0].max_price, 1);
+  EXPECT_THAT(config->pools[0].zones, ElementsAre("z"));
+  EXPECT_THAT(config->pools[1].zones, ElementsAre("x", "y"));
+  EXPECT_EQ(config->pools[1].image, "ami-2");
+}
+
+TEST(ClusterConfigTest, WhatEc2NeedsIsAskedFor) {
+  const std::string pool = "pools: [{name: s, market: spot, max_workers: 1";
+  EXPECT_THAT(ProblemsOf("provider: ec2\n" + pool + "}]\n"),
+              AllOf(HasSubstr("pools[0].instance_types: which ones?"),
+                    HasSubstr("pools[0].image: give ec2.image")));
+  EXPECT_EQ(ProblemsOf("provider: ec2\nec2: {launch_template: mine}\n" + pool + "}]\n"), "");
+  EXPECT_THAT(ProblemsOf("ec2: {image: a}\n" + pool + ", instance_types: [t]}]\n"),
+              AllOf(HasSubstr("ec2: is of no use without provider: ec2"),
+                    HasSubstr("instance_types: is of no use without provider: ec2")));
+  EXPECT_THAT(ProblemsOf("provider: ec2\nec2: {image: a, endpoint: here, strategy: cheap,"
+                         " tags: {troupe-life: x}}\n"
+                         "pools: [{name: o, market: on_demand, max_workers: 1, instance_types: t,"
+                         " max_price: 1, zone: a, zones: [b]}]\n"),
+              AllOf(HasSubstr("expected https://HOST"), HasSubstr("got \"cheap\""),
+                    HasSubstr("are not yours"), HasSubstr("whose price is fixed"),
+                    HasSubstr("either zone or zones")));
 }
 
 TEST(ClusterConfigTest, TheHeadMayListenForOtherHosts) {

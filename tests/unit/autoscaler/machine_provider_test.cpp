@@ -242,6 +242,43 @@ TEST_F(MachineProviderTest, AListThatMakesNoSenseIsAnErrorAndForgetsNothing) {
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
 }
 
+// A source that lists what a test has put there.
+class ListedMachines final : public MachineSource {
+ public:
+  void Create(const MachineOrder& order, Answer done) override {
+    Machine machine;
+    machine.id = "i-1";
+    machine.state = "running";
+    machine.tags = order.tags;
+    machines = {machine};
+    done(machines);
+  }
+  void List(Answer done) override { done(machines); }
+  void Terminate(const std::vector<std::string>&, std::function<void(Status)> done) override {
+    done(Status::Ok());
+  }
+  std::vector<Machine> machines;
+};
+
+TEST_F(MachineProviderTest, ANodeThatEndsByItselfIsToldOnceWithItsReason) {
+  ListedMachines source;
+  MachineProvider provider(&clock_, &source, Options("life-1"));
+  ASSERT_TRUE(provider.Launch("t1", "spot").ok());
+  ASSERT_TRUE(provider.List().ok());
+  EXPECT_THAT(provider.TakeFailures(), IsEmpty());
+  source.machines[0].state = "stopping";
+  source.machines[0].ended = "taken back";
+  for (int i = 0; i < 2; ++i) {
+    clock_.Advance(seconds(10));
+    ASSERT_TRUE(provider.List().ok());
+  }
+  const auto failures = provider.TakeFailures();
+  ASSERT_EQ(failures.size(), 1);
+  EXPECT_EQ(failures[0].kind, ProviderFailure::Kind::kEnded);
+  EXPECT_EQ(failures[0].node, "spot-1");
+  EXPECT_EQ(failures[0].error.message, "i-1: taken back");
+}
+
 TEST_F(MachineProviderTest, APreemptionIsNoticedOnce) {
   (void)provider_.Launch("t1", "spot");
   supplier_.nodes.at("i-1")["preempted_in_s"] = 120;

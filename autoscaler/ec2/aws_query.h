@@ -1,0 +1,46 @@
+// How Amazon's Query services are asked: forms, signed requests, their times of day.
+//
+// Pure.
+// Thread: plain values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/http_client.h"
+#include "runtime/result.h"
+
+namespace troupe::ec2 {
+
+using AwsParameters = std::vector<std::pair<std::string, std::string>>;
+// HttpClient::Send of the caller's thread, or a test's.
+using AwsSend = std::function<Result<HttpReply>(const HttpRequest&)>;
+
+struct AwsCredentials {
+  std::string key_id;
+  std::string secret;
+  std::string token = {};                           // Of a session; empty: none.
+  std::optional<int64_t> expires_s = std::nullopt;  // Since 1970; none: never.
+  std::string source = {};                          // For people.
+};
+
+// "Action=RunInstances&Version=...", percent-encoded.
+[[nodiscard]] std::string FormBody(const AwsParameters& parameters);
+[[nodiscard]] std::string Base64(std::string_view bytes);
+// "20260102T030405Z", as signatures have it.
+[[nodiscard]] std::string AmzDate(int64_t wall_s);
+// "2026-01-02T03:04:05Z", with a fraction or an offset if need be.
+[[nodiscard]] std::optional<int64_t> ParseAwsTime(std::string_view text);
+// A POST to `url`, signed as of `wall_s`.
+[[nodiscard]] HttpRequest SignedPost(const std::string& url, const std::string& service,
+                                     const std::string& region, const AwsCredentials& credentials,
+                                     const AwsParameters& parameters, int64_t wall_s);
+// On one line, at most `most` bytes, for a message.
+[[nodiscard]] std::string Printable(std::string_view text, size_t most);
+
+}  // namespace troupe::ec2

@@ -1,0 +1,121 @@
+#include "autoscaler/ec2/ec2_machines.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "runtime/http_client.h"
+#include "runtime/log.h"
+
+namespace troupe::ec2 {
+namespace {
+
+class CurlLink final : public AwsLink {
+ public:
+  Result<HttpReply> Send(const HttpRequest& request) override { return client_.Send(request); }
+  void Cancel() override { client_.Cancel(); }
+
+ private:
+  HttpClient client_;
+};
+
+void SweepOnce(Ec2Api& api) {
+  const Result<int> swept = api.Sweep();
+  if (!swept.ok()) {
+    if (swept.error().code != ErrorCode::kCancelled)
+      LogWarning("launch templates that may be left are not looked for: ", swept.error().message);
+  } else if (*swept > 0) {
+    LogInfo(*swept, " launch templates that were left are deleted");
+  }
+}
+
+// The first that is none, or success.
+Status OneOf(const std::map<std::string, Ec2End>& all, const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) {
+    const auto found = all.find(id);
+    if (found != all.end() && !found->second.status.ok()) return found->second.status;
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Ec2Tools RealEc2Tools(const Clock* clock) {
+  return {RealAwsWorld(), [] { return std::make_unique<CurlLink>(); }, clock};
+}
+
+Ec2Machines::Ec2Machines(Ec2Options options, Ec2Tools tools)
+    : options_(std::move(options)),
+      clock_(tools.clock),
+      lanes_(&options_, std::move(tools.world), std::move(tools.link), tools.clock,
+             {kEc2CreateThreads, kEc2WaitingMax}) {}
+
+Ec2Machines::~Ec2Machines() = default;
+
+void Ec2Machines::Create(const MachineOrder& order, Answer done) {
+  const Status posted =
+      lanes_.Post(Ec2Work::kCreate, [this, order, done](Ec2Api& api) -> Ec2Lanes::Finish {
+        return [this, done, made = api.Create(order)] {
+          if (made.ok()) inventory_.Made(clock_->Now(), *made);
+          done(made);
+        };
+      });
+  if (!posted.ok()) done(posted.error());
+}
+
+void Ec2Machines::List(Answer done) {
+  const Time now = clock_->Now();
+  // Where templates are the user's there is none of ours.
+  const bool sweep = options_.launch_template.empty() && now >= sweep_at_;
+  if (sweep) sweep_at_ = now + kEc2SweepEvery;
+  const Status posted = lanes_.Post(Ec2Work::kList, [this, done](Ec2Api& api) -> Ec2Lanes::Finish {
+    return [this, done, listed = api.List()] {
+      if (!listed.ok()) return done(listed.error());
+      done(inventory_.Take(clock_->Now(), *listed));
+    };
+  });
+  if (!posted.ok()) return done(posted.error());
+  if (!sweep) return;
+  (void)lanes_.Post(Ec2Work::kList, [](Ec2Api& api) -> Ec2Lanes::Finish {
+    SweepOnce(api);
+    return [] {};
+  });
+}
+
+void Ec2Machines::Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) {
+  ends_.push_back({ids, std::move(done)});
+  if (!ending_) AskToEnd();
+}
+
+// All that is asked for meanwhile goes into the next request.
+void Ec2Machines::AskToEnd() {
+  std::set<std::string> distinct;
+  for (const End& end : ends_) distinct.insert(end.ids.begin(), end.ids.end());
+  const std::vector<std::string> ids(distinct.begin(), distinct.end());
+  const std::vector<End> ends = std::exchange(ends_, {});
+  const auto finish = [this, ends](const std::map<std::string, Ec2End>& all) {
+    for (const auto& [id, end] : all) {
+      if (end.gone) {
+        inventory_.Gone(id);
+      } else if (end.status.ok()) {
+        inventory_.Ending(id);
+      }
+    }
+    ending_ = false;
+    for (const End& end : ends) end.done(OneOf(all, end.ids));
+    if (!ends_.empty() && !ending_) AskToEnd();
+  };
+  ending_ = true;
+  const Status posted = lanes_.Post(
+      Ec2Work::kEnd,
+      [ids, finish, young = inventory_.Young(clock_->Now(), ids)](Ec2Api& api) -> Ec2Lanes::Finish {
+        return [finish, all = api.Terminate(ids, young)] { finish(all); };
+      });
+  if (posted.ok()) return;
+  ending_ = false;
+  for (const End& end : ends) end.done(posted);
+}
+
+bool Ec2Machines::Step(Time) { return lanes_.Step(); }
+
+}  // namespace troupe::ec2

@@ -1,0 +1,67 @@
+// Machines that are instances of EC2, spot or on demand.
+//
+// Requests wait for EC2 on threads of this source, so that its owner never does; what has come is
+// told in Step. docs/decisions/0044-* says why machines are made as they are.
+// Thread: one, beside its own.
+// Owns: kEc2CreateThreads + 2 threads at most, started when there is something to ask; the
+// destructor cancels what is under way and joins them.
+// Limits: kEc2WaitingMax requests wait.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autoscaler/ec2/aws_identity.h"
+#include "autoscaler/ec2/ec2_inventory.h"
+#include "autoscaler/ec2/ec2_lane.h"
+#include "autoscaler/ec2/ec2_requests.h"
+#include "autoscaler/machine_source.h"
+#include "runtime/clock.h"
+
+namespace troupe::ec2 {
+
+inline constexpr size_t kEc2CreateThreads = 8;
+inline constexpr size_t kEc2WaitingMax = 10'000;
+inline constexpr Duration kEc2SweepEvery = seconds(600);
+
+struct Ec2Tools {
+  AwsWorld world;  // Its `run` is replaced.
+  // A way to send for one thread.
+  std::function<std::unique_ptr<AwsLink>()> link;
+  const Clock* clock = nullptr;
+};
+// Those of libcurl and of this process.
+[[nodiscard]] Ec2Tools RealEc2Tools(const Clock* clock);
+
+class Ec2Machines final : public MachineSource {
+ public:
+  Ec2Machines(Ec2Options options, Ec2Tools tools);
+  ~Ec2Machines() override;
+  Ec2Machines(const Ec2Machines&) = delete;
+  Ec2Machines& operator=(const Ec2Machines&) = delete;
+
+  void Create(const MachineOrder& order, Answer done) override;
+  void List(Answer done) override;
+  void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
+  bool Step(Time now) override;
+
+ private:
+  struct End {
+    std::vector<std::string> ids;
+    std::function<void(Status)> done;
+  };
+  void AskToEnd();
+
+  const Ec2Options options_;
+  const Clock* const clock_;
+  Ec2Inventory inventory_;
+  std::vector<End> ends_;  // Asked for, and not yet sent.
+  bool ending_ = false;    // A request is under way.
+  Time sweep_at_{};
+  Ec2Lanes lanes_;  // Last: its threads end first.
+};
+
+}  // namespace troupe::ec2
