@@ -297,9 +297,8 @@ Result<AwsCredentials> AwsChain::AskTokenService(const AwsParameters& parameters
                                                  const AwsSend& send) const {
   const Result<std::string> region = Region(send);
   if (!region.ok()) return Error{ErrorCode::kInvalidArgument, region.error().message};
-  HttpRequest request =
-      SignedPost(Endpoint("sts", *region), "sts", *region,
-                 signer == nullptr ? AwsCredentials{} : *signer, parameters, world_.wall_s());
+  HttpRequest request = SignedPost(Endpoint("sts", *region), "sts", *region,
+                                   signer == nullptr ? AwsCredentials{} : *signer, parameters);
   if (signer == nullptr) request.aws.reset();
   request.limit = kTokenServiceLimit;
   const Result<HttpReply> reply = send(request);

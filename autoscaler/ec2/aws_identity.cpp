@@ -1,15 +1,12 @@
 #include "autoscaler/ec2/aws_identity.h"
 
 #include <algorithm>
-#include <cstdlib>
-
-#include "autoscaler/notices/notice.h"
 
 namespace troupe::ec2 {
 
 Result<AwsCredentials> AwsIdentity::Credentials(const AwsSend& send) {
   const std::lock_guard lock(mu_);
-  const int64_t now_s = chain_.world().wall_s() + offset_s_;
+  const int64_t now_s = Wall_s();
   const auto left_s = [&] { return *held_->expires_s - now_s; };
   if (held_ && (!held_->expires_s || left_s() > kRenewAhead_s)) return *held_;
   if (held_ && left_s() > 0 && now_s < try_again_s_) return *held_;
@@ -43,23 +40,6 @@ Result<std::string> AwsIdentity::Region(const AwsSend& send) {
                  "\"" + Printable(*region, 40) + "\" is no region of AWS; see ec2.region"};
   region_ = *region;
   return region;
-}
-
-int64_t AwsIdentity::Wall_s() const {
-  const std::lock_guard lock(mu_);
-  return chain_.world().wall_s() + offset_s_;
-}
-
-bool AwsIdentity::CorrectClock(const HttpReply& reply) {
-  const auto date = reply.headers.find("date");
-  const auto told_s =
-      date == reply.headers.end() ? std::nullopt : notices::ParseHttpTime(date->second);
-  if (!told_s) return false;
-  const std::lock_guard lock(mu_);
-  const int64_t here_s = chain_.world().wall_s();
-  if (std::abs(*told_s - here_s - offset_s_) <= kClockOff_s) return false;
-  offset_s_ = *told_s - here_s;
-  return true;
 }
 
 }  // namespace troupe::ec2

@@ -1,7 +1,6 @@
 #include "autoscaler/ec2/aws_query.h"
 
 #include <charconv>
-#include <ctime>
 
 #include "autoscaler/notices/notice.h"
 
@@ -69,14 +68,6 @@ std::string Base64(std::string_view bytes) {
   return text;
 }
 
-std::string AmzDate(int64_t wall_s) {
-  const std::time_t when = wall_s;
-  std::tm utc{};
-  char text[32] = "";
-  if (::gmtime_r(&when, &utc) != nullptr) std::strftime(text, sizeof text, "%Y%m%dT%H%M%SZ", &utc);
-  return text;
-}
-
 std::optional<int64_t> ParseAwsTime(std::string_view text) {
   constexpr size_t kOffset = 6;
   constexpr size_t kSeconds = 19;  // "2026-01-02T03:04:05".
@@ -91,12 +82,11 @@ std::optional<int64_t> ParseAwsTime(std::string_view text) {
 
 HttpRequest SignedPost(const std::string& url, const std::string& service,
                        const std::string& region, const AwsCredentials& credentials,
-                       const AwsParameters& parameters, int64_t wall_s) {
+                       const AwsParameters& parameters) {
   HttpRequest request;
   request.method = "POST";
   request.url = url;
-  request.headers = {{"Content-Type", "application/x-www-form-urlencoded; charset=utf-8"},
-                     {"X-Amz-Date", AmzDate(wall_s)}};
+  request.headers = {{"Content-Type", "application/x-www-form-urlencoded; charset=utf-8"}};
   if (!credentials.token.empty())
     request.headers.emplace_back("X-Amz-Security-Token", credentials.token);
   request.body = FormBody(parameters);

@@ -32,14 +32,12 @@ struct AwsCredentials {
 // "Action=RunInstances&Version=...", percent-encoded.
 [[nodiscard]] std::string FormBody(const AwsParameters& parameters);
 [[nodiscard]] std::string Base64(std::string_view bytes);
-// "20260102T030405Z", as signatures have it.
-[[nodiscard]] std::string AmzDate(int64_t wall_s);
 // "2026-01-02T03:04:05Z", with a fraction or an offset if need be.
 [[nodiscard]] std::optional<int64_t> ParseAwsTime(std::string_view text);
-// A POST to `url`, signed as of `wall_s`.
+// A POST to `url`, signed as of when it is sent.
 [[nodiscard]] HttpRequest SignedPost(const std::string& url, const std::string& service,
                                      const std::string& region, const AwsCredentials& credentials,
-                                     const AwsParameters& parameters, int64_t wall_s);
+                                     const AwsParameters& parameters);
 // On one line, at most `most` bytes, for a message.
 [[nodiscard]] std::string Printable(std::string_view text, size_t most);
 

@@ -1,6 +1,9 @@
 #include "autoscaler/ec2/ec2_caller.h"
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "autoscaler/notices/notice.h"
 
 namespace troupe::ec2 {
 namespace {
@@ -8,6 +11,13 @@ namespace {
 // A hang is noticed early enough to ask once more.
 constexpr int kTriesInLimit = 2;
 constexpr Duration kAskMin = milliseconds(100);
+
+constexpr int64_t kClockOff_s = 60;
+
+std::optional<int64_t> TimeOf(const HttpReply& reply) {
+  const auto date = reply.headers.find("date");
+  return date == reply.headers.end() ? std::nullopt : notices::ParseHttpTime(date->second);
+}
 
 bool IsOfCredentials(const Ec2Error& error) {
   return error.code == "AuthFailure" || error.code == "InvalidClientTokenId" ||
@@ -35,7 +45,7 @@ Ec2Patience Ec2Caller::Patience(Duration throttled) const {
 }
 
 Ec2Answer Ec2Caller::Ask(const AwsParameters& parameters, Time until,
-                         const AwsCredentials& credentials, HttpReply& reply) {
+                         const AwsCredentials& credentials) {
   Ec2Answer answer;
   const Result<std::string> region = identity_->Region(seams_.send);
   if (!region.ok()) {
@@ -43,8 +53,7 @@ Ec2Answer Ec2Caller::Ask(const AwsParameters& parameters, Time until,
     return answer;
   }
   const std::string url = identity_->Endpoint(*region);
-  HttpRequest request =
-      SignedPost(url, "ec2", *region, credentials, parameters, identity_->Wall_s());
+  HttpRequest request = SignedPost(url, "ec2", *region, credentials, parameters);
   request.limit = std::clamp(limit_ / kTriesInLimit, kAskMin, std::max(kAskMin, until - Now()));
   request.bytes_max = kEc2ReplyMax;
   const Result<HttpReply> sent = seams_.send(request);
@@ -52,9 +61,14 @@ Ec2Answer Ec2Caller::Ask(const AwsParameters& parameters, Time until,
     answer.failed = sent.error().WithContext(url);
     return answer;
   }
-  reply = *sent;
+  const HttpReply& reply = *sent;
   if (reply.status != 200) {
     answer.refused = ReadEc2Error(reply);
+    // A signature is good for five minutes around its time, which is this host's.
+    const int64_t off_s = TimeOf(reply).value_or(identity_->Wall_s()) - identity_->Wall_s();
+    if (std::abs(off_s) > kClockOff_s && answer.refused->failure == Ec2Failure::kStale)
+      answer.refused->message += " (this host's clock is " + std::to_string(std::abs(off_s)) +
+                                 " s " + (off_s > 0 ? "behind" : "ahead of") + " EC2's)";
     return answer;
   }
   Result<XmlElement> xml = ParseXml(reply.body);
@@ -66,7 +80,7 @@ Ec2Answer Ec2Caller::Ask(const AwsParameters& parameters, Time until,
                                                    Printable(xml->name, 60) + "\""};
   } else {
     answer.xml = std::move(xml).value();
-    answer.wall_s = identity_->Wall_s();
+    answer.wall_s = TimeOf(reply).value_or(identity_->Wall_s());
   }
   return answer;
 }
@@ -77,14 +91,13 @@ Ec2Answer Ec2Caller::Call(const AwsParameters& parameters, const Ec2Patience& pa
   bool renewed = false;
   for (;;) {
     Ec2Answer answer;
-    HttpReply reply;
     const Result<AwsCredentials> credentials = identity_->Credentials(seams_.send);
     if (!credentials.ok()) {
       answer.failed = credentials.error();
       return answer;
     }
     const Time until = throttles > 0 ? patience.throttled_until : patience.until;
-    answer = Ask(parameters, until, *credentials, reply);
+    answer = Ask(parameters, until, *credentials);
     if (answer.ok()) return answer;
     const bool throttled = answer.refused && answer.refused->failure == Ec2Failure::kThrottled;
     if (answer.refused && !throttled) {
@@ -92,7 +105,7 @@ Ec2Answer Ec2Caller::Call(const AwsParameters& parameters, const Ec2Patience& pa
                          (IsOfCredentials(*answer.refused) && credentials->expires_s);
       if (stale && !renewed) {
         renewed = true;
-        if (!identity_->CorrectClock(reply)) identity_->Forget(*credentials);
+        identity_->Forget(*credentials);
         continue;
       }
       if (answer.refused->failure != Ec2Failure::kServer) return answer;

@@ -1,5 +1,4 @@
-// Asks EC2 one thing and waits for the answer, through throttling, hiccups, expired credentials and
-// a wrong clock.
+// Asks EC2 one thing and waits for the answer, through throttling, hiccups and expired credentials.
 //
 // Whatever is asked here may be asked twice: what makes something carries a token of its own.
 // Thread: one at a time, which waits; the identity may be shared.
@@ -41,7 +40,7 @@ struct Ec2Answer {
   XmlElement xml = {};                             // If it is neither of these.
   std::optional<Ec2Error> refused = std::nullopt;  // EC2's own word.
   std::optional<Error> failed = std::nullopt;      // There was no such answer.
-  int64_t wall_s = 0;                              // When, by EC2's clock.
+  int64_t wall_s = 0;  // When, by EC2's clock if it tells; of one that is ok.
 
   [[nodiscard]] bool ok() const { return !refused && !failed; }
   // Of one that is not ok.
@@ -64,8 +63,7 @@ class Ec2Caller {
   [[nodiscard]] const Ec2Seams& seams() const { return seams_; }
 
  private:
-  Ec2Answer Ask(const AwsParameters& parameters, Time until, const AwsCredentials& credentials,
-                HttpReply& reply);
+  Ec2Answer Ask(const AwsParameters& parameters, Time until, const AwsCredentials& credentials);
 
   AwsIdentity* const identity_;
   const Ec2Seams seams_;

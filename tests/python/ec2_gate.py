@@ -69,6 +69,9 @@ class Gate:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                names = [name.lower() for name in self.headers]
+                if len(set(names)) < len(names):
+                    gate.wrong.append(f"a header comes twice: {names}")
                 status, answer = gate.answer({k.lower(): v for k, v in self.headers.items()}, body)
                 try:
                     self.send_response(status)
