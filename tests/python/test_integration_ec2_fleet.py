@@ -1,0 +1,142 @@
+"""``provider: ec2`` on a fake EC2 whose instances are processes: trainings of real nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fleets
+from conftest import PYAPI
+from processes import MARK, assert_nothing_left, free_port, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
+
+FAKECLOUD = Path(__file__).parents[1] / "fakecloud"
+ZONES = "zones: [us-east-1a, us-east-1b]"
+
+
+class Cloud:
+    """A fake EC2 in a process of its own."""
+
+    def __init__(self, *settings: str, **variables: str) -> None:
+        words = [word for setting in settings for word in ("--set", setting)]
+        words += [word for name, value in variables.items()
+                  for word in ("--env", f"{name}={value}")]
+        self._process = subprocess.Popen([sys.executable, str(FAKECLOUD), "ec2", *words],
+                                         text=True, stdout=subprocess.PIPE)
+        self.environment: dict[str, str] = {}
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            name, _, value = line.strip().partition("=")
+            self.environment[name] = value.strip("'")
+            if name == "FAKECLOUD_URL":
+                break
+        self._url = self.environment.pop("FAKECLOUD_URL")
+
+    def order(self, **body: Any) -> None:
+        """Has the cloud do something."""
+        request = urllib.request.Request(self._url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            assert reply.status == 200
+
+    def instances(self, *states: str) -> dict[str, dict[str, Any]]:
+        """By the names of their nodes."""
+        with urllib.request.urlopen(self._url, timeout=10) as reply:
+            told = json.load(reply)["instances"]
+        return {one["tags"]["troupe-node"]: one for one in told
+                if not states or one["state"] in states}
+
+    def end(self) -> None:
+        """With all its instances."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=30)
+
+
+class Fleet(fleets.Fleet):
+    """``troupe up`` beside a cloud."""
+
+    def __init__(self, folder: Path, mark: str, cloud: Cloud) -> None:
+        super().__init__(folder, mark, HOME=str(folder), **cloud.environment)
+        self.cloud = cloud
+
+    def up(self, training: str) -> subprocess.Popen[str]:
+        (self.folder / "train.py").write_text(training)
+        path = self.folder / "fleet.yaml"
+        path.write_text(
+            "name: demo\nprovider: ec2\nec2: {image: ami-0123456789abcdef0, interval: 300ms}\n"
+            f"head: {{listen: '127.0.0.1:{free_port()}'}}\n"
+            f"training: {{command: ['{sys.executable}', train.py], min_workers: 1,"
+            "  max_workers: 2}\n"
+            "autoscaler: {tick: 200ms, cooldown: 1s, drain_timeout: 10s}\n"
+            "pools: [{name: spot, market: spot, max_workers: 2,"
+            f"  instance_types: [m5.large, c5.xlarge], {ZONES}}}]\n")
+        return self.start("up", str(path))
+
+
+@pytest.fixture
+def mark(request: pytest.FixtureRequest) -> str:
+    return f"{os.getpid()}-{request.node.name}"
+
+
+@pytest.fixture
+def fleet(mark: str) -> Iterator[Fleet]:
+    cloud = Cloud("launch_s=0.2", "shutdown_s=0.2", PYTHONPATH=str(PYAPI), **{MARK: mark},
+                  PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    try:
+        with tempfile.TemporaryDirectory(prefix="ecf-") as folder:  # Short, for sockets.
+            yield Fleet(Path(folder), mark, cloud)
+            assert not cloud.instances("pending", "running")
+    finally:
+        cloud.end()
+    assert_nothing_left(mark)
+
+
+def test_a_training_loses_a_node_and_gets_another(fleet: Fleet) -> None:
+    with fleet.up(fleet.seen_training(fleets.NODE, 4)) as up:
+        try:
+            fleet.await_seen(up, 2)
+            lost = fleet.cloud.instances("running")["spot-1"]
+            fleet.cloud.order(do="interrupt", instance=lost["instance"], lead_s=12)
+            fleet.await_seen(up, 3)
+            lost = fleet.cloud.instances("running")["spot-2"]
+            fleet.cloud.order(do="interrupt", instance=lost["instance"], lead_s=0)
+            out, _ = up.communicate(timeout=120)
+        finally:
+            up.kill()
+    assert up.returncode == 0, out
+    assert re.search(r"notice: node spot-1 drains within .* preempt \(aws: terminate at", out), out
+    assert re.search(r"spot-2 has ended: i-\w+: Server.SpotInstanceTermination", out), out
+    assert re.search(r"seen \['spot-1', 'spot-2', 'spot-3', 'spot-4'", out), out
+    until(lambda: fleet.cloud.instances("shutting-down"), {}, limit_s=10)
+
+
+def test_no_capacity_is_waited_out(fleet: Fleet) -> None:
+    for kind in ("m5.large", "c5.xlarge"):
+        fleet.cloud.order(do="set_capacity", type=kind, capacity=0)
+    with fleet.up("import troupe\nwith troupe.Executor(1, progress='off') as executor:\n"
+                  "    print('worked', executor.run(lambda: 7))\n") as up:
+        try:
+            assert up.stdout is not None
+            out = ""
+            for line in up.stdout:
+                out += line
+                if "launch in pool spot failed" in line:
+                    fleet.cloud.order(do="set_capacity", type="c5.xlarge", capacity=1)
+                    break
+            out += up.communicate(timeout=60)[0]
+        finally:
+            up.kill()
+    assert up.returncode == 0, out
+    assert re.search(r"no capacity: CreateFleet of \S+ in us-east-1[ab]: \w+", out), out
+    assert "worked [7]" in out
