@@ -75,7 +75,11 @@ Status MachineProvider::Terminate(const std::string& id) {
   Node& node = found->second;
   const Time now = clock_->Now();
   const bool asked = std::exchange(node.terminating, true) && now < node.ask_again;
-  if (!asked && !node.asked_for) AskToEnd(now, id, node);
+  if (node.asked_for && !node.listed) {
+    source_->Withdraw(node.token);
+  } else if (!asked) {
+    AskToEnd(now, id, node);
+  }
   return Status::Ok();
 }
 
@@ -122,16 +126,42 @@ void MachineProvider::Listed(const Result<std::vector<Machine>>& listed) {
   }
 }
 
+// One for each node. What was made twice, such as by an order that was repeated after a time-out,
+// is ended.
+std::vector<const Machine*> MachineProvider::OneOfEach(const std::vector<Machine>& listed) {
+  std::map<std::string, const Machine*> kept;
+  std::vector<std::string> extra;
+  for (const Machine& found : listed) {
+    const std::string id = TagOf(found, kNodeTag);
+    const Machine*& one = kept.try_emplace(id, &found).first->second;
+    if (one == &found) continue;
+    const auto node = nodes_.find(id);
+    const bool known = node != nodes_.end() && node->second.machine == found.id;
+    const bool better = one->state == "stopping" || (known && found.state != "stopping");
+    const Machine* other = better ? std::exchange(one, &found) : &found;
+    if (other->state != "stopping") extra.push_back(other->id);
+  }
+  if (!extra.empty()) source_->Terminate(extra, [](const Status&) {});
+  std::vector<const Machine*> machines;
+  for (const auto& [id, machine] : kept) machines.push_back(machine);
+  return machines;
+}
+
 void MachineProvider::Take(Time now, const std::vector<Machine>& listed) {
   strangers_.clear();
+  std::vector<Machine> ours;
   std::set<std::string> seen;
   for (const Machine& found : listed) {
     if (TagOf(found, kClusterTag) != options_.cluster) continue;
-    const std::string id = TagOf(found, kNodeTag);
-    if (TagOf(found, kLifeTag) != options_.life || id.empty()) {
+    if (TagOf(found, kLifeTag) != options_.life || TagOf(found, kNodeTag).empty()) {
       strangers_.insert(found.id);
-      continue;
+    } else {
+      ours.push_back(found);
     }
+  }
+  for (const Machine* machine : OneOfEach(ours)) {
+    const Machine& found = *machine;
+    const std::string id = TagOf(found, kNodeTag);
     // One whose making was not answered for is known from here on.
     Node& node = nodes_.try_emplace(id).first->second;
     node.machine = found.id;

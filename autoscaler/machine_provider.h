@@ -66,6 +66,7 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
   void Ended(const std::string& id, const Status& status);
   void Refresh();
   void Listed(const Result<std::vector<Machine>>& listed);
+  std::vector<const Machine*> OneOfEach(const std::vector<Machine>& listed);
   void Take(Time now, const std::vector<Machine>& listed);
 
   const Clock* const clock_;

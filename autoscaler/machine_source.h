@@ -47,6 +47,9 @@ class MachineSource {
   virtual void List(Answer done) = 0;
   // Those that have ended, or never were, count as ended.
   virtual void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) = 0;
+  // Nobody wants what was ordered any more: it need not be made if nothing was yet. The order is
+  // answered all the same.
+  virtual void Withdraw(const std::string& request_id) {}
   // Moves on what is under way; true if that has changed anything.
   virtual bool Step(Time now) { return false; }
 };

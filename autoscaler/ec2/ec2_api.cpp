@@ -18,6 +18,15 @@ Error TellCreate(const Ec2Answer& answer, const Ec2Question& question) {
   return error;
 }
 
+// Of a template: whatever became of it, it has made no machine.
+Error TellTemplate(const Ec2Answer& answer, bool spot) {
+  Error error = answer.Tell({"CreateLaunchTemplate", "", "", spot});
+  if (error.code == ErrorCode::kDeadlineExceeded || error.code == ErrorCode::kCorrupt ||
+      error.code == ErrorCode::kPeerGone)
+    error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
 bool IsCancelled(const Ec2Answer& answer) {
   return answer.failed && answer.failed->code == ErrorCode::kCancelled;
 }
@@ -62,10 +71,10 @@ Result<std::vector<Machine>> Ec2Api::CreateByFleet(const Ec2Offer& offer, const 
   const Ec2Patience patience = caller_.Patience(kEc2ThrottlePatience);
   const Ec2Answer made = caller_.Call(CreateTemplateRequest(*options_, offer, order), patience);
   const bool exists = made.refused && made.refused->failure == Ec2Failure::kExists;
-  if (made.refused && !exists) return made.Tell({"CreateLaunchTemplate", "", "", offer.spot});
+  const Error untold = TellTemplate(made, offer.spot);
+  if (made.refused && !exists) return untold;
   Result<std::vector<Machine>> machines =
-      made.failed ? made.Tell({"CreateLaunchTemplate", "", "", offer.spot})
-                  : AskFleets(offer, order, overrides, patience);
+      made.failed ? untold : AskFleets(offer, order, overrides, patience);
   if (IsCancelled(made) || (!machines.ok() && machines.error().code == ErrorCode::kCancelled))
     return machines;  // It is left to the next autoscaler.
   // Also one whose making was not answered for. What is not deleted now is deleted by Sweep.

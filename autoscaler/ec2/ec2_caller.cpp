@@ -118,6 +118,7 @@ Ec2Answer Ec2Caller::Call(const AwsParameters& parameters, const Ec2Patience& pa
     const Duration pause = Ec2Pause(throttled ? throttles : tries, seams_.random());
     const Time last = throttled ? patience.throttled_until : patience.until;
     if (tries >= kEc2TriesMax || Now() + pause >= last) return answer;
+    if (throttled && !seams_.wanted()) return answer;
     if (!seams_.pause(pause)) {
       answer = {};
       answer.failed = Error{ErrorCode::kCancelled, "cancelled"};

@@ -22,7 +22,7 @@ namespace troupe::ec2 {
 inline constexpr int kEc2TriesMax = 4;  // Of what fails otherwise than by throttling.
 inline constexpr Duration kEc2PauseMin = milliseconds(500);
 inline constexpr Duration kEc2PauseMax = seconds(20);
-inline constexpr size_t kEc2ReplyMax = size_t{32} << 20;
+inline constexpr size_t kEc2ReplyMax = size_t{16} << 20;
 
 struct Ec2Patience {
   Time until;            // Then the answer is kDeadlineExceeded.
@@ -32,6 +32,7 @@ struct Ec2Patience {
 struct Ec2Seams {
   AwsSend send;
   std::function<bool(Duration)> pause;  // False: nobody waits for the answer any more.
+  std::function<bool()> wanted;         // False: throttling need not be waited out any more.
   const Clock* clock = nullptr;
   std::function<double()> random;  // From 0 to 1.
 };

@@ -36,13 +36,13 @@ Ec2Lanes::~Ec2Lanes() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Status Ec2Lanes::Post(Ec2Work work, Task task) {
+Status Ec2Lanes::Post(Ec2Work work, Task task, std::shared_ptr<const std::atomic<bool>> wanted) {
   {
     const std::lock_guard lock(mu_);
     Lane& lane = lanes_[static_cast<size_t>(work)];
     if (lane.waiting.size() >= limits_.waiting_max)
       return Error{ErrorCode::kBackpressure, "too many requests wait for EC2 to answer"};
-    lane.waiting.push_back(std::move(task));
+    lane.waiting.push_back({std::move(task), std::move(wanted)});
     if (lane.waiting.size() > lane.idle && lane.threads < lane.threads_max) {
       ++lane.threads;
       threads_.emplace_back([this, &lane] { Run(lane); });
@@ -70,7 +70,9 @@ void Ec2Lanes::Run(Lane& lane) {
   std::minstd_rand random(std::random_device{}());
   Ec2Seams seams;
   seams.send = [&link](const HttpRequest& request) { return link->Send(request); };
-  seams.pause = [this](Duration span) { return Pause(span); };
+  Posted current;
+  seams.pause = [&](Duration span) { return Pause(span, current); };
+  seams.wanted = [&] { return current.IsWanted(); };
   seams.clock = clock_;
   seams.random = [&random] { return std::uniform_real_distribution<double>(0, 1)(random); };
   Ec2Api api(options_, &identity_, seams);
@@ -83,10 +85,10 @@ void Ec2Lanes::Run(Lane& lane) {
       --lane.idle;
       continue;
     }
-    const Task task = std::move(lane.waiting.front());
+    current = std::move(lane.waiting.front());
     lane.waiting.pop_front();
     lock.unlock();
-    Finish finish = task(api);
+    Finish finish = current.task(api);
     lock.lock();
     finished_.push_back(std::move(finish));
     has_finished_.store(true);
@@ -94,9 +96,16 @@ void Ec2Lanes::Run(Lane& lane) {
   links_.erase(link.get());
 }
 
-bool Ec2Lanes::Pause(Duration span) {
+bool Ec2Lanes::Pause(Duration span, const Posted& of) {
   std::unique_lock lock(mu_);
-  return !wake_.wait_for(lock, span, [this] { return stopping_; });
+  const bool wanted = of.IsWanted();
+  wake_.wait_for(lock, span, [&] { return stopping_ || of.IsWanted() != wanted; });
+  return !stopping_;
+}
+
+void Ec2Lanes::Wake() {
+  { const std::lock_guard lock(mu_); }  // Who is about to wait has looked, or will see it.
+  wake_.notify_all();
 }
 
 Result<std::string> Ec2Lanes::RunCommand(const std::string& command) {

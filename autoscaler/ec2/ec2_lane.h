@@ -56,21 +56,29 @@ class Ec2Lanes {
   Ec2Lanes(const Ec2Lanes&) = delete;
   Ec2Lanes& operator=(const Ec2Lanes&) = delete;
 
-  // kBackpressure: too much waits.
-  Status Post(Ec2Work work, Task task);
+  // kBackpressure: too much waits. `wanted` (null: always): throttling is waited out while it is
+  // true.
+  Status Post(Ec2Work work, Task task, std::shared_ptr<const std::atomic<bool>> wanted = nullptr);
+  // One of those has changed.
+  void Wake();
   // Calls what has been finished. True if there was anything.
   bool Step();
 
  private:
+  struct Posted {
+    Task task;
+    std::shared_ptr<const std::atomic<bool>> wanted;
+    [[nodiscard]] bool IsWanted() const { return wanted == nullptr || wanted->load(); }
+  };
   struct Lane {
     size_t threads_max = 1;
     size_t threads = 0;
     size_t idle = 0;
-    std::deque<Task> waiting;
+    std::deque<Posted> waiting;
   };
 
   void Run(Lane& lane);
-  bool Pause(Duration span);
+  bool Pause(Duration span, const Posted& of);
   Result<std::string> RunCommand(const std::string& command);
   AwsWorld WithRun(AwsWorld world);
 

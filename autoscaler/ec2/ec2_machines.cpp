@@ -53,14 +53,25 @@ Ec2Machines::Ec2Machines(Ec2Options options, Ec2Tools tools)
 Ec2Machines::~Ec2Machines() = default;
 
 void Ec2Machines::Create(const MachineOrder& order, Answer done) {
-  const Status posted =
-      lanes_.Post(Ec2Work::kCreate, [this, order, done](Ec2Api& api) -> Ec2Lanes::Finish {
-        return [this, done, made = api.Create(order)] {
-          if (made.ok()) inventory_.Made(clock_->Now(), *made);
-          done(made);
-        };
-      });
-  if (!posted.ok()) done(posted.error());
+  const auto wanted = std::make_shared<std::atomic<bool>>(true);
+  const auto create = [this, order, done, wanted](Ec2Api& api) -> Ec2Lanes::Finish {
+    Result<std::vector<Machine>> made = Error{ErrorCode::kCancelled, "it is not wanted any more"};
+    if (wanted->load()) made = api.Create(order);
+    return [this, done, request = order.request_id, made] {
+      wanted_.erase(request);
+      if (made.ok()) inventory_.Made(clock_->Now(), *made);
+      done(made);
+    };
+  };
+  const Status posted = lanes_.Post(Ec2Work::kCreate, create, wanted);
+  if (!posted.ok()) return done(posted.error());
+  wanted_[order.request_id] = wanted;
+}
+
+void Ec2Machines::Withdraw(const std::string& request_id) {
+  const auto found = wanted_.find(request_id);
+  if (found == wanted_.end() || !found->second->exchange(false)) return;
+  lanes_.Wake();
 }
 
 void Ec2Machines::List(Answer done) {

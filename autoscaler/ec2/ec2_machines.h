@@ -8,7 +8,9 @@
 // Limits: kEc2WaitingMax requests wait.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,6 +48,7 @@ class Ec2Machines final : public MachineSource {
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
+  void Withdraw(const std::string& request_id) override;
   bool Step(Time now) override;
 
  private:
@@ -58,6 +61,7 @@ class Ec2Machines final : public MachineSource {
   const Ec2Options options_;
   const Clock* const clock_;
   Ec2Inventory inventory_;
+  std::map<std::string, std::shared_ptr<std::atomic<bool>>> wanted_;  // Orders, by request.
   std::vector<End> ends_;  // Asked for, and not yet sent.
   bool ending_ = false;    // A request is under way.
   Time sweep_at_{};

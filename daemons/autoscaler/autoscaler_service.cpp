@@ -225,7 +225,7 @@ void AutoscalerService::Act(Time now, const Action& action) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
     const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
     if (id.ok()) {
-      asked_.insert(launch->token);
+      asked_[launch->token] = *id;
       return Tell("launch " + *id + ": " + action.reason,
                   {FleetNoteKind::kLaunch, *id, launch->pool, {}, action.reason});
     }
@@ -295,7 +295,11 @@ bool AutoscalerService::End(Time now) {
     if (failure.kind == ProviderFailure::Kind::kLaunch) NotMade(failure);
   }
   const Result<std::vector<ProviderNode>> listed = callbacks_.provider->List();
-  if (!listed.ok()) return !made_ && asked_.empty();  // Nodes may be there, and cost money.
+  if (!listed.ok()) {  // Nodes may be there, and cost money.
+    for (const auto& [id, phase] : said_) (void)callbacks_.provider->Terminate(id);
+    for (const auto& [token, id] : asked_) (void)callbacks_.provider->Terminate(id);
+    return !made_ && asked_.empty();
+  }
   for (const ProviderNode& node : *listed) {
     (void)callbacks_.provider->Terminate(node.id);
     fleet_.Terminating(now, node.id);

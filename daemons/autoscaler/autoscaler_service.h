@@ -86,7 +86,8 @@ class AutoscalerService {
   std::string reason_;                         // Said last, without the times in it.
   bool ran_ = false;                           // The training was seen to run.
   bool made_ = false;                          // A node was made, or may have been.
-  std::set<std::string> asked_;  // Tokens of launches of which nothing was heard yet.
+  // Launches of which nothing was heard yet: nodes, by token.
+  std::map<std::string, std::string> asked_;
   std::string trouble_;
 };
 

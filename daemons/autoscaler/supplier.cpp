@@ -30,6 +30,7 @@ constexpr Duration kProcessesGrace = seconds(3);
 constexpr Duration kExecGrace = seconds(20);
 // Of a job that Slurm takes back: it has KillWait, by default 30 s, before it is killed.
 constexpr Duration kJobEnds = seconds(25);
+constexpr size_t kStrangersTold = 20;
 constexpr Duration kLease = seconds(300);  // A head that was restarted is back long before.
 
 // Directories of the nodes: short names, since a socket's path has at most 107 bytes.
@@ -189,7 +190,11 @@ class MachineSupplier final : public Supplier {
   std::string Strangers() override {
     if (provider_.strangers().empty()) return "";
     std::string ids;
-    for (const std::string& id : provider_.strangers()) ids += (ids.empty() ? "" : ", ") + id;
+    size_t told = 0;
+    for (const std::string& id : provider_.strangers()) {
+      if (told++ < kStrangersTold) ids += (ids.empty() ? "" : ", ") + id;
+    }
+    if (told > kStrangersTold) ids += " and " + std::to_string(told - kStrangersTold) + " more";
     return "nodes of cluster " + options_.config->name +
            " that another `troupe up` has made are left alone; end them if none runs: " + ids;
   }

@@ -260,6 +260,16 @@ class ListedMachines final : public MachineSource {
   std::vector<Machine> machines;
 };
 
+TEST_F(MachineProviderTest, OfANodeThatWasMadeTwiceOneIsEnded) {
+  (void)provider_.Launch("t1", "spot");
+  const std::map<std::string, std::string> tags = supplier_.last_create.at("tags");
+  (void)supplier_({}, ExecCreateRequest({"t2", "spot", 1, "", tags}));
+  ASSERT_EQ(supplier_.nodes.size(), 2U);
+  clock_.Advance(seconds(10));
+  EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+  EXPECT_EQ(supplier_.nodes.size(), 1U);
+}
+
 TEST_F(MachineProviderTest, ANodeThatEndsByItselfIsToldOnceWithItsReason) {
   ListedMachines source;
   MachineProvider provider(&clock_, &source, Options("life-1"));

@@ -74,7 +74,7 @@ TEST_F(Ec2ApiTest, ATemplateIsDeletedWhateverBecomesOfTheOrder) {
   }
   // Its making may have come through.
   ec2_.Answers("CreateLaunchTemplate", {kSilence});
-  EXPECT_EQ(Create().error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Create().error().code, ErrorCode::kUnavailable);  // But no machine.
   EXPECT_EQ(ec2_.actions.back(), "DeleteLaunchTemplate");
   ec2_.actions.clear();
   ec2_.Answers("CreateLaunchTemplate",
@@ -129,6 +129,17 @@ TEST_F(Ec2ApiTest, ThrottlingIsWaitedOutBeyondTheLimit) {
   EXPECT_GT(ec2_.clock.Now() - before, kEc2ThrottlePatience - kEc2PauseMax - seconds(1));
   EXPECT_EQ(Ec2Pause(3, 0.0), kEc2PauseMin * 2);
   EXPECT_EQ(Ec2Pause(1'000'000, 7.0), kEc2PauseMax);
+}
+
+TEST_F(Ec2ApiTest, AnOrderThatIsWithdrawnWaitsForNoThrottling) {
+  ec2_.wanted = false;
+  ec2_.Answers("CreateLaunchTemplate", {Refusal(503, "RequestLimitExceeded")});
+  EXPECT_EQ(Create().error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(ec2_.pauses, IsEmpty());
+  // What may have been made is asked for until it is known.
+  ec2_.Answers("CreateLaunchTemplate", {Success("CreateLaunchTemplate")});
+  ec2_.Answers("CreateFleet", {kSilence, kMadeFleet});
+  EXPECT_TRUE(Create().ok());
 }
 
 TEST_F(Ec2ApiTest, WhoeverDoesNotAnswerIsAskedAFewTimes) {

@@ -201,6 +201,19 @@ TEST_F(Ec2MachinesTest, EndsAreAskedForTogether) {
   EXPECT_THAT(bodies.back(), HasSubstr("InstanceId.1=i-2&InstanceId.2=i-3"));
 }
 
+TEST_F(Ec2MachinesTest, AnOrderThatIsWithdrawnIsNotBegun) {
+  gate_.Open(false);
+  for (size_t i = 0; i < kEc2CreateThreads; ++i) Create(std::to_string(i));
+  gate_.Await(kEc2CreateThreads);
+  Create("late");
+  machines_->Withdraw("late");
+  machines_->Withdraw("nobody's");
+  gate_.Open(true);
+  StepUntil(kEc2CreateThreads + 1);
+  EXPECT_THAT(said_, ::testing::Contains(HasSubstr("not wanted any more")));
+  EXPECT_THAT(gate_.Await(0), SizeIs(3 * kEc2CreateThreads));
+}
+
 TEST_F(Ec2MachinesTest, ItsEndWaitsForNobody) {
   gate_.Open(false);
   for (int i = 0; i < 100; ++i) Create(std::to_string(i));

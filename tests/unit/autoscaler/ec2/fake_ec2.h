@@ -67,6 +67,7 @@ class FakeEc2 {
       clock.Advance(span);
       return !cancelled;
     };
+    seams.wanted = [this] { return wanted; };
     seams.clock = &clock;
     seams.random = [] { return 1.0; };
     return seams;
@@ -74,6 +75,7 @@ class FakeEc2 {
 
   FakeClock clock;
   bool cancelled = false;
+  bool wanted = true;
   std::vector<HttpRequest> requests;
   std::vector<std::string> actions;
   std::vector<Duration> pauses;
