@@ -2,6 +2,7 @@
 #include "runtime/http_client.h"
 
 #include <curl/curl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -77,6 +78,22 @@ void PrepareCurl() {
   TROUPE_ASSERT(ready == CURLE_OK, "curl_global_init");
 }
 
+// Where the system keeps certificates, if that is not where libcurl was built to look: a wheel
+// brings one of another system. Empty: it finds them, or nobody does.
+const std::string& CaFile() {
+  static const std::string kFile = [] {
+    const char* built = ::curl_version_info(CURLVERSION_NOW)->cainfo;
+    if (built != nullptr && ::access(built, R_OK) == 0) return std::string();
+    for (const char* path :
+         {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+          "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
+      if (::access(path, R_OK) == 0) return std::string(path);
+    }
+    return std::string();
+  }();
+  return kFile;
+}
+
 }  // namespace
 
 struct HttpClient::State {
@@ -112,6 +129,8 @@ struct HttpClient::State {
       set(CURLOPT_USERNAME, aws.key_id.c_str());
       set(CURLOPT_PASSWORD, aws.secret.c_str());
     }
+    const std::string& ca_file = request.ca_file.empty() ? CaFile() : request.ca_file;
+    if (!ca_file.empty()) set(CURLOPT_CAINFO, ca_file.c_str());
     set(CURLOPT_WRITEFUNCTION, &TakeBody);
     set(CURLOPT_WRITEDATA, static_cast<void*>(&receiver));
     set(CURLOPT_HEADERFUNCTION, &TakeHeader);

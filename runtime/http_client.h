@@ -38,6 +38,7 @@ struct HttpRequest {
   Duration limit = seconds(2);  // From the first byte sent to the last one received.
   size_t bytes_max = 64 << 10;  // Of the reply's body.
   std::optional<AwsSigning> aws = std::nullopt;
+  std::string ca_file = {};  // Certificates in PEM, instead of those of the system.
 };
 
 struct HttpReply {

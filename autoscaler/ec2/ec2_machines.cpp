@@ -12,10 +12,16 @@ namespace {
 
 class CurlLink final : public AwsLink {
  public:
-  Result<HttpReply> Send(const HttpRequest& request) override { return client_.Send(request); }
+  explicit CurlLink(std::string ca_file) : ca_file_(std::move(ca_file)) {}
+  Result<HttpReply> Send(const HttpRequest& request) override {
+    HttpRequest whole = request;
+    whole.ca_file = ca_file_;
+    return client_.Send(whole);
+  }
   void Cancel() override { client_.Cancel(); }
 
  private:
+  const std::string ca_file_;
   HttpClient client_;
 };
 
@@ -41,7 +47,9 @@ Status OneOf(const std::map<std::string, Ec2End>& all, const std::vector<std::st
 }  // namespace
 
 Ec2Tools RealEc2Tools(const Clock* clock) {
-  return {RealAwsWorld(), [] { return std::make_unique<CurlLink>(); }, clock};
+  AwsWorld world = RealAwsWorld();
+  const std::string ca_file = world.variable("AWS_CA_BUNDLE").value_or("");
+  return {std::move(world), [ca_file] { return std::make_unique<CurlLink>(ca_file); }, clock};
 }
 
 Ec2Machines::Ec2Machines(Ec2Options options, Ec2Tools tools)
