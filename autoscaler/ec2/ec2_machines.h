@@ -1,7 +1,7 @@
 // Machines that are instances of EC2, spot or on demand.
 //
 // Requests wait for EC2 on threads of this source, so that its owner never does; what has come is
-// told in Step. docs/decisions/0044-* says why machines are made as they are.
+// told in Step. docs/decisions/0045-* says why machines are made as they are.
 // Thread: one, beside its own.
 // Owns: kEc2CreateThreads + 2 threads at most, started when there is something to ask; the
 // destructor cancels what is under way and joins them.
