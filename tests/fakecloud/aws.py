@@ -7,6 +7,7 @@ Source: EC2 user guide, "Use the Instance Metadata Service", "Spot Instance inte
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from typing import Any, Optional, Union
@@ -95,7 +96,7 @@ class AwsMetadata(MetadataService):
         if request.method != "PUT":
             return Reply(405)
         ttl = request.headers.get(TTL_HEADER, "")
-        if not ttl.isdigit() or not 1 <= int(ttl) <= TTL_MAX_S:
+        if not re.fullmatch("[0-9]{1,9}", ttl) or not 1 <= int(ttl) <= TTL_MAX_S:
             return Reply(400)
         token = secrets.token_urlsafe(40)
         while len(self._tokens) >= TOKENS_MAX:

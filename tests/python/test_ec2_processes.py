@@ -315,6 +315,14 @@ def test_hostile_requests(tmp_path: Path, mark: str) -> None:
                               b'"how": "well"}'):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(f"{cloud.url}/fakecloud", body_of_admin, timeout=5)
+        [one] = client.launch("")
+        metadata = cloud.do(lambda: cloud.machines.machines[one].url).rpartition("/")[2].split(":")
+        put = b"PUT /latest/api/token HTTP/1.1\r\nX-aws-ec2-metadata-token-ttl-seconds: "
+        for line in (put + b"\xb2", put + b"9" * 5000, put, b"DELETE / HTTP/1.0",
+                     b"GET /latest/meta-data/ HTTP/1.1\r\nX-aws-ec2-metadata-token: x"):
+            with socket.create_connection((metadata[0], int(metadata[1])), 10) as raw:
+                raw.sendall(line + b"\r\n\r\n")
+                assert raw.recv(100).startswith(b"HTTP/1.1 4")
         page = urllib.request.Request(f"{cloud.url}/fakecloud", b'{"do": "deny"}',
                                       {"Origin": "http://elsewhere.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):

@@ -10,6 +10,7 @@ import asyncio
 import email.utils
 import itertools
 import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from email.message import Message
 from http import HTTPStatus
@@ -140,7 +141,13 @@ class Server:
             except BadRequest as bad:
                 reply = Reply(bad.status, headers={"Connection": "close"})
                 return await self._write(writer, reply)
-            reply_or_none = await handler(request, writer)
+            try:
+                reply_or_none = await handler(request, writer)
+            except (OSError, asyncio.TimeoutError):
+                return
+            except Exception:
+                traceback.print_exc()   # A fault of ours.
+                reply_or_none = Reply(500)
             if reply_or_none is None:
                 return
             closes = request.headers.get("Connection", "").lower() == "close"
