@@ -111,6 +111,10 @@ TEST_F(Ec2ApiTest, AnOrderIsRepeatedWithItsToken) {
   EXPECT_TRUE(Create().ok());
   EXPECT_THAT(ec2_.requests[1].body, HasSubstr("ClientToken=life-1&"));
   EXPECT_THAT(ec2_.requests[2].body, HasSubstr("ClientToken=life-1-1&"));
+  ec2_.Answers("CreateFleet", {NoFleet("InternalError"), kMadeFleet});
+  EXPECT_TRUE(Create().ok());
+  ec2_.Answers("CreateFleet", {NoFleet("InsufficientInstanceCapacity"), kMadeFleet});
+  EXPECT_FALSE(Create().ok());
 }
 
 TEST_F(Ec2ApiTest, ThrottlingIsWaitedOutBeyondTheLimit) {

@@ -28,7 +28,10 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
     ended_.push_back(id);
     return Status::Ok();
   }
-  Result<std::vector<ProviderNode>> List() override { return nodes_; }
+  Result<std::vector<ProviderNode>> List() override {
+    if (mute_) return Error{ErrorCode::kUnavailable, "throttled"};
+    return nodes_;
+  }
   std::vector<Notice> Poll(Time /*now*/) override { return {}; }
 
   std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
@@ -43,6 +46,7 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
   std::vector<ProviderFailure> failures_;
   std::vector<std::string> ended_;
   bool late_ = false;  // A node is only asked for.
+  bool mute_ = false;  // Nodes are not listed.
 };
 
 class AutoscalerServiceTest : public ::testing::Test {
@@ -52,9 +56,18 @@ class AutoscalerServiceTest : public ::testing::Test {
     config_.limits.min_workers = 1;
     config_.limits.max_workers = 1;
     config_.limits.max_nodes = 4;
+    Start(provider_);
+    Step();  // Launches spot-1,
+    cluster_.wanted_workers = 1;
+    cluster_.nodes.push_back({"spot-1", true, false});
+    Step();  // which is up.
+    said_.clear();
+    notes_.clear();
+  }
+  void Start(ListedNodes& provider) {
     AutoscalerCallbacks callbacks;
-    callbacks.provider = &provider_;
-    callbacks.notices = &provider_;
+    callbacks.provider = &provider;
+    callbacks.notices = &provider;
     callbacks.cluster = [this]() -> Result<ClusterState> { return cluster_; };
     callbacks.drain = [this](const std::string& node, const std::string& /*why*/,
                              Duration /*left*/) {
@@ -69,12 +82,6 @@ class AutoscalerServiceTest : public ::testing::Test {
                        " " + note.text);
     };
     service_.emplace(config_, "t-", std::move(callbacks));
-    Step();  // Launches spot-1,
-    cluster_.wanted_workers = 1;
-    cluster_.nodes.push_back({"spot-1", true, false});
-    Step();  // which is up.
-    said_.clear();
-    notes_.clear();
   }
   void Step() {
     now_ = now_ + seconds(1);
@@ -212,6 +219,29 @@ TEST_F(AutoscalerServiceTest, AtTheEndANodeThatIsOnlyAskedForIsWaitedFor) {
   EXPECT_THAT(provider_.ended_, Contains(provider_.nodes_[0].id));
   provider_.nodes_.clear();
   EXPECT_TRUE(service_->End(now_));
+}
+
+TEST_F(AutoscalerServiceTest, AtTheEndNodesAreEndedThatAreNotListedNow) {
+  provider_.mute_ = true;
+  EXPECT_FALSE(service_->End(now_));
+  EXPECT_THAT(provider_.ended_, ElementsAre("spot-1"));
+}
+
+TEST_F(AutoscalerServiceTest, NobodyIsWaitedForWhoHasMadeNothing) {
+  for (const ErrorCode code : {ErrorCode::kUnavailable, ErrorCode::kDeadlineExceeded}) {
+    ListedNodes quiet;
+    quiet.late_ = true;
+    quiet.mute_ = true;
+    Start(quiet);
+    Step();
+    ASSERT_EQ(quiet.nodes_.size(), 1U);
+    EXPECT_FALSE(service_->End(now_));
+    EXPECT_THAT(quiet.ended_, ElementsAre("spot-1"));
+    quiet.Fail({code, "why"});
+    // One that did not answer in time may have made it.
+    EXPECT_EQ(service_->End(now_), code == ErrorCode::kUnavailable);
+    service_.reset();
+  }
 }
 
 }  // namespace
