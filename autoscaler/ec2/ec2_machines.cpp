@@ -83,7 +83,15 @@ void Ec2Machines::Withdraw(const std::string& request_id) {
 }
 
 void Ec2Machines::List(Answer done) {
-  const Time now = clock_->Now();
+  lists_.push_back(std::move(done));
+  if (const Time now = clock_->Now(); now >= list_at_) AskToList(now);
+}
+
+void Ec2Machines::AskToList(Time now) {
+  list_at_ = now + kEc2ListGap;
+  const auto done = [dones = std::exchange(lists_, {})](const Result<std::vector<Machine>>& all) {
+    for (const Answer& one : dones) one(all);
+  };
   // Where templates are the user's there is none of ours.
   const bool sweep = options_.launch_template.empty() && now >= sweep_at_;
   if (sweep) sweep_at_ = now + kEc2SweepEvery;
@@ -135,6 +143,9 @@ void Ec2Machines::AskToEnd() {
   for (const End& end : ends) end.done(posted);
 }
 
-bool Ec2Machines::Step(Time) { return lanes_.Step(); }
+bool Ec2Machines::Step(Time now) {
+  if (!lists_.empty() && now >= list_at_) AskToList(now);
+  return lanes_.Step();
+}
 
 }  // namespace troupe::ec2

@@ -27,6 +27,8 @@ namespace troupe::ec2 {
 
 inline constexpr size_t kEc2CreateThreads = 8;
 inline constexpr size_t kEc2WaitingMax = 10'000;
+// Between two listings at least: each machine that is made has its owner ask for one.
+inline constexpr Duration kEc2ListGap = milliseconds(500);
 inline constexpr Duration kEc2SweepEvery = seconds(600);
 
 struct Ec2Tools {
@@ -57,13 +59,16 @@ class Ec2Machines final : public MachineSource {
     std::function<void(Status)> done;
   };
   void AskToEnd();
+  void AskToList(Time now);
 
   const Ec2Options options_;
   const Clock* const clock_;
   Ec2Inventory inventory_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> wanted_;  // Orders, by request.
-  std::vector<End> ends_;  // Asked for, and not yet sent.
-  bool ending_ = false;    // A request is under way.
+  std::vector<End> ends_;      // Asked for, and not yet sent.
+  bool ending_ = false;        // A request is under way.
+  std::vector<Answer> lists_;  // Asked for, and not yet sent.
+  Time list_at_{};             // Not before.
   Time sweep_at_{};
   Ec2Lanes lanes_;  // Last: its threads end first.
 };

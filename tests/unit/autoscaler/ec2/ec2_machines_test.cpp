@@ -179,8 +179,13 @@ TEST_F(Ec2MachinesTest, AnswersComeInStepsOfTheOwner) {
   StepUntil(3);
   EXPECT_THAT(said_, ::testing::Contains("i-1"));
   EXPECT_THAT(said_, ::testing::Contains("i-2"));
+  // Two orders of three requests each, the list, and a look for templates that were left.
+  const size_t asked = gate_.Await(8).size();
   machines_->List([this](const Result<std::vector<Machine>>& listed) { said_ = Shown(*listed); });
   said_.clear();
+  machines_->Step(clock_.Now());
+  EXPECT_THAT(gate_.Await(0), SizeIs(asked));  // Not so soon after the one before.
+  clock_.Advance(kEc2ListGap);
   StepUntil(2);
   EXPECT_THAT(said_, UnorderedElementsAre("i-1 pending", "i-2 pending"));
 }
