@@ -70,6 +70,10 @@ void Fleet::Noticed(const std::string& id, Time deadline) {
   if (node != nullptr) node->notice_deadline = std::min(node->notice_deadline, deadline);
 }
 
+void Fleet::SetAtRisk(const std::string& id, bool at_risk) {
+  if (FleetNode* node = Find(id)) node->at_risk = at_risk;
+}
+
 bool Fleet::DrainsByItself(Time now, const std::string& id, Time deadline) {
   FleetNode* node = Find(id);
   if (node == nullptr || node->phase > NodePhase::kUp) return false;

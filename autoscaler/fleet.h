@@ -33,6 +33,8 @@ class Fleet {
   void SetIdle(Time now, const std::string& id, bool idle);
   // A notice; a second one may only bring the deadline nearer.
   void Noticed(const std::string& id, Time deadline);
+  // Word that it may be taken back, or the end of that.
+  void SetAtRisk(const std::string& id, bool at_risk);
   // It drains, and nobody here has asked for that: it has a notice of its own, or an operator wants
   // it. True if that is news.
   bool DrainsByItself(Time now, const std::string& id, Time deadline);

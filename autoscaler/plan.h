@@ -65,6 +65,7 @@ struct FleetNode {
   Time since;                            // Since when it is in this phase.
   Time idle_since = Time::Never();       // Never: it works.
   Time notice_deadline = Time::Never();  // The provider takes it back then; Never: no notice.
+  bool at_risk = false;                  // Its provider says that it may take it back.
 };
 
 struct Launch {

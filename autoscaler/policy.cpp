@@ -82,6 +82,7 @@ void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
     const auto pool = pools_.find(node.pool);
     if (pool == pools_.end()) continue;
     if (arrived) pool->second.Granted(now, limits_.cooldown);
+    if (node.at_risk && node.phase <= NodePhase::kUp) pool->second.AtRisk(now);
     const bool noticed = node.notice_deadline != Time::Never();
     const auto known = known_.find(node.id);
     if (node.phase == NodePhase::kUp) {
@@ -123,6 +124,7 @@ void AutoscalerPolicy::Observe(Time now, const std::vector<FleetNode>& fleet) {
     const auto found = held.find(pool);
     record.Held(now, found == held.end() ? 0 : found->second);
   }
+  std::erase_if(leaving_, [&](const std::string& id) { return !present.contains(id); });
   std::erase_if(ended_, [&](const std::string& id) { return !present.contains(id); });
   for (auto it = pending_.begin(); it != pending_.end();) {
     if (now - it->second.since < limits_.launch_timeout) {

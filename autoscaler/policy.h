@@ -12,8 +12,9 @@
 // ones last; costs within kSameCost are the same, and then regions and zones that hold least come
 // first). A pool that has refused is asked for one node before it is asked for more. If no spot
 // pool can serve for `fallback_after`, on-demand serves instead. When spot can serve again, nodes
-// are launched there beside on-demand ones beyond their share, and beside spot ones that are
-// kMoveSaves times as dear; those are drained as their replacements come up. Where `max_nodes` or
+// are launched there beside on-demand ones beyond their share, beside spot ones that are
+// kMoveSaves times as dear, and, from another pool, beside spot ones that may be taken back; those
+// are drained as their replacements come up. Where `max_nodes` or
 // the budget leave no room for both, an on-demand node goes first, unless that would leave fewer
 // than `min_workers` up. What is missing above `min_workers` waits for company where joins are dear
 // (autoscaler/join_window.h).
@@ -22,8 +23,9 @@
 // the budget, and those that count as capacity, but for nodes that are being replaced, never hold
 // more than `max_workers`, by a launch of this policy. AP-2 a pool whose launch failed gets no
 // launch before its cool-down is over. AP-3 only a node that is idle for `idle_timeout`, has a
-// notice, is overdue, or, while the fleet is whole, is on-demand beyond its share or has a cheaper
-// spot node beside it, which idles or is beyond `max_workers`, is drained or ended. AP-4 no token
+// notice, is overdue, or, while the fleet is whole, is on-demand beyond its share or has a spot
+// node beside it that is cheaper, or safer if it may be taken back, and idles or is beyond
+// `max_workers`, is drained or ended. AP-4 no token
 // is used twice. AP-5 by a launch of this policy no zone holds more spot workers than its share,
 // but for those that are being replaced, unless fewer than `min_workers` are there. AP-6 a fleet
 // that is whole on its share of markets is left alone while nothing changes. AP-7 a node that does
@@ -46,6 +48,8 @@ namespace troupe {
 
 inline constexpr double kSameCost = 1.02;
 inline constexpr double kMoveSaves = 1.1;  // So many times as dear a spot node is moved.
+// Of the target: so many workers of nodes that may be taken back are replaced at a time.
+inline constexpr double kBesideAtRisk = 0.25;
 
 class AutoscalerPolicy {
  public:
@@ -88,6 +92,9 @@ class AutoscalerPolicy {
                                                        const std::vector<FleetNode>& fleet,
                                                        const Tally& tally,
                                                        Decision& decision) const;
+  [[nodiscard]] bool IsAtRisk(const FleetNode& node) const;
+  [[nodiscard]] std::vector<const FleetNode*> AtRisk(const std::vector<FleetNode>& fleet,
+                                                     const Tally& tally) const;
   void DrainReplaced(Time now, const std::vector<FleetNode>& fleet,
                      std::vector<const FleetNode*>& nodes, Tally& tally, Decision& decision);
   void MakeRoom(Time now, const FleetNode& node, const Tally& beside, Tally& tally,
@@ -122,6 +129,7 @@ class AutoscalerPolicy {
   std::map<std::string, Pending> pending_;  // By token.
   std::map<std::string, PoolRecord> pools_;
   std::map<std::string, Known> known_;  // By id: seen last, staying, and not ended by us.
+  std::set<std::string> leaving_;       // Nodes at risk that somebody was launched ahead of.
   std::set<std::string> ended_;         // Launching nodes that were given up and are still listed.
   JoinWindow joins_;
   std::optional<Time> short_since_;  // Since when no spot pool could serve.

@@ -84,7 +84,7 @@ std::vector<double> AutoscalerPolicy::Arrived(const std::vector<FleetNode>& flee
     const PoolLimits* pool = PoolOf(node.pool);
     const bool counts = pool != nullptr && pool->market == Market::kSpot &&
                         node.phase == NodePhase::kUp && Stays(node);
-    if (!counts) continue;
+    if (!counts || IsAtRisk(node)) continue;
     all.push_back(PriceOf(*pool));
     if (node.idle_since != Time::Never()) idle.push_back(all.back());
   }
@@ -132,7 +132,32 @@ std::vector<const FleetNode*> AutoscalerPolicy::DearSpot(Time now,
   return nodes;
 }
 
-// Drains what cheaper spot nodes have taken the place of. Those that wait are left in `nodes`.
+// Spot nodes that may be taken back, as many as may be replaced at once, first those that somebody
+// was launched ahead of: they go also if the word is taken back, for there is no room for both.
+std::vector<const FleetNode*> AutoscalerPolicy::AtRisk(const std::vector<FleetNode>& fleet,
+                                                       const Tally& tally) const {
+  if (tally.capacity < tally.target) return {};
+  int beside = std::max(1, static_cast<int>(kBesideAtRisk * tally.target));
+  std::vector<const FleetNode*> nodes;
+  for (const FleetNode& node : fleet) {
+    const PoolLimits* pool = PoolOf(node.pool);
+    const bool risky = node.phase == NodePhase::kUp && Stays(node) && IsAtRisk(node);
+    if (pool == nullptr || pool->market != Market::kSpot || !risky) continue;
+    const bool held = tally.Of(*pool).capacity - pool->workers_per_node < pool->min_workers;
+    if (held || (!nodes.empty() && pool->workers_per_node > beside)) continue;
+    beside -= pool->workers_per_node;
+    nodes.push_back(&node);
+  }
+  std::stable_partition(nodes.begin(), nodes.end(),
+                        [this](const FleetNode* node) { return leaving_.contains(node->id); });
+  return nodes;
+}
+
+bool AutoscalerPolicy::IsAtRisk(const FleetNode& node) const {
+  return node.at_risk || leaving_.contains(node.id);
+}
+
+// Drains what other spot nodes have taken the place of. Those that wait are left in `nodes`.
 void AutoscalerPolicy::DrainReplaced(Time now, const std::vector<FleetNode>& fleet,
                                      std::vector<const FleetNode*>& nodes, Tally& tally,
                                      Decision& decision) {
@@ -142,11 +167,14 @@ void AutoscalerPolicy::DrainReplaced(Time now, const std::vector<FleetNode>& fle
     const bool room = tally.up - pool.workers_per_node >= tally.target;
     if (!room && !TROUPE_MUTATED("AP-3 leaves too early")) return false;
     if (pool.market == Market::kSpot) {
-      if (arrived.empty() || !IsDear(PriceOf(pool), arrived.back())) return false;
+      if (arrived.empty()) return false;
+      if (!IsAtRisk(*node) && !IsDear(PriceOf(pool), arrived.back())) return false;
       arrived.pop_back();
     }
-    const std::string what = pool.market == Market::kSpot ? "cheaper spot" : "spot";
-    DrainSurplus(now, *node, what + " serves in its place", tally, decision);
+    const std::string why = IsAtRisk(*node)                ? "may be taken back; another one serves"
+                            : pool.market == Market::kSpot ? "cheaper spot serves"
+                                                           : "spot serves";
+    DrainSurplus(now, *node, why + " in its place", tally, decision);
     return true;
   });
 }
@@ -155,8 +183,11 @@ bool AutoscalerPolicy::ReturnToSpot(Time now, const std::vector<FleetNode>& flee
                                     Decision& decision) {
   if (!HasSpot()) return false;
   std::vector<const FleetNode*> surplus = BeyondShare(tally.target, fleet, tally);
-  const std::vector<const FleetNode*> dear = DearSpot(now, fleet, tally, decision);
-  surplus.insert(surplus.end(), dear.begin(), dear.end());
+  const std::vector<const FleetNode*> risky = AtRisk(fleet, tally);
+  surplus.insert(surplus.begin(), risky.begin(), risky.end());
+  for (const FleetNode* node : DearSpot(now, fleet, tally, decision)) {
+    if (!IsAtRisk(*node)) surplus.push_back(node);
+  }
   DrainReplaced(now, fleet, surplus, tally, decision);
   if (surplus.empty()) return false;
   Tally beside = tally;  // As if what is to be replaced held nobody.
@@ -173,11 +204,14 @@ bool AutoscalerPolicy::ReturnToSpot(Time now, const std::vector<FleetNode>& flee
     const PoolLimits* pool = SpotToReturnTo(now, beside, decision);
     if (pool == nullptr) break;
     const bool spot = from.market == Market::kSpot;
-    if (spot && !IsDear(PriceOf(from), PriceOf(*pool))) break;
-    StartLaunch(now, *pool,
-                (spot ? "to leave a dearer spot pool: " : "to return from the fallback to spot: ") +
-                    FiguresOf(*pool),
-                tally, decision);
+    const bool ahead = spot && IsAtRisk(*node);
+    if (spot && !ahead && !IsDear(PriceOf(from), PriceOf(*pool))) break;
+    if (ahead) leaving_.insert(node->id);
+    const std::string why = ahead
+                                ? "ahead of the end of " + node->id + ", which may be taken back: "
+                            : spot ? "to leave a dearer spot pool: "
+                                   : "to return from the fallback to spot: ";
+    StartLaunch(now, *pool, why + FiguresOf(*pool), tally, decision);
     beside.Add(*pool, 1, 1);
     ++beside.pools[pool->name].pending;
     launched = true;

@@ -34,6 +34,8 @@ class PoolRecord {
   void Serves(Time since);
   void Booted(Duration boot);
   void Preempted(Time now, int nodes);
+  // Nodes of it may be taken back: for who asks when it is as if they had been; it teaches nothing.
+  void AtRisk(Time now) { preempted_at_ = now; }
   // So many nodes are held from here on.
   void Held(Time now, int nodes);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "daemons/autoscaler/account_text.h"
@@ -10,6 +11,8 @@
 
 namespace troupe::daemons {
 namespace {
+
+constexpr std::string_view kRebalance = "rebalance";  // A cloud's word for what may come.
 
 std::string Seconds(Duration span) {
   char text[32];
@@ -117,6 +120,7 @@ void AutoscalerService::Observe(Time now) {
       fleet_.NodeUp(now, node.id);
       TakeOwnNotice(now, node);
       fleet_.SetIdle(now, node.id, node.idle);
+      fleet_.SetAtRisk(node.id, node.warning_kind == kRebalance);
     }
     NoteRuns(*cluster);
     cluster_ = *cluster;

@@ -117,6 +117,7 @@ class World {
       provider_.room[limits_.pools[i].name] = everywhere_ || static_cast<int>(i) == only ? 100 : 0;
     for (auto it = provider_.nodes.begin(); it != provider_.nodes.end();)
       it = provider_.room[it->second.pool] == 0 ? provider_.nodes.erase(it) : std::next(it);
+    for (const FleetNode& node : fleet_.nodes()) fleet_.SetAtRisk(node.id, false);
     demand_ = Up(limits_.max_workers + 3);
   }
 
@@ -159,6 +160,7 @@ class World {
   // A cheaper spot pool might take its place.
   [[nodiscard]] bool MayBeReplaced(const FleetNode& node) const {
     const PoolLimits& own = PoolOf(node.pool);
+    if (hinted_.contains(node.id) && own.market == Market::kSpot) return true;
     return std::any_of(limits_.pools.begin(), limits_.pools.end(), [&](const PoolLimits& pool) {
       return pool.market == Market::kSpot &&
              (own.market == Market::kOnDemand || pool.price_per_hour < own.price_per_hour);
@@ -203,6 +205,8 @@ class World {
     for (auto it = provider_.nodes.begin(); it != provider_.nodes.end();) {
       const int fate = Up(60);
       if (fate == 1) fleet_.Noticed(it->first, provider_.now + seconds(30));
+      if (fate < 5) fleet_.SetAtRisk(it->first, fate < 4);
+      if (fate < 4) hinted_.insert(it->first);
       it = fate == 0 ? provider_.nodes.erase(it) : std::next(it);
     }
   }
@@ -286,7 +290,8 @@ class World {
       const PoolLimits& pool = PoolOf(other.pool);
       const bool came = other.idle_since != Time::Never() || up_ > limits_.max_workers;
       return whole_ && other.phase == NodePhase::kUp && came && pool.market == Market::kSpot &&
-             pool.price_per_hour < PoolOf(node.pool).price_per_hour;
+             (pool.price_per_hour < PoolOf(node.pool).price_per_hour ||
+              (hinted_.contains(node.id) && !other.at_risk));
     });
     const bool noticed = node.notice_deadline != Time::Never();
     Check(idle || noticed || surplus || dear, "AP-3 a node is drained that works");
@@ -351,6 +356,7 @@ class World {
   bool whole_ = false;
 
   std::set<std::string> drained_;
+  std::set<std::string> hinted_;  // Nodes that were said to be at risk, though it be over.
   std::set<std::string> tokens_;
   std::map<std::string, Time> cool_until_;
   std::vector<std::string> failed_now_;

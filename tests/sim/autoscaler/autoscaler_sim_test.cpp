@@ -29,7 +29,7 @@ TEST_P(AutoscalerMutants, AreCaught) {
   const std::string mutation = GetParam();
   const Mutated mutated(mutation);
   std::string other;
-  for (unsigned seed = 1; seed <= 500; ++seed) {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
     const std::string violation = RunAutoscalerSim(seed);
     if (violation.starts_with(mutation.substr(0, 4))) return;
     if (!violation.empty()) other = violation;

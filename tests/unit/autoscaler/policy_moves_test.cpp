@@ -157,6 +157,47 @@ TEST(PolicyMovesTest, ADearSpotNodeIsReplacedByACheaperOneThatIsUp) {
   EXPECT_EQ(leave.actions[0].reason, "cheaper spot serves in its place");
 }
 
+TEST(PolicyMovesTest, ANodeAtRiskIsReplacedFromAnotherPoolBeforeItGoes) {
+  AutoscalerPolicy policy(FleetOf({SpotIn("a", "z1"), SpotIn("b", "z2")}, 1, 2), "t");
+  std::vector<FleetNode> fleet = {UpNode("a-1", "a"), UpNode("a-2", "a")};
+  EXPECT_THAT(Said(policy.Decide(kMovesStart, {2}, fleet)), IsEmpty());
+  fleet[0].at_risk = true;
+  const Decision ahead = policy.Decide(kMovesStart + seconds(1), {2}, fleet);
+  EXPECT_THAT(Said(ahead), ElementsAre("launch b"));
+  EXPECT_THAT(ahead.actions[0].reason, HasSubstr("ahead of the end of a-1"));
+  fleet[0].at_risk = false;  // Too late: there is no room for both.
+  FleetNode came = UpNode("b-1", "b");
+  came.token = TokenAt(ahead, 0);
+  came.idle_since = kMovesStart + seconds(30);
+  fleet.push_back(came);
+  EXPECT_THAT(Said(policy.Decide(kMovesStart + seconds(31), {2}, fleet)), ElementsAre("drain a-1"));
+}
+
+TEST(PolicyMovesTest, NobodyIsMovedWithinThePoolThatIsAtRisk) {
+  AutoscalerPolicy policy(FleetOf({SpotIn("a", "z1")}, 1, 2), "t");
+  std::vector<FleetNode> fleet = {UpNode("a-1", "a"), UpNode("a-2", "a")};
+  fleet[0].at_risk = true;
+  EXPECT_THAT(Said(policy.Decide(kMovesStart, {2}, fleet)), IsEmpty());
+}
+
+TEST(PolicyMovesTest, OfManyAtRiskAFewAreReplacedAtATime) {
+  FleetLimits limits = FleetOf({SpotIn("a", "z1"), SpotIn("b", "z2")}, 1, 8);
+  limits.max_nodes = 16;
+  AutoscalerPolicy policy(limits, "t");
+  std::vector<FleetNode> fleet;
+  for (int i = 1; i <= 8; ++i) fleet.push_back(UpNode("a-" + std::to_string(i), "a"));
+  for (FleetNode& node : fleet) node.at_risk = true;
+  for (int i = 1; i <= 2; ++i) {
+    const Decision decision = policy.Decide(kMovesStart + seconds(i), {8}, fleet);
+    ASSERT_THAT(Said(decision), ElementsAre("launch b"));
+    FleetNode made = UpNode("b-" + std::to_string(i), "b");
+    made.phase = NodePhase::kLaunching;
+    made.token = TokenAt(decision, 0);
+    fleet.push_back(made);
+  }
+  EXPECT_THAT(Said(policy.Decide(kMovesStart + seconds(3), {8}, fleet)), IsEmpty());
+}
+
 TEST(PolicyMovesTest, ASmallSavingMovesNobody) {
   AutoscalerPolicy policy(FleetOf({SpotIn("a", "a", 0.32), SpotIn("b", "b", 0.30)}, 1, 1), "t");
   EXPECT_THAT(Said(policy.Decide(kMovesStart, {1}, {UpNode("a-1", "a")})), IsEmpty());

@@ -120,7 +120,7 @@ TEST_F(AutoscalerServiceTest, ANodeThatDrainsByItselfIsReplacedInTheSameStep) {
   EXPECT_THAT(provider_.ended_, ElementsAre("spot-1"));
 }
 
-TEST_F(AutoscalerServiceTest, WhatMayOnlyComeIsSaidOnceAndReplacesNothing) {
+TEST_F(AutoscalerServiceTest, WhatMayOnlyComeIsSaidOnceAndReplacesNobodyFromItsOwnPool) {
   ClusterState::Node& node = cluster_.nodes[0];
   node.warning = "recommended";
   node.warning_source = "aws";
