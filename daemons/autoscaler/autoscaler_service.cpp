@@ -32,6 +32,12 @@ std::string WithoutTimes(const std::string& reason) {
   return rest;
 }
 
+std::string RunFigures(const ClusterState::Run& run) {
+  return "{\"members\":" + std::to_string(run.members) +
+         ",\"target\":" + std::to_string(run.target) + ",\"epoch\":" + std::to_string(run.epoch) +
+         ",\"steps\":" + std::to_string(run.steps) + "}";
+}
+
 bool MayHaveBeenMade(const Error& error) {
   return error.code == ErrorCode::kDeadlineExceeded || error.code == ErrorCode::kCorrupt;
 }
@@ -81,7 +87,8 @@ void AutoscalerService::NoteRuns(const ClusterState& cluster) {
                              std::to_string(run.target) + " members, epoch " +
                              std::to_string(run.epoch) +
                              (run.reason.empty() ? "" : ": " + run.reason);
-    if (what != before) callbacks_.note({FleetNoteKind::kGroup, {}, {}, run.name, what});
+    if (what != before)
+      callbacks_.note({FleetNoteKind::kGroup, {}, {}, run.name, what, RunFigures(run)});
     before = what;
   }
 }
@@ -191,7 +198,8 @@ void AutoscalerService::Account(Time now) {
     count(metrics::Id::kFleetDollars, sums.dollars[i], counted_[kTimeUses + i]);
   }
   if (!callbacks_.note || now < account_at_) return;
-  account_at_ = now + kAccountNoted;
+  if (started_at_ == Time{}) started_at_ = now;
+  account_at_ = now + std::clamp((now - started_at_) / 20, kAccountNotedMin, kAccountNoted);
   if (sums.PaidSeconds() > 0)
     callbacks_.note(
         {FleetNoteKind::kAccount, {}, {}, {}, AccountLine(accounts_), AccountJson(accounts_)});

@@ -25,6 +25,8 @@
 
 namespace troupe::daemons {
 
+// How often accounts are noted: in the beginning more often than after a while.
+inline constexpr Duration kAccountNotedMin = seconds(5);
 inline constexpr Duration kAccountNoted = seconds(60);
 
 struct AutoscalerCallbacks {
@@ -78,6 +80,7 @@ class AutoscalerService {
   std::set<std::string> preempted_;              // Nodes that are taken back.
   std::array<double, 2 * kTimeUses> counted_{};  // Of the accounts, by the metrics.
   Time account_at_{};                            // When they are noted next.
+  Time started_at_{};                            // When they were asked for first.
   Demand demand_;
   std::map<std::string, NodePhase> said_;      // What was said of each node last.
   std::map<std::string, std::string> warned_;  // And of what may come to it.

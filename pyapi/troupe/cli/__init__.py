@@ -16,6 +16,7 @@ from troupe.cli import (
     fleet_commands,
     group_commands,
     join_commands,
+    report_command,
     run_commands,
     top_command,
     why_command,
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     top_command.add_command(commands)
     why_command.add_command(commands)
     accounts_command.add_command(commands)
+    report_command.add_command(commands)
     return parser
 
 

@@ -32,7 +32,7 @@ def table_of(figures: dict[str, Any]) -> list[str]:
         share = seconds / paid if paid else 0.0
         lines.append(f"{use:12}{seconds / 3600:14.3f}{share:9.2%}{figures['dollars'][use]:12.4f}")
     lines.append(f"{'paid':12}{paid / 3600:14.3f}{1:9.0%}{figures['paid_dollars']:12.4f}")
-    if paid:
+    if figures["paid_dollars"]:
         per_hour = figures["paid_dollars"] / (paid / 3600)
         lines.append(f"one worker-hour: ${per_hour:.4f}")
     on_demand = figures["on_demand_dollars"]
