@@ -13,7 +13,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 TRAIN_SHARE = 0.8
 FINISH_FILE = "finish"
@@ -136,17 +136,16 @@ def hash_of(model: Any) -> str:
     return hashlib.sha256(b"".join(weights)).hexdigest()
 
 
-def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float) -> dict[str, Any]:
-    """Trains until ``epochs`` data epochs are done and the driver has left its finish file.
+def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float,
+          commits: Optional[str] = None) -> dict[str, Any]:
+    """Trains until ``epochs`` data epochs are done and the driver has left its finish file; returns
+    test accuracy, steps, data epochs, and what ``hash_of`` says of the model.
 
     Args:
         folder: where journals go and the finish file appears.
         epochs: data epochs at least; ``max_epochs`` at most.
-        batch_size: samples per worker and step.
-        lr: learning rate.
-
-    Returns:
-        Test accuracy, steps, data epochs, and what ``hash_of`` says of the model.
+        batch_size: samples per worker and step; ``lr`` is the learning rate.
+        commits: a folder for durable commits, from which it goes on if all workers die at once.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -160,7 +159,8 @@ def train(folder: str, epochs: int, max_epochs: int, batch_size: int, lr: float)
     model = make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=lr))
     state = hvd.elastic.TorchState(
-        model, optimizer, sampler=hvd.elastic.ElasticSampler(train_y, seed=2), epoch=0, step=0
+        model, optimizer, sampler=hvd.elastic.ElasticSampler(train_y, seed=2), durable=commits,
+        epoch=0, step=0
     )
     journal = Journal(folder, f"worker-{os.getpid()}")
 

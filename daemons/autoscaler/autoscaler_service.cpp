@@ -242,7 +242,7 @@ void AutoscalerService::Act(Time now, const Action& action) {
                   {FleetNoteKind::kLaunch, *id, launch->pool, {}, action.reason});
     }
     made_ = made_ || MayHaveBeenMade(id.error());
-    LaunchFailed(now, launch->token, launch->pool, id.error());
+    LaunchFailed(now, launch->token, launch->pool, "", id.error());
   } else if (const auto* drain = std::get_if<Drain>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "drain");
     const Status status = callbacks_.drain(drain->node, action.reason, drain->deadline - now);
@@ -267,11 +267,11 @@ void AutoscalerService::CannotEnd(const std::string& verb, const std::string& no
 }
 
 void AutoscalerService::LaunchFailed(Time now, const std::string& token, const std::string& pool,
-                                     const Error& error) {
+                                     const std::string& node, const Error& error) {
   metrics::Add(metrics::Id::kAutoscalerLaunchFailures, 1, pool);
   policy_.LaunchFailed(now, token, error.message, LaunchIsRetriable(error.code));
   Tell("launch in pool " + pool + " failed: " + error.message,
-       {FleetNoteKind::kFailure, {}, pool, {}, "launch failed: " + error.message});
+       {FleetNoteKind::kFailure, node, pool, {}, "launch failed: " + error.message});
 }
 
 void AutoscalerService::TakeFailures(Time now) {
@@ -290,7 +290,7 @@ void AutoscalerService::TakeFailures(Time now) {
             "ended: " + failure.error.message});
     } else {
       if (failure.kind == Kind::kLaunch) NotMade(failure);
-      LaunchFailed(now, failure.token, failure.pool, failure.error);
+      LaunchFailed(now, failure.token, failure.pool, failure.node, failure.error);
     }
   }
 }

@@ -62,8 +62,9 @@ class AutoscalerService {
   void TakeOwnNotice(Time now, const ClusterState::Node& node);
   void Act(Time now, const Action& action);
   void CannotEnd(const std::string& verb, const std::string& node, const Error& error);
+  // `node`: empty if it never had a name.
   void LaunchFailed(Time now, const std::string& token, const std::string& pool,
-                    const Error& error);
+                    const std::string& node, const Error& error);
   void NotMade(const ProviderFailure& failure);
   void SayChanges();
   void NoteRuns(const ClusterState& cluster);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -80,6 +81,24 @@ double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// Ends all nodes, and tells what the fleet has come to.
+void EndFleet(daemons::AutoscalerService& service, daemons::Supplier& supplier, const Clock& clock,
+              int code, const std::function<void(const FleetNote&)>& note) {
+  const Time deadline = clock.Now() + supplier.grace();
+  bool ended = service.End(clock.Now());
+  for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
+  const std::string left = ended ? "" : "not all nodes have ended: " + supplier.Left();
+  if (!ended) Say(left);
+  const std::string account = daemons::AccountLine(service.accounts());
+  Say("accounts: " + account);
+  note({FleetNoteKind::kAccount, {}, {}, {}, account, daemons::AccountJson(service.accounts())});
+  note({FleetNoteKind::kEnd,
+        {},
+        {},
+        {},
+        "exit status " + std::to_string(code) + "; " + (ended ? "no node is left" : left)});
+}
+
 int Run(const ClusterConfig& config, const fs::path& folder, const std::string& journal_path,
         const daemons::DriverOptions& options) {
   Result<std::unique_ptr<daemons::DriverClient>> connected =
@@ -148,19 +167,7 @@ int Run(const ClusterConfig& config, const fs::path& folder, const std::string& 
     Say("training " + info->ToString());
     code = CodeOf(*info);
   }
-  const Time deadline = clock.Now() + supplier->grace();
-  bool ended = service.End(clock.Now());
-  for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
-  if (!ended) Say("not all nodes have ended: " + supplier->Left());
-  const std::string account = daemons::AccountLine(service.accounts());
-  Say("accounts: " + account);
-  note({FleetNoteKind::kAccount, {}, {}, {}, account, daemons::AccountJson(service.accounts())});
-  note({FleetNoteKind::kEnd,
-        {},
-        {},
-        {},
-        "exit status " + std::to_string(code) +
-            (ended ? "; no node is left" : "; not all nodes have ended: " + supplier->Left())});
+  EndFleet(service, *supplier, clock, code, note);
   return code;
 }
 

@@ -34,6 +34,8 @@ JOURNAL = (
     + record(31, "drain", node="spot-1", pool="spot", text="its provider takes it back")
     + record(31, "launch", node="spot-2", pool="spot", text="cheapest")
     + group(33, 1)
+    + record(35, "launch", node="spot-3", pool="spot", text="cheapest")
+    + record(36, "failure", node="spot-3", pool="spot", text="launch failed: no capacity")
     + record(40, "gone", node="spot-1", pool="spot")
     + record(60, "account", text="", figures=POOL | {"paid_dollars": 2.0})
     + record(100, "end", text="exit status 0")
@@ -63,10 +65,10 @@ def test_figures_are_those_of_the_journal(journal: Path, capsys: Any) -> None:
     assert figures["accounts"]["paid_dollars"] == 2.0
     assert {name: figures[name] for name in figures if name != "accounts"} == {
         "fleet": "cluster <demo>", "length_s": 100.0, "ended": "exit status 0",
-        "nodes_launched": 2, "nodes_up": 1, "nodes_with_notice": 1, "membership_changes": 2,
+        "launches": 3, "nodes_up": 1, "nodes_with_notice": 1, "membership_changes": 2,
         "most_members": 2, "fewest_members": 1, "first_loss": 2.5, "last_loss": 0.5}
     _, out, _ = report(capsys, journal)
-    assert "nodes launched: 2" in out and "first loss: -" in out and "saved" in out
+    assert "launches: 3" in out and "first loss: -" in out and "saved" in out
 
 
 def test_the_page_is_whole_and_needs_nothing_else(journal: Path, capsys: Any) -> None:
@@ -85,8 +87,8 @@ def test_the_page_is_whole_and_needs_nothing_else(journal: Path, capsys: Any) ->
     assert labels == ["nodes over time", "members over time", "loss over time",
                       "shares of the paid time", "dollars over time"]
     widths = [float(bar.get("width", 0)) for bar in plots[0].iter("rect")]
-    # starting 2 s, up 27, noticed 1, draining 9; the other one starts for 69: of 100 s.
-    assert widths == pytest.approx([18, 243, 9, 81, 621])
+    # starting 2 s, up 27, noticed 1, draining 9; another one starts for 69, one for 1: of 100 s.
+    assert widths == pytest.approx([18, 243, 9, 81, 621, 9])
 
 
 def test_an_empty_life_is_a_page_too(tmp_path: Path, capsys: Any) -> None:

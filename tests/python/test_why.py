@@ -27,6 +27,8 @@ JOURNAL = (
     + line("group", group="train", text="running, 2 of 2 members, epoch 2: join of w2")
     + line("drain", node="spot-1", pool="spot", text="its provider takes it back in 120 s")
     + line("launch", node="spot-2", pool="spot", text="cheapest that can serve: $0.2")
+    + line("launch", node="spot-9", pool="spot", text="cheapest that can serve: $0.2")
+    + line("failure", node="spot-9", pool="spot", text="launch failed: no capacity")
     + line("decision", at=2.0, text="want 2 workers, have 1")
 )
 
@@ -75,8 +77,8 @@ def test_a_node_a_pool_and_a_run_have_their_lines(journals: Path, capsys: Any) -
     _, out, _ = why(capsys, "train")
     assert len(out.splitlines()) == 2
     _, out, err = why(capsys, "spot", "--last", "1")
-    assert "spot-2" in out and len(out.splitlines()) == 1
-    assert "3 earlier lines are left out" in err
+    assert "spot-9" in out and len(out.splitlines()) == 1
+    assert "5 earlier lines are left out" in err
 
 
 def test_records_can_be_had_as_json_and_of_all_lives(journals: Path, capsys: Any) -> None:
@@ -100,8 +102,8 @@ def test_what_is_no_record_is_passed_over(journals: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(("words", "expected"), [
-    (["spot-3"], "did you mean spot-2?"),
-    (["nothing-like-it"], "It knows: gpu, spot, spot-1, spot-2, train"),
+    (["spot-22"], "did you mean spot-2?"),
+    (["nothing-like-it"], "It knows: gpu, spot, spot-1, spot-2, spot-9, train"),
     (["--fleet", "dmo"], "there are: demo"),
     (["--journal", "/none/at.all"], "No such file"),
     (["--last", "0"], "at least 1"),

@@ -66,7 +66,7 @@ class Report:
         sizes = [size for _, size in self.members]
         return {
             "fleet": self.title, "length_s": round(self.length_s, 3), "ended": self.ended,
-            "nodes_launched": len(self.nodes), "nodes_up": len(up),
+            "launches": len(self.nodes), "nodes_up": len(up),
             "nodes_with_notice": len(noticed),
             "membership_changes": max(0, len(sizes) - 1),
             "most_members": max(sizes, default=0), "fewest_members": min(sizes, default=0),
@@ -165,8 +165,9 @@ def _add_to_node(node: NodeLife, at: float, record: Record) -> None:
     elif record.kind in ("drain", "terminate"):
         node.enter(at, "draining")
         node.why = node.why or record.text
-    elif record.kind == "gone":
+    elif record.kind == "gone" or record.never_was:
         node.gone = at
+        node.why = node.why or record.text
 
 
 def _text(text: str) -> str:

@@ -37,6 +37,11 @@ class Record:
     text: str
     fields: dict[str, Any]
 
+    @property
+    def never_was(self) -> bool:
+        """A launch that has come to nothing."""
+        return self.kind == "failure" and self.text.startswith("launch failed")
+
     def line(self) -> str:
         """For people: when, what, about whom, and why."""
         about = self.node or self.group
@@ -135,7 +140,7 @@ def now_of(records: list[Record]) -> list[str]:
             account = record
         elif record.kind == "group":
             groups[record.group] = record
-        elif record.kind == "gone":
+        elif record.kind == "gone" or record.never_was:
             phases.pop(record.node, None)
         elif record.kind in _PHASES and record.node:
             phases[record.node] = _PHASES[record.kind]

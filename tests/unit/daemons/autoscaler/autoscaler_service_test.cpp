@@ -146,6 +146,7 @@ TEST_F(AutoscalerServiceTest, ALaunchThatIsUnderWayCountsAndItsFailureCoolsThePo
   provider_.Fail({ErrorCode::kResourceExhausted, "no capacity"});
   Step();
   EXPECT_THAT(said_, Contains("launch in pool spot failed: no capacity"));
+  EXPECT_THAT(notes_, Contains("failure spot-1 spot launch failed: no capacity"));
   EXPECT_THAT(said_, Not(Contains("node spot-2 is gone"))) << "it never was one";
   EXPECT_THAT(provider_.nodes_, IsEmpty()) << "the pool is left alone";
 }
