@@ -28,9 +28,11 @@ def notes(path: str) -> list[str]:
 
 @troupe.remote(num_cpus=0.01)
 def sleep(path: str) -> None:
-    """Sleeps until it is interrupted, and says what has interrupted it."""
-    note(path, f"began-{os.getpid()}")
+    """Sleeps until it is interrupted, and says by what: from its first note on, for which whoever
+    interrupts it waits.
+    """
     try:
+        note(path, f"began-{os.getpid()}")
         time.sleep(LONG_S)
     except KeyboardInterrupt as error:
         note(path, type(error).__name__)
@@ -70,9 +72,11 @@ def wait_for_ref(path: str) -> None:
 @troupe.remote(num_cpus=0.01)
 def heedless(path: str) -> None:
     """Does not end when it is interrupted."""
-    note(path, f"began-{os.getpid()}")
+    words = [f"began-{os.getpid()}"]
     while True:
         try:
+            while words:
+                note(path, words.pop())
             time.sleep(LONG_S)
         except KeyboardInterrupt:
             note(path, "interrupted")
@@ -105,8 +109,8 @@ def spin(steps: int) -> int:
 
 @troupe.remote(num_cpus=0.01)
 def numbers(path: str, quick_ones: int) -> Iterator[int]:
-    note(path, f"began-{os.getpid()}")
     try:
+        note(path, f"began-{os.getpid()}")
         yield from range(quick_ones)
         time.sleep(LONG_S)
         yield -1
@@ -120,8 +124,8 @@ class Worker:
         troupe.get(sleep.remote(path))
 
     def stay(self, path: str) -> str:
-        note(path, "began")
         try:
+            note(path, "began")
             while not troupe.current().cancelled():
                 time.sleep(0.01)
         except KeyboardInterrupt:
