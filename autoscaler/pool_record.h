@@ -34,7 +34,8 @@ class PoolRecord {
   void Serves(Time since);
   void Booted(Duration boot);
   void Preempted(Time now, int nodes);
-  // Nodes of it may be taken back: for who asks when it is as if they had been; it teaches nothing.
+  // Some of its nodes may be taken back. The pool is left alone as after a preemption, which is not
+  // counted.
   void AtRisk(Time now) { preempted_at_ = now; }
   // So many nodes are held from here on.
   void Held(Time now, int nodes);

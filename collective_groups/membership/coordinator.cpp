@@ -529,7 +529,10 @@ void Coordinator::ReconsiderPlanning() {
   std::vector<MemberId> members = AfterDrain();
   const bool joined =
       std::ranges::any_of(members, [&](const MemberId& id) { return !InCurrent(id); });
-  if (!joined && !SomeoneLeaves(members)) return WithdrawPlan();
+  if (!joined && !SomeoneLeaves(members)) {
+    cause_at_ = Time::Never();
+    return WithdrawPlan();
+  }
   if (members.size() < options_.min_members) {
     Park("a drain leaves " + std::to_string(members.size()) + " members, below the minimum of " +
          std::to_string(options_.min_members));

@@ -1,4 +1,4 @@
-// What a fleet's accounts say: a line for people, and JSON for who draws or adds them up.
+// What a fleet's accounts say: a line for people, and JSON for programs.
 //
 // Thread: any. Pure.
 #pragma once

@@ -81,16 +81,18 @@ void AutoscalerService::Tell(const std::string& line, FleetNote note) {
 // Its members and its epoch, and why they changed. They are said by the training itself.
 void AutoscalerService::NoteRuns(const ClusterState& cluster) {
   if (!callbacks_.note) return;
+  std::map<std::string, std::string> noted;
   for (const ClusterState::Run& run : cluster.runs) {
-    std::string& before = runs_[run.name];
+    const auto found = runs_.find(run.id);
     const std::string what = run.state + ", " + std::to_string(run.members) + " of " +
                              std::to_string(run.target) + " members, epoch " +
                              std::to_string(run.epoch) +
                              (run.reason.empty() ? "" : ": " + run.reason);
-    if (what != before)
+    if (found == runs_.end() || found->second != what)
       callbacks_.note({FleetNoteKind::kGroup, {}, {}, run.name, what, RunFigures(run)});
-    before = what;
+    noted[run.id] = what;
   }
+  runs_ = std::move(noted);
 }
 
 void AutoscalerService::TakeNotices(Time now) {

@@ -85,7 +85,7 @@ class AutoscalerService {
   Demand demand_;
   std::map<std::string, NodePhase> said_;      // What was said of each node last.
   std::map<std::string, std::string> warned_;  // And of what may come to it.
-  std::map<std::string, std::string> runs_;    // And of each run.
+  std::map<std::string, std::string> runs_;    // And of each run, by its id.
   std::map<std::string, std::string> pools_;   // Of nodes that are listed.
   std::string reason_;                         // Said last, without the times in it.
   bool ran_ = false;                           // The training was seen to run.

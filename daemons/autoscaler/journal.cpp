@@ -69,8 +69,8 @@ bool FleetJournal::Open() {
   std::error_code error;
   const fs::path folder = fs::path(path_).parent_path();
   if (!folder.empty()) {
-    fs::create_directories(folder, error);
-    if (!error) fs::permissions(folder, fs::perms::owner_all, error);
+    // Only one of ours: --journal may name a file in a folder of everybody.
+    if (fs::create_directories(folder, error)) fs::permissions(folder, fs::perms::owner_all, error);
   }
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
   struct stat known {};

@@ -28,8 +28,11 @@ DEFAULT_KEY = Key("AKIAFAKECLOUD0000001", "fakecloud/not/a/secret/key/0000000000
 
 @dataclass
 class Effect:
-    """For who runs processes. ``do``: create (its metadata), boot, soft (SIGTERM), kill, notice,
-    rebalance, calm, forget (its files)."""
+    """An order to the one that runs processes.
+
+    ``do``: create (its metadata), boot, soft (SIGTERM), kill, notice, rebalance, calm, forget (its
+    files).
+    """
 
     do: str
     instance: str

@@ -87,6 +87,16 @@ TEST_F(DrainTest, APlanThatLetsNobodyGoIsWithdrawn) {
   EXPECT_THAT(All<PersistRecord>(), IsEmpty());
   EXPECT_EQ(core_->phase(), GroupPhase::kActive);
   EXPECT_EQ(last_.reason, "plan withdrawn");
+  now_ = now_ + seconds(5);
+  Feed(MemberDied{Id(1), "killed"});
+  Say(0, MemberState::kReady, 1);
+  Feed(LimitsChanged{1});
+  Feed(StoreAnswered{Persisted().request, ErrorCode::kOk, std::nullopt});
+  Say(0, MemberState::kPrepared, 2);
+  Say(0, MemberState::kLinked, 2);
+  ASSERT_EQ(All<EpochActivated>().size(), 1U);
+  EXPECT_EQ(All<EpochActivated>()[0].cause, EpochCause::kDeath) << "the drain came to nothing";
+  EXPECT_EQ(All<EpochActivated>()[0].took, Duration::zero());
 }
 
 TEST_F(DrainTest, AParkedGroupKeepsItsLastHolder) {

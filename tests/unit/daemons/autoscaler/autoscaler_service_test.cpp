@@ -195,6 +195,13 @@ TEST_F(AutoscalerServiceTest, RunsAreNotedWhenTheyChange) {
   cluster_.runs[0].reason = "w1 died";
   Step();
   EXPECT_EQ(notes_.back(), "group train  running, 1 of 2 members, epoch 2: w1 died");
+  // Another one of that name does not have both noted with each step.
+  cluster_.runs.push_back({"train", "running", "", 1, 1, 1, "another"});
+  notes_.clear();
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(std::ranges::count_if(
+                notes_, [](const std::string& note) { return note.starts_with("group"); }),
+            1);
 }
 
 TEST_F(AutoscalerServiceTest, ATimeThatPassesIsNotSaidAgain) {

@@ -67,6 +67,18 @@ TEST_F(JournalTest, ItIsForItsOwnerOnly) {
   EXPECT_EQ(file.st_mode & 0777, 0700U);
 }
 
+TEST_F(JournalTest, AFolderThatWasThereStaysAsItIs) {
+  const std::string folder = fs::path(path_).parent_path();
+  fs::create_directories(folder);
+  ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
+  Begin();
+  journal_->Write(1, {FleetNoteKind::kStart});
+  struct stat known {};
+  ASSERT_EQ(::stat(folder.c_str(), &known), 0);
+  EXPECT_EQ(known.st_mode & 0777, 0777U);
+  EXPECT_EQ(Lines(path_).size(), 1U);
+}
+
 TEST_F(JournalTest, AnotherLifeFollows) {
   for (int life = 0; life < 2; ++life) {
     Begin();
