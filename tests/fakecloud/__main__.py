@@ -1,11 +1,12 @@
 """``python3 tests/fakecloud CLOUD``: serves one cloud's metadata until a signal ends it.
 
-``python3 tests/fakecloud ec2`` serves a fake EC2.
+``python3 tests/fakecloud ec2`` serves a fake EC2, ``python3 tests/fakecloud k8s`` a Kubernetes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import sys
 from pathlib import Path
@@ -19,9 +20,13 @@ from fakecloud.ec2 import cli
 def main() -> None:
     if sys.argv[1:2] == ["ec2"]:
         return cli.main(sys.argv[2:])
+    if sys.argv[1:2] == ["k8s"]:
+        # Needs a package for its certificates, which the others do without.
+        return importlib.import_module("fakecloud.k8s.cli").main(sys.argv[2:])  # type: ignore
     parser = argparse.ArgumentParser(
         prog="fakecloud", description="A cloud's metadata service on this machine.",
-        epilog="A whole EC2 is another one: fakecloud ec2 --help. Tell it what to do with POST "
+        epilog="A whole EC2 and a Kubernetes are others: see fakecloud ec2 --help and fakecloud "
+               "k8s --help. Tell it what to do with POST "
                "/fakecloud, a JSON object: "
                '{"do": "interrupt", "lead_s": 120}, {"do": "calm"}, '
                '{"do": "break", "how": "slow"}.')

@@ -18,7 +18,7 @@ from fakecloud.ec2.errors import BadMarket, Ec2Error
 from fakecloud.ec2.machines import script_of
 from fakecloud.ec2.settings import Settings, Spread
 from fakecloud.ec2.sigv4 import Key, Signed
-from fakecloud.ec2.web import BadRequest, parse_head
+from fakecloud.web import BadRequest, parse_head
 
 NOW_S = 1_440_938_160.0     # 2015-08-30T12:36:00Z
 

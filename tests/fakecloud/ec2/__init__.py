@@ -3,6 +3,6 @@
 ======================  =========================================================================
 pure, under any clock   forms, markup, sigv4, catalog, traces, settings, market, ledger, guards,
                         instances, cloud, allocation, call and the actions, dispatch, admin
-with files and sockets  warden (processes), machines, metadata, web (HTTP), service, cli
+with files and sockets  machines, metadata, service, cli; shared: warden (processes), web (HTTP)
 ======================  =========================================================================
 """

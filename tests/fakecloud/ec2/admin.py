@@ -3,63 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 from fakecloud.ec2.cloud import Cloud
 from fakecloud.ec2.dispatch import ACTIONS
 from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.instances import Instance
 from fakecloud.ec2.market import Pool
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-
-
-class Order:
-    """Reads an order key by key, strictly."""
-
-    def __init__(self, body: dict[str, Any]) -> None:
-        self._body = dict(body)
-        self.verb = self.text("do")
-
-    def _take(self, key: str, default: Any) -> Any:
-        value = self._body.pop(key, default)
-        if value is ...:
-            raise BadMarket(f"{self.verb}: \"{key}\" is missing")
-        return value
-
-    def text(self, key: str, default: Any = ...) -> str:
-        value = self._body.pop(key, default)
-        if not isinstance(value, str):
-            raise BadMarket(f"\"{key}\" is a text, got {str(value)[:80]}")
-        return value
-
-    def number(self, key: str, default: Any = ..., least: float = 0.0) -> float:
-        value = self._take(key, default)
-        if not _is_number(value) or value < least:
-            raise BadMarket(f"{self.verb}: \"{key}\" is a number of at least {least:g}, "
-                            f"got {str(value)[:80]}")
-        return float(value)
-
-    def optional(self, key: str) -> Optional[float]:
-        return self.number(key) if key in self._body else None
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._take(key, default)
-        if not isinstance(value, bool):
-            raise BadMarket(f"{self.verb}: \"{key}\" is true or false, got {str(value)[:80]}")
-        return value
-
-    def any(self, key: str) -> Any:
-        return self._take(key, ...)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._body
-
-    def done(self) -> None:
-        if self._body:
-            raise BadMarket(f"{self.verb}: unknown key {sorted(self._body)[0]}")
+from fakecloud.orders import Order
 
 
 def _pools(cloud: Cloud, order: Order) -> list[Pool]:

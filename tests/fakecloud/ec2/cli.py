@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
-import resource
 import shlex
 import signal
 import sys
@@ -18,8 +16,7 @@ from fakecloud.ec2.cloud import DEFAULT_KEY
 from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.service import FakeEc2
 from fakecloud.ec2.sigv4 import Key
-
-FILES_WANTED = 65_536
+from fakecloud.hosting import check_host, raise_limits
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,17 +73,6 @@ def read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def check_host(host: str) -> None:
-    """The keys are known to everybody, and who has them runs programs here."""
-    try:
-        good = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        good = host == "localhost"
-    if not good:
-        raise BadMarket(f"--host: {host} is no loopback address; whoever reaches this cloud runs "
-                        "programs as you")
-
-
 def serve(arguments: argparse.Namespace) -> None:
     check_host(arguments.host)
     keys = [read_key(one) for one in arguments.key] or None
@@ -104,10 +90,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def main(words: list[str]) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FILES_WANTED:
-        most = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    raise_limits()
     arguments = parser().parse_args(words)
     try:
         serve(arguments)

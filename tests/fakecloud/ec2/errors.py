@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fakecloud.orders import BadOrder
+
 # Codes whose status is not 400, the one of a request that is wrong.
 _STATUS = {
     "AuthFailure": 401, "InvalidClientTokenId": 403, "SignatureDoesNotMatch": 403,
@@ -29,5 +31,4 @@ def bad_value(name: str, value: object, why: str = "") -> Ec2Error:
                     f"Value ({value}) for parameter {name} is invalid. {why}".rstrip())
 
 
-class BadMarket(ValueError):
-    """A file or an order of the administrator is wrong; says what and where."""
+BadMarket = BadOrder    # A file or an order of the administrator is wrong.

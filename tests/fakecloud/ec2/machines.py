@@ -5,12 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import io
-import json
 import os
-import select
 import socket
-import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -20,7 +16,8 @@ from typing import Optional
 from fakecloud.ec2.cloud import Cloud, Effect
 from fakecloud.ec2.instances import Instance
 from fakecloud.ec2.metadata import InstanceMetadata
-from fakecloud.ec2.web import Handler, Server
+from fakecloud.wardens import WardenProcess
+from fakecloud.web import Handler, Server
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CONSOLE_BYTES = 64 << 10        # That are shown, the last ones.
@@ -102,6 +99,11 @@ class Machine:
             self.inner("bin/" + name).symlink_to("poweroff")
         return why
 
+    def run(self) -> dict[str, object]:
+        """What cloud-init runs: the kernel reads the first line of the user data."""
+        return {"argv": [str(self.inner("user-data"))], "cwd": str(self.folder),
+                "output": str(self.inner("console")), "name": "user data"}
+
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         return {"PATH": f"{self.inner('bin')}:{SEARCH_PATH}", "HOME": str(self.folder),
                 "TROUPE_METADATA_URL": self.url, **more}
@@ -116,18 +118,8 @@ class Machines:
         parent = None if base is None else str(base)
         self.base = Path(tempfile.mkdtemp(prefix="fakecloud-", dir=parent))
         self.machines: dict[str, Machine] = {}
-        self._output = b""
-        self._warden = self._start_warden()
+        self._warden = WardenProcess(self.base)
         cloud.console_of = self.console
-
-    def _start_warden(self) -> subprocess.Popen[bytes]:
-        program = str(Path(__file__).with_name("warden.py"))
-        warden = subprocess.Popen([sys.executable, "-I", "-S", program, str(self.base)],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                  start_new_session=True)
-        assert warden.stdout is not None
-        os.set_blocking(warden.stdout.fileno(), False)
-        return warden
 
     def apply(self) -> None:
         """Does what the cloud has asked for."""
@@ -156,33 +148,13 @@ class Machines:
                 pass
 
     def _read_events(self) -> None:
-        assert self._warden.stdout is not None
-        while select.select([self._warden.stdout], [], [], 0)[0]:
-            more = os.read(self._warden.stdout.fileno(), 1 << 16)
-            if not more:
-                return self._warden_died()
-            *lines, self._output = (self._output + more).split(b"\n")
-            for line in lines:
-                event = json.loads(line)
-                if event["event"] == "lost":
-                    self.cloud.lost(event["instance"])
-
-    def _warden_died(self) -> None:
-        """Somebody has killed it: its keepers have ended their instances."""
-        self._warden.wait()
-        self._warden = self._start_warden()
-        for id_, machine in self.machines.items():
-            if machine.booted:
-                self.cloud.lost(id_)
-
-    def _order(self, verb: str, instance: str, **more: object) -> None:
-        assert self._warden.stdin is not None
-        line = json.dumps({"do": verb, "instance": instance, **more}) + "\n"
-        try:
-            self._warden.stdin.write(line.encode())
-            self._warden.stdin.flush()
-        except OSError:
-            pass    # It has died, and that is noticed.
+        for event in self._warden.events():
+            if event["event"] == "lost":
+                self.cloud.lost(event["instance"])
+            elif event["event"] == "died":
+                for id_, machine in self.machines.items():
+                    if machine.booted:
+                        self.cloud.lost(id_)
 
     # ---- one effect each ----
 
@@ -207,17 +179,18 @@ class Machines:
         one, machine = self.cloud.instances[effect.instance], self.machines[effect.instance]
         machine.install(base64.b64decode(one.spec.user_data))
         machine.booted = True
-        self._order("boot", one.id, env=machine.environment(self.cloud.settings.environment))
+        self._warden.order("boot", one.id, run=machine.run(),
+                           env=machine.environment(self.cloud.settings.environment))
 
     def _soft(self, effect: Effect) -> None:
-        self._order("soft", effect.instance)
+        self._warden.order("soft", effect.instance)
 
     def _kill(self, effect: Effect) -> None:
         machine = self.machines.get(effect.instance)
         if machine is None:
             return
         machine.booted = False
-        self._order("kill", effect.instance)
+        self._warden.order("kill", effect.instance)
         if machine.number is not None:
             self._server.close(machine.number)
             machine.number = None
@@ -235,7 +208,7 @@ class Machines:
         machine = self.machines.pop(effect.instance, None)
         if machine is not None:
             machine.metadata.forget()
-            self._order("forget", effect.instance)
+            self._warden.order("forget", effect.instance)
 
     def console(self, instance: str) -> bytes:
         machine = self.machines.get(instance)
@@ -251,14 +224,4 @@ class Machines:
 
     def end(self) -> None:
         """All processes; returns when there is none any more."""
-        assert self._warden.stdin is not None and self._warden.stdout is not None
-        try:
-            self._warden.stdin.close()
-        except OSError:
-            pass
-        try:
-            self._warden.wait(20)
-        except subprocess.TimeoutExpired:
-            self._warden.kill()
-            self._warden.wait()
-        self._warden.stdout.close()
+        self._warden.end()

@@ -21,8 +21,9 @@ from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.machines import Machine, Machines
 from fakecloud.ec2.settings import Settings
 from fakecloud.ec2.sigv4 import Key, Signed
-from fakecloud.ec2.web import Handler, Server, misbehave
+from fakecloud.orders import Order
 from fakecloud.service import ADMIN_PATH, BROKEN, Reply, Request
+from fakecloud.web import Handler, Server, misbehave
 
 T = TypeVar("T")
 TICK_S = 0.05
@@ -202,7 +203,7 @@ class FakeEc2:
     def _obey(self, body: Any) -> None:
         admin.obey(self.cloud, body, {"break": self._break})
 
-    def _break(self, order: admin.Order) -> None:
+    def _break(self, order: Order) -> None:
         """Of the API, of all metadata ("of": "metadata") or of one instance's."""
         how, of = order.text("how", ""), order.text("of", "api")
         instance = order.text("instance", "")

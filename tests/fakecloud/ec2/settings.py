@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import random
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fakecloud.ec2.errors import BadMarket
-
-
-def _is_number(value: Any) -> bool:
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and math.isfinite(value) and 0 <= value <= 1e9)
-
-
-class Spread:
-    """A random amount: ``3``, ``[1, 5]`` (even), ``{"median": 20, "sigma": 0.3}`` (lognormal) or
-    ``{"choices": [[120, 0.8], [0, 0.2]]}`` (a value and its weight)."""
-
-    def __init__(self, raw: Any, where: str = "value") -> None:
-        self.raw = raw
-        pairs = raw.get("choices") if isinstance(raw, dict) and set(raw) == {"choices"} else None
-        if _is_number(raw):
-            self._kind = "fixed"
-        elif isinstance(raw, list) and len(raw) == 2 and all(map(_is_number, raw)) and (
-                raw[0] <= raw[1]):
-            self._kind = "even"
-        elif isinstance(raw, dict) and set(raw) == {"median", "sigma"} and (
-                all(map(_is_number, raw.values())) and raw["sigma"] <= 10):
-            self._kind = "lognormal"
-        elif isinstance(pairs, list) and pairs and all(
-                isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))
-                for pair in pairs) and sum(pair[1] for pair in pairs) > 0:
-            self._kind = "choices"
-        else:
-            raise BadMarket(f'{where}: expected a number, [low, high], {{"median", "sigma"}} or '
-                            f'{{"choices": [[value, weight]]}}, got {str(raw)[:80]}')
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spread) and other.raw == self.raw
-
-    def draw(self, rng: random.Random) -> float:
-        if self._kind == "fixed":
-            return float(self.raw)
-        if self._kind == "even":
-            return rng.uniform(*self.raw)
-        if self._kind == "lognormal":
-            return float(self.raw["median"]) * math.exp(rng.gauss(0.0, self.raw["sigma"]))
-        values, weights = zip(*self.raw["choices"])
-        return float(rng.choices(values, weights)[0])
-
-
-def _spread(raw: Any) -> Any:
-    return field(default_factory=lambda: Spread(raw))
+from fakecloud.orders import Spread, is_amount, spread
 
 
 @dataclass
 class Settings:
     speed: float = 1.0              # Seconds of the market per second.
-    launch_s: Spread = _spread({"median": 2.0, "sigma": 0.3})   # Pending to running.
-    shutdown_s: Spread = _spread(1.0)           # Shutting-down to terminated; then SIGKILL.
+    launch_s: Spread = spread({"median": 2.0, "sigma": 0.3})   # Pending to running.
+    shutdown_s: Spread = spread(1.0)           # Shutting-down to terminated; then SIGKILL.
     listed_s: float = 3600.0                    # How long a terminated instance stays listed.
-    lag_s: Spread = _spread([0.0, 1.0])         # Until a new instance is seen.
-    lead_s: Spread = _spread(120.0)             # From the notice to the end.
+    lag_s: Spread = spread([0.0, 1.0])         # Until a new instance is seen.
+    lead_s: Spread = spread(120.0)             # From the notice to the end.
     lead_scaled: bool = False                   # Leads are of the market's time.
     rebalance_share: float = 0.0                # Interruptions with a recommendation before them.
-    rebalance_ahead_s: Spread = _spread([60.0, 600.0])  # From there to the notice; as leads are.
+    rebalance_ahead_s: Spread = spread([60.0, 600.0])  # From there to the notice; as leads are.
     false_alarms_per_hour: float = 0.0          # Rebalances for nothing, per instance and market h.
     late_refusal_share: float = 0.0             # Accepted, then ended while pending.
     spot_vcpus: int = 100_000                   # Quotas, per region.
@@ -105,12 +58,12 @@ class Settings:
                 for name, one in value.items())
         elif key == "throttle":
             good = value is None or isinstance(value, dict) and all(
-                isinstance(one, list) and len(one) == 2 and all(map(_is_number, one))
+                isinstance(one, list) and len(one) == 2 and all(map(is_amount, one))
                 for one in value.values())
         elif isinstance(now, bool):
             good = isinstance(value, bool)
         else:
-            good = _is_number(value) and (isinstance(now, float) or value == int(value))
+            good = is_amount(value) and (isinstance(now, float) or value == int(value))
             good = good and (key != "speed" or value > 0)
             good = good and (not key.endswith("_share") or value <= 1)
         if not good:

@@ -10,6 +10,7 @@ import asyncio
 import email.utils
 import itertools
 import socket
+import ssl
 import traceback
 from collections.abc import Awaitable, Callable
 from email.message import Message
@@ -19,7 +20,7 @@ from typing import Optional
 from fakecloud.service import HUGE_BYTES, Reply, Request
 
 HEAD_MAX = 1 << 16
-BODY_MAX = 1 << 20
+BODY_MAX = 3 << 20
 CONNECTIONS_MAX = 2_000
 REQUEST_S = 30.0        # For the rest of a request whose first bytes are here.
 IDLE_S = 300.0
@@ -71,7 +72,8 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
 
-    def listen(self, sock: socket.socket, handler: Handler) -> int:
+    def listen(self, sock: socket.socket, handler: Handler,
+               secure: Optional[ssl.SSLContext] = None) -> int:
         """Serves on a bound socket; a number to close it by."""
         sock.listen(128)
         sock.setblocking(False)
@@ -99,7 +101,7 @@ class Server:
                 writer.close()
 
         async def start() -> None:
-            server = await asyncio.start_server(connected, sock=sock, limit=HEAD_MAX)
+            server = await asyncio.start_server(connected, sock=sock, limit=HEAD_MAX, ssl=secure)
             if number in self._listening:
                 self._listening[number] = server
             else:

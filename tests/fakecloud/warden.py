@@ -1,4 +1,4 @@
-"""Runs the processes of all instances, and ends them with the cloud, however that ends.
+"""Runs the processes of all instances of a cloud, and ends them with it, however that ends.
 
 A process of its own: orders are JSON lines at its standard input, events are lines at its standard
 output. When the input ends, because whoever held it was killed, all instances end. Each instance
@@ -7,7 +7,11 @@ behind (PR_SET_CHILD_SUBREAPER): nothing escapes by a double fork or a session o
 whose warden is killed ends its instance too (PR_SET_PDEATHSIG), and what a keeper that was killed
 leaves behind comes to the warden, which ends it.
 
-Alone in its file, without imports of ours, so that it starts fast and its forks stay small.
+An order to boot says what to ``run``: ``argv``, ``cwd``, ``output`` (a file), and ``container``:
+the instance ends with its first process, which alone is asked to end, and an event tells how it
+did. ``mounts`` are pairs of a path here and the path at which that process sees it.
+
+Without imports of ours but one beside it, so that it starts fast and its forks stay small.
 """
 
 from __future__ import annotations
@@ -21,7 +25,13 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Optional
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import grafts
+else:
+    from fakecloud import grafts
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KEPT = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP}
@@ -88,79 +98,126 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
-def kill_all_below() -> None:
-    """Until this process has no child any more: orphans become its children."""
+def kill_all_below(first: int = 0) -> Optional[int]:
+    """Until this process has no child any more: orphans become its children. How ``first`` ended,
+    if it did meanwhile."""
     limit = time.monotonic() + KILL_LIMIT_S
+    how = None
     while time.monotonic() < limit:
         send(tree_of(os.getpid()), signal.SIGKILL)
-        if reap() == [(0, 0)]:
-            return
+        ended = reap()
+        how = dict(ended).get(first, how)
+        if ended == [(0, 0)]:
+            break
         time.sleep(0.005)
+    return how
 
 
 # ---- the keeper of one instance ----
 
-def say(folder: str, text: str) -> None:
+def say(run: dict[str, Any], text: str) -> None:
     try:
-        with open(os.path.join(folder, ".fakecloud", "console"), "a") as file:
+        with open(run["output"], "a") as file:
             file.write(f"[fakecloud] {text}\n")
     except OSError:
         pass    # The instance has removed it, or filled the disk.
 
 
-def become_user_data(folder: str, env: dict[str, str]) -> NoReturn:
-    """As cloud-init runs it: the kernel reads its first line."""
+def tell(event: str, instance: str, **more: object) -> None:
+    """One write of less than a pipe takes at once: events of several processes do not mix."""
+    line = json.dumps({"event": event, "instance": instance, **more}) + "\n"
+    try:
+        os.write(1, line.encode())
+    except OSError:
+        pass
+
+
+def become(run: dict[str, Any], env: dict[str, str], failure: int) -> NoReturn:
+    """Whatever the order names, as cloud-init and container runtimes run it. Why it cannot be run
+    is written to ``failure``."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for one in (signal.SIGPIPE, signal.SIGXFSZ):    # Which Python ignores.
         signal.signal(one, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDONLY)
-    console = os.open(os.path.join(folder, ".fakecloud", "console"),
-                      os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for fd, to in ((null, 0), (console, 1), (console, 2)):
+    output = os.open(run["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, to in ((null, 0), (output, 1), (output, 2)):
         os.dup2(fd, to)
-    os.closerange(3, 256)
-    os.chdir(folder)
-    script = os.path.join(folder, ".fakecloud", "user-data")
+    for fd in range(3, 256):
+        if fd != failure:
+            os.closerange(fd, fd + 1)
     limit = time.monotonic() + BUSY_LIMIT_S
-    while True:
+    try:
+        os.chdir(run["cwd"])
+        if run.get("mounts"):
+            grafts.mount(run["mounts"])
+            os.chdir(run["cwd"])
+        while True:
+            try:
+                os.execvpe(run["argv"][0], run["argv"], env)
+            except OSError as error:
+                if error.errno != errno.ETXTBSY or time.monotonic() >= limit:
+                    raise
+            time.sleep(0.01)
+    except OSError as error:
+        os.write(failure, (error.strerror or str(error)).encode())
+    os._exit(126)
+
+
+def start(run: dict[str, Any], env: dict[str, str]) -> tuple[int, str]:
+    """The first process, and why it does not run if it does not."""
+    reads, failure = os.pipe()
+    first = os.fork()
+    if first == 0:
         try:
-            os.execve(script, [script], env)
-        except OSError as error:
-            if error.errno == errno.ETXTBSY and time.monotonic() < limit:
-                time.sleep(0.01)
-                continue
-            os.write(2, f"[fakecloud] the user data cannot be run: {error.strerror}\n".encode())
+            become(run, env, failure)
+        finally:
             os._exit(126)
+    os.close(failure)
+    with os.fdopen(reads, "rb") as file:    # Ends when it has become another program.
+        why = file.read(1000).decode("utf-8", "replace")
+    return first, why
 
 
-def keep(folder: str, env: dict[str, str], warden: int) -> NoReturn:
+def keep(instance: str, run: dict[str, Any], env: dict[str, str], warden: int) -> NoReturn:
     """The keeper's life."""
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     os.setsid()
     null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
+    for fd in (0, 2):
         os.dup2(null, fd)
     os.closerange(3, 256)
     if os.getppid() == warden:
-        script = os.fork()
-        if script == 0:
-            try:
-                become_user_data(folder, env)
-            finally:
-                os._exit(126)
-        what = 0
-        while what not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            what = signal.sigwait(KEPT)
-            if what == signal.SIGUSR1:
-                send(tree_of(os.getpid()), signal.SIGTERM)
-            for pid, status in reap():
-                if pid == script:
-                    code = os.waitstatus_to_exitcode(status)
-                    say(folder, f"user data has ended with status {code}")
-    kill_all_below()
+        how = watch(instance, run, *start(run, env))
+    else:
+        how = kill_all_below()
+    if run.get("container") and how is not None:
+        tell("exit", instance, code=os.waitstatus_to_exitcode(how))
     os._exit(0)
+
+
+def watch(instance: str, run: dict[str, Any], first: int, why: str) -> Optional[int]:
+    """Until all that belongs to it has ended; how the first process did, if it ended by itself or
+    just now."""
+    container = run.get("container", False)
+    if why:
+        say(run, f"the {run['name']} cannot be run: {why}")
+    if container:
+        tell("unstarted" if why else "started", instance, **{"why": why} if why else {"pid": first})
+    what = 0
+    while what not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        what = signal.sigwait(KEPT)
+        if what == signal.SIGUSR1:
+            send([first] if container else tree_of(os.getpid()), signal.SIGTERM)
+        for pid, status in reap():
+            if pid == first and container:
+                kill_all_below()
+                return status
+            if pid == first:
+                code = os.waitstatus_to_exitcode(status)
+                say(run, f"{run['name']} has ended with status {code}")
+    return kill_all_below(first)
 
 
 # ---- the warden ----
@@ -171,13 +228,6 @@ class Warden:
         self.keepers: dict[str, int] = {}
         self._ending: set[int] = set()      # Keepers that were told to end.
 
-    def tell(self, event: str, instance: str) -> None:
-        line = json.dumps({"event": event, "instance": instance}) + "\n"
-        try:
-            os.write(1, line.encode())
-        except OSError:
-            pass
-
     def order(self, order: dict[str, Any]) -> None:
         verb, instance = order["do"], order["instance"]
         folder = os.path.join(self.base, instance)
@@ -187,10 +237,10 @@ class Warden:
             try:
                 pid = os.fork()
             except OSError:     # The host has no room for one more.
-                return self.tell("lost", instance)
+                return tell("lost", instance)
             if pid == 0:
                 try:
-                    keep(folder, order["env"], me)
+                    keep(instance, order["run"], order["env"], me)
                 finally:
                     os._exit(1)
             self.keepers[instance] = pid
@@ -208,7 +258,7 @@ class Warden:
         for instance, keeper in list(self.keepers.items()):
             if keeper in gone:
                 del self.keepers[instance]
-                self.tell("ended" if keeper in self._ending else "lost", instance)
+                tell("ended" if keeper in self._ending else "lost", instance)
                 self._ending.discard(keeper)
         keepers = set(self.keepers.values())
         strays = [one for one in children_of(os.getpid()) if one not in keepers]
