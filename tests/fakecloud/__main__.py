@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import signal
 import sys
 from pathlib import Path
@@ -15,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fakecloud import CLOUDS
 from fakecloud.ec2 import cli
+from fakecloud.k8s import cli as k8s_cli
 
 
 def main() -> None:
     if sys.argv[1:2] == ["ec2"]:
         return cli.main(sys.argv[2:])
     if sys.argv[1:2] == ["k8s"]:
-        # Needs a package for its certificates, which the others do without.
-        return importlib.import_module("fakecloud.k8s.cli").main(sys.argv[2:])  # type: ignore
+        return k8s_cli.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="fakecloud", description="A cloud's metadata service on this machine.",
         epilog="A whole EC2 and a Kubernetes are others: see fakecloud ec2 --help and fakecloud "

@@ -220,6 +220,8 @@ class Registry:
         if resource is catalog.NAMESPACES and (one.get("spec") or {}).get("finalizers"):
             return self._end_namespace(one), False
         grace, now_s = self._grace(resource, one, options), self.now()
+        if resource is not catalog.PODS and not finalizers:
+            return self.store.remove(resource, one), True
         began = one["metadata"].get("deletionTimestamp")
         if began is not None:
             left = one["metadata"].get("deletionGracePeriodSeconds", 0)

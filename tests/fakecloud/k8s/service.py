@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import importlib
 import json
 import socket
 import threading
@@ -21,7 +22,6 @@ from fakecloud.k8s.cluster import Cluster
 from fakecloud.k8s.containers import Containers
 from fakecloud.k8s.errors import ApiError
 from fakecloud.k8s.logs import LogAsked
-from fakecloud.k8s.pki import Authority, server_context
 from fakecloud.k8s.settings import Settings
 from fakecloud.k8s.watches import Watch
 from fakecloud.orders import BadOrder
@@ -52,7 +52,9 @@ class FakeKubernetes:
         self.cluster.begin_users(namespace)
         self.namespace, self._folder = namespace, folder
         self.api = Api(self.cluster)
-        self.authority = Authority()
+        # Needs a package that not every Python has.
+        self._pki = importlib.import_module("fakecloud.k8s.pki")
+        self.authority = self._pki.Authority()
         self.cluster.authority = self.authority.pem
         self._socket = socket.create_server((host, port))
         self._admin_socket = socket.create_server((host, admin_port))
@@ -135,7 +137,7 @@ class FakeKubernetes:
         self.containers = Containers(self.cluster, self._folder)
         try:
             host = self._socket.getsockname()[0]
-            secure = server_context(self.authority, [host], self.containers.base)
+            secure = self._pki.server_context(self.authority, [host], self.containers.base)
             server.listen(self._socket, self._serve, secure)
             server.listen(self._admin_socket, self._administrate)
             self._ready.set()
