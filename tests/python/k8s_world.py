@@ -26,8 +26,11 @@ Object = dict[str, Any]
 
 
 def pod(name: str = "p", command: str = "sleep 1000", **spec: Any) -> Object:
-    """With one container, which a shell runs. What else is named is of the spec."""
-    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", command],
+    """With one container, which a shell runs. What else is named is of the spec.
+
+    A dollar that comes twice is one to Kubernetes, which the shell is not to notice."""
+    shell = ["sh", "-c", command.replace("$$", "$$$$")]
+    container = {"name": "main", "image": "busybox", "command": shell,
                  **spec.pop("container", {})}
     meta = spec.pop("metadata", {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **meta},
