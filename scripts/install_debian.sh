@@ -7,7 +7,14 @@
 command -v dpkg-query >/dev/null 2>&1 ||
   die "this is no Debian system; install what scripts/debian-packages.txt names and set TROUPE_SKIP_INSTALL=1"
 
-mapfile -t wanted < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' scripts/debian-packages.txt)
+mapfile -t listed < <(sed 's/#.*//; s/[[:space:]]//g; /^$/d' scripts/debian-packages.txt)
+wanted=()
+for entry in "${listed[@]}"; do
+  case "$entry" in
+    *'|'*) command -v "${entry#*|}" >/dev/null 2>&1 || wanted+=("${entry%%|*}") ;;
+    *) wanted+=("$entry") ;;
+  esac
+done
 installed=$(dpkg-query -W -f='${binary:Package} ${db:Status-Status}\n' 2>/dev/null |
   awk '$2 == "installed" {sub(/:.*/, "", $1); print $1}')
 mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}" | sort -u) <(sort -u <<<"$installed"))

@@ -25,11 +25,14 @@ class Admission:
     def admit(self, resource: Resource, one: Object) -> Object:
         if resource is not catalog.PODS:
             return one
-        one = self._priority(self._account(one))
-        one = {**one, "spec": defaults.tolerations(one["spec"], self.settings.toleration_s)}
-        one = self._limits(one)
+        one = self._limits(self.admit_update(resource, self._priority(self._account(one))))
         self._quota(one)
         return one
+
+    def admit_update(self, resource: Resource, one: Object) -> Object:
+        if resource is not catalog.PODS:
+            return one
+        return {**one, "spec": defaults.tolerations(one["spec"], self.settings.toleration_s)}
 
     def _account(self, pod: Object) -> Object:
         own, spec = pod["metadata"], dict(pod["spec"])

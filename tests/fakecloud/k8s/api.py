@@ -89,7 +89,7 @@ def read(request: Request) -> Call:
         return Call(request, Asked(verb, path=request.path), query)
     if not name and verb in ("get", "delete"):
         verb = {"get": "list", "delete": "deletecollection"}[verb]
-        if verb == "list" and query.get("watch") in ("1", "true"):
+        if verb == "list" and lists.flag_in(query, "watch"):
             verb = "watch"
     if resource is catalog.NAMESPACES and name:
         namespace = name
@@ -182,7 +182,7 @@ class Api:
         query = call.query
         match = selectors.matcher(query.get("labelSelector", ""), query.get("fieldSelector", ""),
                                   resource.plural)
-        if query.get("sendInitialEvents"):
+        if lists.flag_in(query, "sendInitialEvents"):
             raise errors.invalid("", "ListOptions", "", [(
                 "FieldValueForbidden", "Forbidden: sendInitialEvents is forbidden for watch unless "
                 "the WatchList feature gate is enabled", "sendInitialEvents")])
@@ -190,7 +190,7 @@ class Api:
         limit_s = lists.number_in(query, "timeoutSeconds")
         as_table = tables.wanted(call.request.headers.get("Accept", ""))
         return Streaming(watch, call, limit_s or None,
-                         query.get("allowWatchBookmarks") in ("1", "true"), as_table)
+                         lists.flag_in(query, "allowWatchBookmarks"), as_table)
 
     # ---- writing ----
 
@@ -198,18 +198,20 @@ class Api:
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type "
                               f"{resource.kind})")
-        kind, version = body.get("kind"), body.get("apiVersion")
-        if not kind or not version:
-            if not resource.group and not kind and not version:
-                body = {**body, "kind": resource.kind, "apiVersion": resource.api_version}
-            else:
-                missing = "Kind" if not kind else "apiVersion"
-                raise bad_request(f"Object '{missing}' is missing in "
-                                  f"'{json.dumps(body, separators=(',', ':'))[:200]}'")
-        elif (version, kind) != (resource.api_version, resource.kind):
+        # What is missing of these two is taken for what is expected.
+        body = {**body, "kind": body.get("kind") or resource.kind,
+                "apiVersion": body.get("apiVersion") or resource.api_version}
+        kind, version = body["kind"], body["apiVersion"]
+        if not isinstance(kind, str) or not isinstance(version, str):
+            raise bad_request("couldn't get version/kind; json parse error: kind and apiVersion "
+                              "are texts")
+        if kind != resource.kind:
             raise bad_request(f"{kind} in version \"{version.rpartition('/')[2]}\" cannot be "
-                              f"handled as a {resource.kind}: no kind \"{kind}\" is registered for "
-                              f"version \"{version}\"")
+                              f"handled as a {resource.kind}: converting ({kind}) to "
+                              f"({resource.kind}): unknown conversion")
+        if version != resource.api_version:
+            raise bad_request(f"the API version in the data ({version}) does not match the "
+                              f"expected API version ({resource.api_version})")
         how = call.query.get("fieldValidation", "Warn")
         if how not in ("Strict", "Warn", "Ignore"):
             raise errors.invalid("", "CreateOptions", "", [(

@@ -38,6 +38,7 @@ class Cluster:
         self.registry = Registry(self.store, lambda: self.now_s, self.rng)
         self.admission = Admission(self.registry, self.settings, self.rng)
         self.registry.admit = self.admission.admit
+        self.registry.admit_update = self.admission.admit_update
         self.faults = Faults(self.rng.random, lambda: self.store.version)
         self.ledger = Ledger(self.store, lambda: self.now_s)
         self.kubelet = Kubelet(self.registry, self.settings, self.rng,

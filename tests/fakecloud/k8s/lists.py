@@ -23,6 +23,11 @@ def number_in(query: dict[str, str], name: str) -> Optional[int]:
     return int(text)
 
 
+def flag_in(query: dict[str, str], name: str) -> bool:
+    """Whatever it is set to but these two counts as true."""
+    return query.get(name, "false").lower() not in ("false", "0")
+
+
 def version_in(query: dict[str, str], name: str = "resourceVersion") -> Optional[int]:
     text = query.get(name, "")
     if text and not (text.isdigit() and text.isascii() and len(text) <= 18):

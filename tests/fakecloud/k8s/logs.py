@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fakecloud.k8s.errors import ApiError, bad_request
-from fakecloud.k8s.lists import number_in
+from fakecloud.k8s.lists import flag_in, number_in
 
 TAIL_MAX = 16 << 20     # So much of a log's end is looked at.
 
@@ -49,7 +49,7 @@ def log_asked(pod: dict[str, Any], query: dict[str, str]) -> LogAsked:
     if limit == 0:
         raise ApiError(422, "Invalid", 'PodLogOptions "" is invalid: limitBytes: Invalid value: 0: '
                        "must be greater than 0", {"kind": "PodLogOptions"})
-    previous = query.get("previous") in ("1", "true")
+    previous = flag_in(query, "previous")
     status = _status_of(pod, container)
     number = (status or {}).get("restartCount", 0)
     if previous:
@@ -66,7 +66,7 @@ def log_asked(pod: dict[str, Any], query: dict[str, str]) -> LogAsked:
             raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: '
                               f"{waiting.get('reason', '')}")
     return LogAsked(pod["metadata"]["uid"], container, number, tail, limit,
-                    query.get("follow") in ("1", "true"))
+                    flag_in(query, "follow"))
 
 
 def read(path: Path, tail_lines: Optional[int], limit_bytes: Optional[int]) -> bytes:

@@ -51,11 +51,13 @@ def is_over(pod: Object) -> bool:
 
 
 class Registry:
-    """``now``: the time of day. ``admit``: what may change or refuse a new object."""
+    """``now``: the time of day. ``admit`` and ``admit_update``: what may change or refuse an
+    object that is new, or that a user has changed."""
 
     def __init__(self, store: Store, now: Callable[[], float], rng: random.Random) -> None:
         self.store, self.now, self._rng = store, now, rng
         self.admit: Admit = lambda resource, one: one
+        self.admit_update: Admit = lambda resource, one: one
         self._event_number = 0
         self._events: dict[tuple[str, str, str], Object] = {}
 
@@ -137,6 +139,8 @@ class Registry:
                            f"Precondition failed: UID in precondition: {given['uid']}, UID in "
                            f"object meta: {old['metadata']['uid']}")
         new = self._changed(resource, old, one, sub)
+        if sub == "":
+            new = self.admit_update(resource, new)
         causes = validation.metadata(new, "rbac" in resource.group)
         if sub == "":
             causes += validation.UPDATE.get(resource.plural, lambda new, old: [])(new, old)
