@@ -1,14 +1,13 @@
 #include "autoscaler/machine_provider.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
+
+#include "autoscaler/fleet_census.h"
 
 namespace troupe {
 namespace {
-
-constexpr const char* kClusterTag = "troupe-cluster";
-constexpr const char* kLifeTag = "troupe-life";
-constexpr const char* kNodeTag = "troupe-node";
 
 std::string TagOf(const Machine& node, const char* tag) {
   const auto found = node.tags.find(tag);
@@ -148,16 +147,12 @@ std::vector<const Machine*> MachineProvider::OneOfEach(const std::vector<Machine
 }
 
 void MachineProvider::Take(Time now, const std::vector<Machine>& listed) {
-  strangers_.clear();
   std::vector<Machine> ours;
   std::set<std::string> seen;
   for (const Machine& found : listed) {
-    if (TagOf(found, kClusterTag) != options_.cluster) continue;
-    if (TagOf(found, kLifeTag) != options_.life || TagOf(found, kNodeTag).empty()) {
-      strangers_.insert(found.id);
-    } else {
+    if (TagOf(found, kClusterTag) == options_.cluster && TagOf(found, kLifeTag) == options_.life &&
+        !TagOf(found, kNodeTag).empty())
       ours.push_back(found);
-    }
   }
   for (const Machine* machine : OneOfEach(ours)) {
     const Machine& found = *machine;

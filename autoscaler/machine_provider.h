@@ -9,7 +9,6 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,8 +40,6 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
   bool Step(Time now) override { return source_->Step(now); }
   // Nodes that the source says will be taken back, each once.
   std::vector<Notice> Poll(Time now) override;
-  // Nodes of this cluster that an autoscaler before this one has made, by the source's ids.
-  [[nodiscard]] const std::set<std::string>& strangers() const { return strangers_; }
   [[nodiscard]] Time next_wake() const { return list_at_; }
 
  private:
@@ -75,7 +72,6 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
   std::map<std::string, Node> nodes_;            // By our ids.
   std::map<std::string, std::string> launched_;  // Token -> id.
   std::map<std::string, int> last_number_;       // By pool.
-  std::set<std::string> strangers_;
   std::vector<ProviderFailure> failures_;
   Status listed_ = Status::Ok();  // How the last listing went.
   bool listing_ = false;          // One is under way.

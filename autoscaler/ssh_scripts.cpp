@@ -1,5 +1,6 @@
 #include "autoscaler/ssh_scripts.h"
 
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -73,6 +74,57 @@ std::string SshEndScript(const std::string& fleet, const std::string& id, bool f
          ".pid ] || exit 0\npid=$(cat " + name + ".pid)\nsame \"$pid\" \"$(cat " + name +
          ".began)\" || exit 0\n" +
          (force ? "kill -s KILL -- \"-$pid\"\n" : "kill -s TERM \"$pid\"\n");
+}
+
+// Folders of a cluster whose name only begins with this one are told apart by the rest: a life is
+// hexadecimal. Words of nodes that a living cluster has not yet asked for are left to it: it looks
+// far more often than every 10 minutes. A fleet that is over is cleaned at once.
+std::string SshCensusScript(const std::string& cluster, const std::set<std::string>& over) {
+  std::string fleets;
+  for (const std::string& fleet : over) fleets += ShellWord(fleet) + "|";
+  return std::string(kFunctions) + "cd \"${HOME:?}/.troupe/fleets\" 2>/dev/null || { echo " +
+         std::string(kWhole) +
+         "; exit 0; }\n"
+         "for fleet in " +
+         ShellWord(cluster) +
+         "-*; do\n"
+         "  case ${fleet#" +
+         ShellWord(cluster) +
+         "-} in *[!0-9a-f]*) continue;; esac\n"
+         "  cd \"$fleet/$(uname -n)\" 2>/dev/null || continue\n"
+         "  for file in *.pid; do\n"
+         "    [ -e \"$file\" ] || continue\n"
+         "    id=${file%.pid}\n"
+         "    pid=$(cat \"$file\")\n"
+         "    if ! same \"$pid\" \"$(cat \"$id.began\")\"; then\n"
+         "      case $fleet in " +
+         fleets +
+         "'') ;; *) [ -n \"$(find \"$file\" -mmin +10)\" ] || continue;; esac\n"
+         "      rm -f \"$id.pid\" \"$id.began\" \"$id.sh\" \"$id.log\"\n"
+         "      continue\n"
+         "    fi\n"
+         "    echo \"alive $fleet $id\"\n"
+         "  done\n"
+         "  cd \"${HOME:?}/.troupe/fleets\" || exit 1\n"
+         "  rmdir \"$fleet/$(uname -n)\" \"$fleet\" 2>/dev/null\n"
+         "done\n"
+         "echo " +
+         std::string(kWhole) + "\n";
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> ParseSshCensus(std::string_view text) {
+  std::vector<std::pair<std::string, std::string>> nodes;
+  std::istringstream lines{std::string(text)};
+  bool whole = false;
+  for (std::string line; std::getline(lines, line); whole = line == kWhole) {
+    std::istringstream words(line);
+    std::string alive;
+    std::string fleet;
+    std::string id;
+    if (words >> alive >> fleet >> id && alive + " " == kAlive) nodes.emplace_back(fleet, id);
+  }
+  if (whole) return nodes;
+  return Error{ErrorCode::kCorrupt, "its list of nodes is not whole"};
 }
 
 Result<SshListing> ParseSshListing(std::string_view text) {

@@ -237,6 +237,8 @@ void AutoscalerService::SayChanges() {
 void AutoscalerService::Act(Time now, const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "launch");
+    const Status may = callbacks_.may_launch ? callbacks_.may_launch() : Status::Ok();
+    if (!may.ok()) return LaunchFailed(now, launch->token, launch->pool, "", may.error());
     const Result<std::string> id = callbacks_.provider->Launch(launch->token, launch->pool);
     if (id.ok()) {
       asked_[launch->token] = *id;

@@ -39,6 +39,8 @@ struct AutoscalerCallbacks {
   // The node is gone; whatever belonged to it can go.
   std::function<void(const std::string& node)> gone;
   std::function<void(const std::string& line)> say;
+  // Whether a node may be launched now; null: always.
+  std::function<Status()> may_launch = nullptr;
   // What is done or seen, and why; null: nobody keeps it.
   std::function<void(const FleetNote&)> note = nullptr;
 };

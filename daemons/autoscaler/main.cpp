@@ -1,24 +1,16 @@
 // troupe-autoscaler: a cluster from a YAML file. Starts a private Redis and head, holds the nodes
 // that the file asks for, runs the training command, and exits with its exit code. Wiring only.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <functional>
 #include <iostream>
-#include <memory>
-#include <utility>
 
 #include "autoscaler/config_help.h"
 #include "autoscaler/provider_check.h"
 #include "autoscaler/simulator/simulate.h"
-#include "daemons/autoscaler/account_text.h"
-#include "daemons/autoscaler/autoscaler_service.h"
+#include "daemons/autoscaler/fleet_run.h"
 #include "daemons/autoscaler/journal.h"
 #include "daemons/autoscaler/session.h"
-#include "daemons/autoscaler/supplier.h"
+#include "daemons/autoscaler/take_down.h"
 #include "daemons/client/driver_client.h"
 #include "runtime/log.h"
 #include "runtime/metrics.h"
@@ -28,148 +20,6 @@ namespace {
 
 using namespace troupe;
 namespace fs = std::filesystem;
-
-constexpr Duration kClusterLimit = seconds(2);
-constexpr Duration kTrainingGrace = daemons::kSessionGrace + daemons::kSessionKillLimit;
-
-// Runs an entrypoint, argv[1], on workers as the file wants them, argv[2].
-constexpr const char* kEntrypointProgram = R"py(
-import importlib, json, os, sys
-import troupe
-sys.path.insert(0, os.getcwd())
-module, _, name = sys.argv[1].partition(":")
-function = getattr(importlib.import_module(module), name)
-with troupe.Executor(**json.loads(sys.argv[2])) as executor:
-    executor.run(function)
-)py";
-
-void Say(const std::string& line) { std::cout << "troupe: " << line << std::endl; }
-
-// `folder`: of the cluster file, from which its working directory counts.
-SpawnOptions TrainingCommand(const ClusterConfig& config, const fs::path& folder,
-                             const daemons::DriverClient& client) {
-  const TrainingSpec& training = config.training;
-  SpawnOptions spawn;
-  spawn.argv = training.command;
-  if (!training.entrypoint.empty()) {
-    std::string resources;
-    for (const auto& [name, amount] : training.resources.ToMap())
-      resources +=
-          (resources.empty() ? "\"" : ", \"") + name + "\": " + daemons::NumberText(amount);
-    const std::string arguments =
-        "{\"min_workers\": " + std::to_string(std::max(1, config.limits.min_workers)) +
-        ", \"max_workers\": " + std::to_string(config.limits.max_workers) +
-        ", \"elastic_timeout\": " +
-        daemons::NumberText(ToMilliseconds(training.elastic_timeout) / 1000) +
-        ", \"resources_per_worker\": {" + resources + "}}";
-    spawn.argv = {"python3", "-c", kEntrypointProgram, training.entrypoint, arguments};
-  }
-  if (!training.working_dir.empty())
-    spawn.argv.insert(spawn.argv.begin(),
-                      {"env", "--chdir=" + (folder / training.working_dir).string()});
-  spawn.env = training.env;
-  // Actors of other hosts are to reach the training by the address by which it reaches the head.
-  spawn.env["TROUPE_ADDRESS"] = daemons::EndpointHere(config.head, client);
-  if (!client.key_file().empty()) spawn.env["TROUPE_KEY_FILE"] = client.key_file();
-  return spawn;
-}
-
-// The exit code for a shell.
-int CodeOf(const ExitInfo& info) { return info.signal != 0 ? 128 + info.signal : info.code; }
-
-double UnixSeconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Ends all nodes, and tells what the fleet has come to.
-void EndFleet(daemons::AutoscalerService& service, daemons::Supplier& supplier, const Clock& clock,
-              int code, const std::function<void(const FleetNote&)>& note) {
-  const Time deadline = clock.Now() + supplier.grace();
-  bool ended = service.End(clock.Now());
-  for (; !ended && clock.Now() < deadline; ended = service.End(clock.Now())) ::usleep(10'000);
-  const std::string left = ended ? "" : "not all nodes have ended: " + supplier.Left();
-  if (!ended) Say(left);
-  const std::string account = daemons::AccountLine(service.accounts());
-  Say("accounts: " + account);
-  note({FleetNoteKind::kAccount, {}, {}, {}, account, daemons::AccountJson(service.accounts())});
-  note({FleetNoteKind::kEnd,
-        {},
-        {},
-        {},
-        "exit status " + std::to_string(code) + "; " + (ended ? "no node is left" : left)});
-}
-
-int Run(const ClusterConfig& config, const fs::path& folder, const std::string& journal_path,
-        const daemons::DriverOptions& options) {
-  Result<std::unique_ptr<daemons::DriverClient>> connected =
-      daemons::DriverClient::Connect(options);
-  if (!connected.ok()) {
-    std::cerr << "troupe-autoscaler: " << connected.error().message << "\n";
-    return 1;
-  }
-  daemons::DriverClient& client = **connected;
-  SteadyClock clock;
-  const std::string life = RandomId();
-  const std::unique_ptr<daemons::Supplier> supplier =
-      daemons::MakeSupplier({&config, folder.string(), options.bin_dir, life, &clock, &client});
-  daemons::AutoscalerCallbacks callbacks;
-  callbacks.provider = &supplier->nodes();
-  callbacks.notices = &supplier->notices();
-  callbacks.cluster = [&]() -> Result<daemons::ClusterState> {
-    const Result<std::string> json = client.ClusterJson(kClusterLimit);
-    return json.ok() ? daemons::ParseClusterState(*json) : json.error();
-  };
-  callbacks.drain = [&](const std::string& id, const std::string& why, Duration left) {
-    return supplier->Drain(id, why, left);
-  };
-  callbacks.gone = [&](const std::string& id) { supplier->Gone(id); };
-  callbacks.say = Say;
-  daemons::FleetJournal journal(journal_path, life, Say);
-  const auto note = [&](const FleetNote& what) { journal.Write(UnixSeconds(), what); };
-  callbacks.note = note;
-  note({FleetNoteKind::kStart,
-        {},
-        {},
-        {},
-        "cluster " + config.name + ", provider " + config.provider + ", at " + client.address()});
-  daemons::AutoscalerService service(config, life + "-", std::move(callbacks));
-
-  Say("cluster " + config.name + " at " + client.address());
-  if (!config.head.listen.empty())
-    Say("its head listens on " + config.head.listen + "; `troupe token` lets a node join");
-  ChildProcess training;
-  const SpawnOptions command = TrainingCommand(config, folder, client);
-  if (!command.argv.empty()) {
-    Result<ChildProcess> started = Spawn(daemons::InSession(command));
-    if (!started.ok()) {
-      std::cerr << "troupe-autoscaler: training: " << started.error().message << "\n";
-      return 1;
-    }
-    training = std::move(*started);
-  }
-  Time due = clock.Now();
-  std::string strangers;
-  const auto turn = [&] {
-    if (training.TryReap()) return true;
-    const Time now = clock.Now();
-    const bool moved = supplier->nodes().Step(now);
-    if (moved || now >= std::min(due, supplier->next_wake())) due = service.Step(now);
-    const std::string before = std::exchange(strangers, supplier->Strangers());
-    if (before.empty() && !strangers.empty()) Say(strangers);
-    return false;
-  };
-  const StopCause cause = WaitForStop(-1, turn, std::min<Duration>(config.tick, milliseconds(50)));
-  int code = 130;
-  if (cause == StopCause::kSignal) {
-    Say("interrupted; ending the cluster");
-    training.Terminate(kTrainingGrace);
-  } else if (const auto info = training.TryReap()) {
-    Say("training " + info->ToString());
-    code = CodeOf(*info);
-  }
-  EndFleet(service, *supplier, clock, code, note);
-  return code;
-}
 
 void AddSimulation(CLI::App& app, simulator::SimulateRequest& request, bool& simulate) {
   app.add_flag("--simulate", simulate, "Only try the file on a market, beside other fleets");
@@ -185,6 +35,37 @@ void AddSimulation(CLI::App& app, simulator::SimulateRequest& request, bool& sim
                  "n workers do the work of n / (1 + LOSS * (n - 1))");
   app.add_option("--output", request.output, "table, json or html");
   app.add_option("--output-file", request.output_file, "Where to write it, instead of printing it");
+}
+
+struct DownRequest {
+  bool wanted = false;
+  double limit_s = 300;
+};
+
+void AddDown(CLI::App& app, DownRequest& down) {
+  app.add_flag("--down", down.wanted, "End the cluster and its nodes, whoever has made them");
+  app.add_option("--timeout-s", down.limit_s, "With --down: for so long at most")
+      ->check(CLI::Range(1.0, 86400.0));
+}
+
+int TakeDown(const ClusterConfig& config, const fs::path& file, const std::string& bin_dir,
+             const DownRequest& down) {
+  const Duration limit(static_cast<int64_t>(down.limit_s * 1e9));
+  const Status ended = daemons::TakeDownFleet(
+      config, {file.parent_path().string(), bin_dir, limit, daemons::SayLine});
+  if (!ended.ok()) std::cerr << "troupe-autoscaler: " << ended.error().message << "\n";
+  return ended.ok() ? 0 : 1;
+}
+
+bool ServeMetrics(const metrics::Endpoint& at) {
+  if (at.address.empty()) return true;
+  const Result<std::string> served = metrics::Serve(at);
+  if (served.ok()) {
+    daemons::SayLine("metrics at " + *served);
+  } else {
+    std::cerr << "troupe-autoscaler: " << served.error().message << "\n";
+  }
+  return served.ok();
 }
 
 // Of a command that only reads the file.
@@ -223,9 +104,13 @@ int main(int argc, char** argv) {
   simulator::SimulateRequest simulation;
   bool simulate = false;
   AddSimulation(app, simulation, simulate);
-  std::string journal;
+  daemons::FleetRunRequest request;
   bool no_journal = false;
-  app.add_option("--journal", journal, "Keep what is done, and why, in this file for `troupe why`");
+  app.add_flag("--take-over", request.take_over, "End nodes of any other one of this cluster");
+  DownRequest down;
+  AddDown(app, down);
+  app.add_option("--journal", request.journal,
+                 "Keep what is done, and why, in this file for `troupe why`");
   app.add_flag("--no-journal", no_journal, "Keep none");
   metrics::Endpoint metrics_at;
   app.add_option("--metrics-address", metrics_at.address, "Serve Prometheus metrics at HOST:PORT");
@@ -247,22 +132,17 @@ int main(int argc, char** argv) {
   if (explain) return Tell(ExplainClusterFile(file));
   if (simulate) return Tell(simulator::SimulateClusterFile(file, simulation));
   InitLogging("autoscaler", "");
-  if (!metrics_at.address.empty()) {
-    const Result<std::string> served = metrics::Serve(metrics_at);
-    if (!served.ok()) {
-      std::cerr << "troupe-autoscaler: " << served.error().message << "\n";
-      return 2;
-    }
-    Say("metrics at " + *served);
-  }
+  if (!ServeMetrics(metrics_at)) return 2;
   const Result<ClusterConfig> config = ReadClusterConfig(file);
   if (!config.ok()) {
     std::cerr << config.error().message << "\n";
     return 2;
   }
+  request.file = fs::absolute(file, ignored);
+  if (down.wanted) return TakeDown(*config, request.file, options.bin_dir, down);
   options.metrics_port = config->metrics_port;
   options.listen = config->head.listen;
-  if (journal.empty()) journal = daemons::DefaultJournalPath(config->name);
-  return Run(*config, fs::absolute(file, ignored).parent_path(), no_journal ? "" : journal,
-             options);
+  if (request.journal.empty()) request.journal = daemons::DefaultJournalPath(config->name);
+  if (no_journal) request.journal.clear();
+  return daemons::HoldFleet(*config, request, options);
 }

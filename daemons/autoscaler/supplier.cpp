@@ -18,6 +18,7 @@
 #include "autoscaler/machine_provider.h"
 #include "autoscaler/process_provider.h"
 #include "autoscaler/slurm_machines.h"
+#include "autoscaler/ssh_census.h"
 #include "autoscaler/ssh_provider.h"
 #include "runtime/host_address.h"
 
@@ -30,8 +31,6 @@ constexpr Duration kProcessesGrace = seconds(3);
 constexpr Duration kExecGrace = seconds(20);
 // Of a job that Slurm takes back: it has KillWait, by default 30 s, before it is killed.
 constexpr Duration kJobEnds = seconds(25);
-constexpr size_t kStrangersTold = 20;
-constexpr Duration kLease = seconds(300);  // A head that was restarted is back long before.
 
 // Directories of the nodes: short names, since a socket's path has at most 107 bytes.
 class NodeDirs {
@@ -125,7 +124,7 @@ class ProcessSupplier final : public Supplier {
  public:
   explicit ProcessSupplier(const SupplierOptions& options)
       : options_(options),
-        dirs_(options.client->run_dir()),
+        dirs_(options.client == nullptr ? "" : options.client->run_dir()),
         provider_(options.clock, ProviderOptions()) {}
 
   NodeProvider& nodes() override { return provider_; }
@@ -136,6 +135,8 @@ class ProcessSupplier final : public Supplier {
   void Gone(const std::string& id) override { dirs_.Remove(id); }
   [[nodiscard]] Time next_wake() const override { return provider_.next_wake(); }
   [[nodiscard]] Duration grace() const override { return kProcessesGrace; }
+  FleetCensus& census() override { return census_; }
+  [[nodiscard]] Duration interval() const override { return Duration::zero(); }
 
  private:
   ProcessProviderOptions ProviderOptions() {
@@ -166,6 +167,7 @@ class ProcessSupplier final : public Supplier {
 
   const SupplierOptions options_;
   NodeDirs dirs_;
+  EmptyCensus census_;
   ProcessProvider provider_;
 };
 
@@ -177,7 +179,9 @@ class MachineSupplier final : public Supplier {
                   Duration interval, Duration limit)
       : options_(options),
         source_(std::move(source)),
+        interval_(interval),
         limit_(limit),
+        census_(source_.get(), options.config->name),
         provider_(options.clock, source_.get(), ProviderOptions(interval)) {}
 
   NodeProvider& nodes() override { return provider_; }
@@ -187,17 +191,8 @@ class MachineSupplier final : public Supplier {
   }
   [[nodiscard]] Time next_wake() const override { return provider_.next_wake(); }
   [[nodiscard]] Duration grace() const override { return limit_ + kExecGrace; }
-  std::string Strangers() override {
-    if (provider_.strangers().empty()) return "";
-    std::string ids;
-    size_t told = 0;
-    for (const std::string& id : provider_.strangers()) {
-      if (told++ < kStrangersTold) ids += (ids.empty() ? "" : ", ") + id;
-    }
-    if (told > kStrangersTold) ids += " and " + std::to_string(told - kStrangersTold) + " more";
-    return "nodes of cluster " + options_.config->name +
-           " that another `troupe up` has made are left alone; end them if none runs: " + ids;
-  }
+  FleetCensus& census() override { return census_; }
+  [[nodiscard]] Duration interval() const override { return interval_; }
 
  private:
   MachineProviderOptions ProviderOptions(Duration interval) {
@@ -215,7 +210,9 @@ class MachineSupplier final : public Supplier {
 
   const SupplierOptions options_;
   const std::unique_ptr<MachineSource> source_;
+  const Duration interval_;
   const Duration limit_;
+  MachineCensus census_;
   MachineProvider provider_;
 };
 
@@ -271,7 +268,9 @@ std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
 class SshSupplier final : public Supplier {
  public:
   explicit SshSupplier(const SupplierOptions& options)
-      : options_(options), provider_(options.clock, ProviderOptions()) {}
+      : options_(options),
+        census_({SshCommand(), Hosts(), options.config->name, {}}),
+        provider_(options.clock, ProviderOptions()) {}
 
   NodeProvider& nodes() override { return provider_; }
   NoticeSource& notices() override { return provider_; }
@@ -282,28 +281,41 @@ class SshSupplier final : public Supplier {
   [[nodiscard]] Duration grace() const override {
     return options_.config->ssh.timeout + kExecGrace;
   }
+  FleetCensus& census() override { return census_; }
+  [[nodiscard]] Duration interval() const override { return options_.config->ssh.interval; }
 
  private:
+  [[nodiscard]] ExecCommand SshCommand() const {
+    const SshSpec& ssh = options_.config->ssh;
+    ExecCommand command;
+    // Nobody is there to be asked, and a connection that hangs is as good as none.
+    command.argv = {"ssh", "-T",
+                    "-o",  "BatchMode=yes",
+                    "-o",  "ConnectTimeout=10",
+                    "-o",  "ServerAliveInterval=5",
+                    "-o",  "ServerAliveCountMax=2"};
+    command.argv.insert(command.argv.end(), ssh.options.begin(), ssh.options.end());
+    command.folder = options_.folder;
+    command.limit = ssh.timeout;
+    return command;
+  }
+  [[nodiscard]] HostSourceOptions Hosts() const {
+    const SshSpec& ssh = options_.config->ssh;
+    HostSourceOptions hosts;
+    hosts.lines = ssh.hosts;
+    if (!ssh.hosts_file.empty()) hosts.file = (fs::path(options_.folder) / ssh.hosts_file).string();
+    hosts.discovery.argv = ssh.discovery;
+    hosts.discovery.folder = options_.folder;
+    hosts.discovery.limit = ssh.timeout;
+    hosts.default_slots = ssh.slots;
+    hosts.interval = ssh.discovery_interval;
+    return hosts;
+  }
   SshProviderOptions ProviderOptions() {
     const SshSpec& ssh = options_.config->ssh;
     SshProviderOptions options;
-    // Nobody is there to be asked, and a connection that hangs is as good as none.
-    options.ssh.argv = {"ssh", "-T",
-                        "-o",  "BatchMode=yes",
-                        "-o",  "ConnectTimeout=10",
-                        "-o",  "ServerAliveInterval=5",
-                        "-o",  "ServerAliveCountMax=2"};
-    options.ssh.argv.insert(options.ssh.argv.end(), ssh.options.begin(), ssh.options.end());
-    options.ssh.folder = options_.folder;
-    options.ssh.limit = ssh.timeout;
-    options.hosts.lines = ssh.hosts;
-    if (!ssh.hosts_file.empty())
-      options.hosts.file = (fs::path(options_.folder) / ssh.hosts_file).string();
-    options.hosts.discovery.argv = ssh.discovery;
-    options.hosts.discovery.folder = options_.folder;
-    options.hosts.discovery.limit = ssh.timeout;
-    options.hosts.default_slots = ssh.slots;
-    options.hosts.interval = ssh.discovery_interval;
+    options.ssh = SshCommand();
+    options.hosts = Hosts();
     options.interval = ssh.interval;
     options.cooldown = ssh.cooldown;
     options.cooldown_max = ssh.cooldown_max;
@@ -320,6 +332,7 @@ class SshSupplier final : public Supplier {
   }
 
   const SupplierOptions options_;
+  SshCensus census_;
   SshProvider provider_;
 };
 

@@ -8,12 +8,16 @@
 #include <string>
 
 #include "autoscaler/cluster_config.h"
+#include "autoscaler/fleet_census.h"
 #include "autoscaler/node_provider.h"
 #include "daemons/client/driver_client.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 
 namespace troupe::daemons {
+
+// How long a node lives on without its head; one that was restarted is back long before.
+inline constexpr Duration kLease = seconds(300);
 
 class Supplier {
  public:
@@ -28,9 +32,10 @@ class Supplier {
   [[nodiscard]] virtual Time next_wake() const = 0;
   // How long the end of all nodes may take at the end of the cluster.
   [[nodiscard]] virtual Duration grace() const = 0;
-  // Nodes of this cluster that an autoscaler before this one has left, as a line for people; empty:
-  // none are known.
-  [[nodiscard]] virtual std::string Strangers() { return ""; }
+  // Of the nodes of this cluster, whichever `troupe up` has made them.
+  [[nodiscard]] virtual FleetCensus& census() = 0;
+  // Between two lists.
+  [[nodiscard]] virtual Duration interval() const = 0;
   // Nodes that are still there, as people would look for them.
   [[nodiscard]] std::string Left();
 };
@@ -42,7 +47,7 @@ struct SupplierOptions {
   std::string bin_dir;
   std::string life;  // Of this autoscaler; no other one has it.
   const Clock* clock = nullptr;
-  DriverClient* client = nullptr;
+  DriverClient* client = nullptr;  // Null: nothing is launched or drained, only ended.
 };
 
 [[nodiscard]] std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options);

@@ -4,14 +4,21 @@ who has had a part in it.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from conftest import PYAPI
+from conftest import EXAMPLES, PYAPI
 from processes import MARK, until
 
+SUPPLIER = EXAMPLES / "providers" / "local_processes.py"
 _TRAINING = """\
 import os
 import pathlib
@@ -88,3 +95,37 @@ class Fleet:
         until(lambda: up.poll() is not None
               or len(list(self.folder.glob("seen-*"))) >= count, True, limit_s=90)
         assert up.poll() is None, up.communicate()[0]
+
+
+class SuppliedFleet(Fleet):
+    """One whose nodes a program supplies, which has a state of its own."""
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self.nodes_file = folder / "nodes" / "nodes.json"
+        super().__init__(folder, mark, TROUPE_NODES_DIR=str(self.nodes_file.parent))
+
+    def file(self, command: str, training: str, more: str = "") -> str:
+        path = self.folder / "fleet.yaml"
+        path.write_text(
+            f"provider: exec\nexec: {{command: {command}, interval: 300ms, timeout: 20s}}\n"
+            f"training: {{command: {training}, env: {{MODE: \"it's fast\"}}, min_workers: 2,"
+            "  max_workers: 2}\n"
+            "autoscaler: {tick: 200ms, cooldown: 500ms, cooldown_max: 1s}\n"
+            f"pools: [{{name: spot, market: spot, max_workers: 4}}]\n{more}")
+        return str(path)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """What the supplier believes to have."""
+        text = self.nodes_file.read_text() if self.nodes_file.exists() else ""
+        return list(json.loads(text or "[]"))
+
+
+@contextlib.contextmanager
+def supplied(mark: str) -> Iterator[SuppliedFleet]:
+    """In a folder of its own; whatever nodes are left in the end are killed."""
+    with tempfile.TemporaryDirectory(prefix="sup-") as folder:  # Short, for sockets.
+        fleet = SuppliedFleet(Path(folder), mark)
+        yield fleet
+        for node in fleet.nodes():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(node["pid"], signal.SIGKILL)

@@ -185,6 +185,29 @@ def test_a_host_that_vanishes_is_replaced(hosts: Hosts) -> None:
     assert "seen ['host0', 'host1', 'host2']" in out, out
 
 
+def test_down_ends_nodes_of_a_fleet_that_was_killed(hosts: Hosts) -> None:
+    name = f"hosts: [{hosts.network.address(0)}, {hosts.network.address(1)}]"
+    file = hosts.fleet(name, hosts.seen_training(fleets.HOST, 9))
+    with hosts.start("up", file) as up:
+        try:
+            hosts.await_seen(up, 2)
+        finally:
+            up.kill()
+            up.communicate()
+    hosts.daemons[1].send_signal(signal.SIGTERM)  # Its nodes run on; they cannot be reached.
+    hosts.daemons[1].wait(10)
+    code, out = hosts.run("down", file, "--timeout-s", "8")
+    assert code == 1, out
+    assert f"not known what is there on {hosts.network.address(1)}: " in out
+    assert f"ending gpu-1 ({hosts.network.address(0)}/gpu-1)" in out or "ending gpu-2" in out
+    hosts.start_sshd(1)
+    code, out = hosts.run("down", file)
+    assert code == 0, out
+    assert "nothing is left of cluster troupe: one node was ended" in out
+    assert_nothing_left(hosts.mark)
+    assert hosts.left() == []
+
+
 @pytest.mark.parametrize(("options", "said"), [
     (["-o", "UserKnownHostsFile=/dev/null"], "Host key verification failed"),
     (["-i", "/dev/null"], "Permission denied"),

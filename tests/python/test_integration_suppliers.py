@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fleets
-from conftest import EXAMPLES
+from fleets import SUPPLIER, SuppliedFleet
 from processes import assert_nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
-SUPPLIER = EXAMPLES / "providers" / "local_processes.py"
 TRAINING = """\
 import os
 import troupe
@@ -33,44 +28,18 @@ with troupe.Executor(2, progress="off") as executor:
 """
 
 
-class Fleet(fleets.Fleet):
-    """One whose supplier has a state of its own."""
-
-    def __init__(self, folder: Path, mark: str) -> None:
-        self.nodes_file = folder / "nodes" / "nodes.json"
-        super().__init__(folder, mark, TROUPE_NODES_DIR=str(self.nodes_file.parent))
-
-    def file(self, command: str, training: str, more: str = "") -> str:
-        path = self.folder / "fleet.yaml"
-        path.write_text(
-            f"provider: exec\nexec: {{command: {command}, interval: 300ms, timeout: 20s}}\n"
-            f"training: {{command: {training}, env: {{MODE: \"it's fast\"}}, min_workers: 2,"
-            "  max_workers: 2}\n"
-            "autoscaler: {tick: 200ms, cooldown: 500ms, cooldown_max: 1s}\n"
-            f"pools: [{{name: spot, market: spot, max_workers: 4}}]\n{more}")
-        return str(path)
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """What the supplier believes to have."""
-        text = self.nodes_file.read_text() if self.nodes_file.exists() else ""
-        return list(json.loads(text or "[]"))
-
-
 @pytest.fixture
 def mark(request: pytest.FixtureRequest) -> str:
     return f"{os.getpid()}-{request.node.name}"
 
 
 @pytest.fixture
-def fleet(mark: str) -> Iterator[Fleet]:
-    with tempfile.TemporaryDirectory(prefix="sup-") as folder:  # Short, for sockets.
-        fleet = Fleet(Path(folder), mark)
+def fleet(mark: str) -> Iterator[SuppliedFleet]:
+    with fleets.supplied(mark) as fleet:
         yield fleet
-        for node in fleet.nodes():
-            os.killpg(node["pid"], signal.SIGKILL)
 
 
-def test_a_program_supplies_the_nodes_of_a_training(fleet: Fleet, mark: str) -> None:
+def test_a_program_supplies_the_nodes_of_a_training(fleet: SuppliedFleet, mark: str) -> None:
     (fleet.folder / "train.py").write_text(TRAINING)
     code, out = fleet.run("up", fleet.file(str(SUPPLIER), "[python3, train.py]"))
     assert code == 0, out
@@ -82,7 +51,7 @@ def test_a_program_supplies_the_nodes_of_a_training(fleet: Fleet, mark: str) -> 
 
 
 def test_a_machine_that_ends_is_replaced_and_the_training_goes_on(
-        fleet: Fleet, mark: str) -> None:
+        fleet: SuppliedFleet, mark: str) -> None:
     (fleet.folder / "train.py").write_text(fleet.seen_training(fleets.NODE, 4))
     with fleet.start("up", fleet.file(str(SUPPLIER), "[python3, train.py]")) as up:
         try:
@@ -108,7 +77,7 @@ def test_a_machine_that_ends_is_replaced_and_the_training_goes_on(
     ("no-such-program", "status 127: .*no-such-program"),
 ])
 def test_a_supplier_that_fails_is_named_with_its_own_words(
-        fleet: Fleet, script: str, said: str) -> None:
+        fleet: SuppliedFleet, script: str, said: str) -> None:
     supplier = fleet.folder / "supplier"
     supplier.write_text(f"#!/bin/sh\n{script}\n")
     supplier.chmod(0o755)
@@ -118,7 +87,7 @@ def test_a_supplier_that_fails_is_named_with_its_own_words(
             out = ""
             for line in up.stdout:
                 out += line
-                if "the provider does not list its nodes" in line:
+                if "cannot see who else holds nodes of troupe: " in line:
                     break
             assert re.search(said, out), out
             up.send_signal(signal.SIGINT)
@@ -127,7 +96,7 @@ def test_a_supplier_that_fails_is_named_with_its_own_words(
             up.kill()
 
 
-def test_a_node_that_the_supplier_cannot_make_is_asked_for_again(fleet: Fleet) -> None:
+def test_a_node_that_the_supplier_cannot_make_is_asked_for_again(fleet: SuppliedFleet) -> None:
     supplier = fleet.folder / "supplier"
     supplier.write_text(
         "#!/bin/sh\nread -r request\ncase $request in\n"
@@ -148,7 +117,7 @@ def test_a_node_that_the_supplier_cannot_make_is_asked_for_again(fleet: Fleet) -
             up.kill()
 
 
-def test_the_example_keeps_the_contract(fleet: Fleet) -> None:
+def test_the_example_keeps_the_contract(fleet: SuppliedFleet) -> None:
     code, out = fleet.run("provider", "check", str(SUPPLIER))
     assert code == 0, out
     assert "14 passed, 0 failed, 0 skipped" in out
@@ -157,7 +126,7 @@ def test_the_example_keeps_the_contract(fleet: Fleet) -> None:
     assert fleet.nodes() == []
 
 
-def test_a_program_that_does_not_is_told_why(fleet: Fleet) -> None:
+def test_a_program_that_does_not_is_told_why(fleet: SuppliedFleet) -> None:
     code, out = fleet.run("provider", "check", "/bin/cat")
     assert code != 0
     assert "FAILED   list answers: its reply has no list" in out

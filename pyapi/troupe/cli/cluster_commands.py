@@ -29,7 +29,7 @@ from troupe._cluster import find_bin_dir
 from troupe._host_records import home, records
 from troupe._payload import show_amount
 from troupe._redis_server import find_redis_server
-from troupe.cli import join_commands
+from troupe.cli import fleet_commands, join_commands
 from troupe.cli._errors import (
     FAILED,
     INTERRUPTED,
@@ -98,7 +98,12 @@ def add_commands(commands: Any) -> None:
         command = asking(commands.add_parser(name, help=text))
         command.set_defaults(action=guarded(show))
     down = asking(commands.add_parser("down", help="end the whole cluster, on all hosts"))
-    down.set_defaults(action=guarded(_down))
+    down.add_argument("fleet", nargs="?", metavar="FILE",
+                      help="a cluster file, or the name of a cluster that `troupe up` holds: end "
+                      "it, and every node that its supplier lists of it, until none is left")
+    down.add_argument("--timeout-s", type=float, metavar="S",
+                      help="with FILE: for so long at most (300)")
+    down.set_defaults(action=_down_any)
 
 
 def asking(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -333,6 +338,12 @@ def _stop(arguments: argparse.Namespace) -> None:
                                f"{record.log_dir}")
         record.discard()
         print(f"stopped {record.role} {record.node}")
+
+
+def _down_any(arguments: argparse.Namespace) -> int:
+    if arguments.fleet is None:
+        return guarded(_down)(arguments)
+    return guarded(fleet_commands.take_down)(arguments)
 
 
 def _down(arguments: argparse.Namespace) -> None:

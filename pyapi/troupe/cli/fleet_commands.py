@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+
+from troupe.cli._errors import FAILED, NOT_FOUND, CommandError
+from troupe.cli.why_command import journals_folder
 
 _CONFIG = {
     "check": "say what is wrong with a cluster file: every problem, with line and column",
@@ -91,6 +95,30 @@ def _up(arguments: argparse.Namespace) -> int:
     folder = os.path.dirname(sys.executable)
     os.environ["PATH"] = folder + os.pathsep + os.environ.get("PATH", os.defpath)
     return _become_autoscaler(arguments.file, arguments.args)
+
+
+def take_down(arguments: argparse.Namespace) -> None:
+    """``troupe down FILE``. Does not return unless something is missing.
+
+    Raises:
+        CommandError: there is no such file, and no cluster of that name is held on this host.
+    """
+    limit = [f"--timeout-s={arguments.timeout_s}"] if arguments.timeout_s else []
+    if _become_autoscaler(_cluster_file(arguments.fleet), ["--down", *limit]) != 0:
+        raise SystemExit(FAILED)
+
+
+def _cluster_file(fleet: str) -> str:
+    """The file itself, or that of the cluster of this name which is held here, or was left."""
+    if os.path.exists(fleet) or "/" in fleet:
+        return fleet
+    lock = journals_folder() / f"{fleet}.lock"
+    try:
+        held = json.loads(lock.read_text(encoding="utf-8"))["file"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CommandError(f"no cluster file {fleet}, and nothing of a cluster of that name is "
+                           f"left here ({lock})", NOT_FOUND) from None
+    return str(held)
 
 
 def _config(arguments: argparse.Namespace) -> int:
