@@ -73,7 +73,6 @@ RESOURCES = (PODS, NODES, SECRETS, CONFIG_MAPS, EVENTS, NAMESPACES, SERVICE_ACCO
              LIMIT_RANGES, DEPLOYMENTS, BUDGETS, PRIORITY_CLASSES, LEASES, ROLES, ROLE_BINDINGS,
              CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ACCESS_REVIEWS, RULES_REVIEWS)
 BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
-BY_KIND = {(one.api_version, one.kind): one for one in RESOURCES}
 _OF_SUBRESOURCE = {
     "status": (None, ("get", "patch", "update")), "log": (None, ("get",)),
     "eviction": (("policy", "v1", "Eviction"), ("create",)),

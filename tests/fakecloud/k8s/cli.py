@@ -114,6 +114,9 @@ def main(words: list[str]) -> None:
         serve(arguments)
     except BrokenPipeError:
         os._exit(1)     # Nobody reads what is printed.
+    except ModuleNotFoundError as error:
+        print(f"fakecloud k8s: the Python package {error.name} is missing", file=sys.stderr)
+        sys.exit(2)
     except (BadOrder, OSError, OverflowError) as error:
         print(f"fakecloud k8s: {error}", file=sys.stderr)
         sys.exit(2)

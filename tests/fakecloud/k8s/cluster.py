@@ -22,7 +22,6 @@ from fakecloud.k8s.settings import Settings
 from fakecloud.k8s.store import Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-ACCOUNT_TOKEN_S = 3_607.0
 ADMIN, MEMBER, NOBODY = "kubernetes-admin", "troupe", "nobody"
 ALL = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 

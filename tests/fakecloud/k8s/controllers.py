@@ -29,6 +29,7 @@ class Controllers:
         self.store = registry.store
         self._schedule = self._collect = self._tell = True
         self._collect_s = 0.0
+        self._pass_s = 0.0
         self._seen: dict[str, float] = {}           # Pods without a node -> when to look at them.
         self._due: Optional[float] = None
         self.store.listeners.append(self._changed)
@@ -49,6 +50,8 @@ class Controllers:
         times = [self._collect_s] if self._collect else []
         if self._schedule or self._tell:
             times.append(0.0)
+        if self._seen:
+            times.append(self._pass_s)
         if self._due is not None:
             times.append(self._due)
         return min(times, default=None)
@@ -66,8 +69,8 @@ class Controllers:
             self._collect = False
             self._garbage()
             self._namespaces()
-        if self._schedule or self._seen:
-            self._schedule = False
+        if self._schedule or (self._seen and now_s >= self._pass_s):
+            self._schedule, self._pass_s = False, now_s + PASS_S
             self._schedule_all(now_s)
 
     def _wake(self, at_s: float) -> None:
@@ -96,7 +99,7 @@ class Controllers:
                 at_s = now_s + self.settings.schedule_s.draw(self._rng)
             seen[uid] = at_s
             if at_s > now_s:
-                self._wake(at_s)
+                self._pass_s = min(self._pass_s, at_s)
             elif pod["spec"].get("schedulerName") == "default-scheduler":
                 waiting.append(pod)
         self._seen = seen
@@ -110,7 +113,6 @@ class Controllers:
                 homeless.append(pod)
         if homeless:
             self.nodes.scale_up(homeless, now_s)
-            self._wake(now_s + PASS_S)
 
     def _schedule_one(self, pod: Object, rooms: dict[str, Room], now_s: float) -> bool:
         nominated = (pod.get("status") or {}).get("nominatedNodeName")

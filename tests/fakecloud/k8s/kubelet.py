@@ -13,7 +13,7 @@ from fakecloud.k8s.lives import Container, Life, lives_of, phase_of, with_condit
 from fakecloud.k8s.registry import Registry, is_over, stamp
 from fakecloud.k8s.selectors import Object
 from fakecloud.k8s.settings import Settings
-from fakecloud.k8s.store import Change
+from fakecloud.k8s.store import Change, key_of
 
 ADDRESS = "127.0.0.1"
 RETRY_S = 0.5           # For what is missing: a secret, a volume.
@@ -43,8 +43,8 @@ class Kubelet:
         self.account: Callable[[Object], dict[str, bytes]] = lambda pod: {}
         self.environment: dict[str, str] = {}
         self._dirty: dict[str, None] = {}
+        self._new: dict[str, tuple[str, str]] = {}      # Pods that have no life yet -> their keys.
         self._due: dict[str, float] = {}
-        self.ended: Callable[[Life, str], None] = lambda life, how: None
         self.store.listeners.append(self._changed)
 
     # ---- what has happened ----
@@ -54,10 +54,11 @@ class Kubelet:
             return
         uid = change.new["metadata"]["uid"]
         if change.kind == "DELETED":
-            if uid in self.lives:
-                self.lives[uid].gone = True
-        elif uid not in self.lives and is_over(change.new):
-            return
+            self._new.pop(uid, None)
+        elif uid not in self.lives:
+            if is_over(change.new):
+                return
+            self._new[uid] = key_of(change.new)
         self._dirty[uid] = None
 
     def _container(self, id_: str) -> Optional[tuple[Life, Container]]:
@@ -152,9 +153,9 @@ class Kubelet:
     def _find(self, uid: str, now_s: float) -> Optional[Life]:
         life = self.lives.get(uid)
         if life is None:
-            pod = next((one for one in self.store.all(catalog.PODS)
-                        if one["metadata"]["uid"] == uid), None)
-            if pod is None or is_over(pod) or not self._alive(pod["spec"]["nodeName"]):
+            pod = self.store.get(catalog.PODS, *self._new.pop(uid, ("", "")))
+            if pod is None or pod["metadata"]["uid"] != uid or is_over(pod) or (
+                    not self._alive(pod["spec"]["nodeName"])):
                 return None
             due_s = now_s + self.settings.create_s.draw(self._rng)
             life = self.lives[uid] = lives_of(pod, now_s, due_s)
@@ -181,7 +182,6 @@ class Kubelet:
         if life.ending_s is not None and not life.alive():
             now_pod = self._pod(life)
             if now_pod is not None and now_pod["metadata"].get("deletionTimestamp"):
-                self.ended(life, "deleted")
                 self.registry.finish(catalog.PODS, now_pod)
 
     def _wake(self, life: Life, now_s: float) -> None:
@@ -243,11 +243,11 @@ class Kubelet:
         settings = self.settings
         ran_s = one.ended_s - (one.began_s or one.ended_s)
         one.last = one.terminated()
-        again_s = 0.0 if one.number == 0 else one.backoff_s
-        if ran_s >= settings.restart_reset_s or one.backoff_s == 0.0:
-            one.backoff_s = settings.backoff_s
-        elif one.number > 0:
-            one.backoff_s = min(settings.backoff_max_s, one.backoff_s * 2)
+        if one.number == 0 or ran_s >= settings.restart_reset_s:
+            again_s, one.backoff_s = 0.0, settings.backoff_s
+        else:
+            again_s = one.backoff_s
+            one.backoff_s = min(settings.backoff_max_s, again_s * 2)
         one.number += 1
         one.began_s = None
         told = (f"back-off {again_s:g}s restarting failed container={one.name} "
@@ -320,11 +320,10 @@ class Kubelet:
         new = {**old, "phase": phase, "conditions": conditions, "hostIP": ADDRESS,
                "hostIPs": [{"ip": ADDRESS}], "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}],
                "startTime": old.get("startTime") or stamp(life.began_s)}
-        deleted = life.ending_s is not None
         for key, some in (("containerStatuses", life.mains), ("initContainerStatuses",
                                                               life.firsts)):
             if some:
-                new[key] = [one.status(deleted) for one in some]
+                new[key] = [one.status() for one in some]
         if life.doom is not None:
             new["reason"], new["message"] = life.doom
         return new
@@ -342,8 +341,6 @@ class Kubelet:
             self.registry.write(catalog.PODS, {**now_pod, "status": status})
         except ApiError:    # It has changed meanwhile: it is dirty again.
             self._dirty[life.uid] = None
-        if status["phase"] in ("Succeeded", "Failed"):
-            self.ended(life, status["phase"])
 
     def running(self) -> list[tuple[str, Container]]:
         return [(one.id, one) for life in self.lives.values() for one in life.alive()]

@@ -74,7 +74,7 @@ class Container:
     def container_id(self, number: int) -> str:
         return f"fakecloud://{self.uid}/{self.name}/{number}"
 
-    def status(self, pod_deleted: bool) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """As containerStatuses has it."""
         if self.phase == "running":
             state: dict[str, Any] = {"running": {"startedAt": stamp(self.began_s or 0.0)}}
@@ -110,10 +110,8 @@ class Life:
     ending_s: Optional[float] = None        # Since when its end was asked for.
     kill_s: Optional[float] = None          # When what is left is killed.
     killed: bool = False
-    gone: bool = False                      # From the API.
     doom: Optional[tuple[str, str]] = None
     condition: Optional[dict[str, Any]] = None
-    wrote: bool = False                     # The last status of all.
 
     @property
     def mains(self) -> list[Container]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any, Optional
+from typing import Optional
 
 from fakecloud.k8s import quantities
 from fakecloud.k8s.registry import is_over
 from fakecloud.k8s.selectors import Object, fits_selector
-
-_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def requests_of(pod: Object) -> dict[str, Fraction]:
@@ -247,8 +245,3 @@ def _with_preemption(message: str, total: int, helped: int) -> str:
     if total - helped:
         parts.append(f"{total - helped} Preemption is not helpful for scheduling")
     return f"{message} preemption: 0/{total} nodes are available: {', '.join(parts)}."
-
-
-def taints_fit(pod: Object, taints: list[Any]) -> bool:
-    return all(tolerates(pod["spec"].get("tolerations") or [], one) for one in taints
-               if one["effect"] in ("NoSchedule", "NoExecute"))

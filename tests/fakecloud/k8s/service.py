@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 from urllib.parse import parse_qsl
@@ -364,8 +364,8 @@ class FakeKubernetes:
         return Reply(200, json.dumps(body) + "\n", {"Content-Type": "application/json"})
 
 
-async def _nothing() -> Any:
-    for line in ():
+async def _nothing() -> AsyncIterator[bytes]:
+    for line in list[bytes]():
         yield line
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -21,10 +21,6 @@ FIRST_VERSION = 1_000
 
 def key_of(one: Object) -> Key:
     return one["metadata"].get("namespace", ""), one["metadata"]["name"]
-
-
-def version_of(one: Object) -> int:
-    return int(one["metadata"]["resourceVersion"])
 
 
 @dataclass
@@ -78,9 +74,6 @@ class Store:
         own = self._objects.get(resource, {})
         return [own[key] for key in sorted(own) if namespace in ("", key[0])]
 
-    def count(self, resource: Resource) -> int:
-        return len(self._objects.get(resource, {}))
-
     def at(self, resource: Resource, version: int) -> dict[Key, Object]:
         """What there was then, by undoing what was changed since. Raises 410."""
         if version < self.compacted:
@@ -107,9 +100,6 @@ class Store:
             if change.resource is resource:
                 found.append(change)
         return found[::-1]
-
-    def history(self) -> Iterator[Change]:
-        return iter(self._history)
 
     # ---- writing ----
 
