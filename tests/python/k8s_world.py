@@ -163,6 +163,12 @@ class Client:
         return text.decode()
 
 
+def condition(one: dict[str, Any], kind: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [each for each in one["status"].get("conditions", [])
+                                   if each["type"] == kind]
+    return found[0] if found else {}
+
+
 @contextlib.contextmanager
 def serving(folder: Path, mark: str = "", **settings: Any) -> Iterator[FakeKubernetes]:
     """Ends with nothing left in the folder."""

@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,12 @@ def test_tokens_and_certificates(cluster: FakeKubernetes, tmp_path: Path) -> Non
     cluster.order(do="expire", user=MEMBER)
     member.refused("GET", PODS, None, 401, "Unauthorized")
     cluster.order(do="rotate", user=MEMBER)
+    with urllib.request.urlopen(f"{cluster.admin_url}/credential?user={MEMBER}&seconds=1") as got:
+        credential = json.load(got)
+    assert credential["kind"] == "ExecCredential"
+    member.token = credential["status"]["token"]
+    assert member.names(PODS) == []
+    until(lambda: member.raw("GET", PODS)[0], 401, 10)
     certificate, key = cluster.authority.client("someone", ("a", "system:masters"))
     (tmp_path / "pem").write_bytes(certificate + key)
     assert Client(cluster, None, tmp_path / "pem").names(PODS) == []

@@ -99,8 +99,9 @@ def test_pages_belong_together(cluster: FakeKubernetes, client: Client) -> None:
     expired = client.refused("GET", f"{SECRETS}?continue={first['metadata']['continue']}", None,
                              410, "Expired")
     assert expired["message"].startswith("The provided continue parameter is too old")
-    rest = client.names(SECRETS, **{"continue": expired["metadata"]["continue"]})
-    assert "".join(rest) == "defg"
+    rest = client.get(SECRETS, **{"continue": expired["metadata"]["continue"]})
+    assert "".join(one["metadata"]["name"] for one in rest["items"]) == "defg"
+    assert rest["metadata"] == client.get(SECRETS)["metadata"]      # Of now, not of then.
 
 
 def test_versions_of_lists(cluster: FakeKubernetes, client: Client) -> None:

@@ -61,7 +61,8 @@ class Access:
     def add(self, user: str, groups: tuple[str, ...] = (), token: str = "",
             expires_s: Optional[float] = None) -> str:
         token = token or secrets.token_urlsafe(32)
-        self.tokens[token] = Token(User(user, (*groups, "system:authenticated")), expires_s)
+        known = dict.fromkeys((*groups, "system:authenticated"))
+        self.tokens[token] = Token(User(user, tuple(known)), expires_s)
         return token
 
     def rotate(self, user: str, now_s: float, keep_s: float = 0.0) -> str:
@@ -74,9 +75,7 @@ class Access:
                 del self.tokens[text]
             else:
                 one.expires_s = now_s + keep_s
-        groups = tuple(one for one in next(iter(own.values())).user.groups
-                       if one != "system:authenticated")
-        return self.add(user, groups)
+        return self.add(user, next(iter(own.values())).user.groups)
 
     def token_of(self, user: str) -> str:
         """The newest one."""

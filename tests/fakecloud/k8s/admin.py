@@ -8,6 +8,7 @@ from typing import Any
 from fakecloud.k8s import catalog
 from fakecloud.k8s.cluster import Cluster
 from fakecloud.k8s.nodes import NOTICES
+from fakecloud.k8s.registry import stamp
 from fakecloud.k8s.selectors import Object
 from fakecloud.orders import BadOrder, Order
 
@@ -137,6 +138,26 @@ def obey(cluster: Cluster, body: Any) -> None:
     if order.verb not in VERBS:
         raise BadOrder(f"do is one of {', '.join(sorted(VERBS))}; got {order.verb[:80]!r}")
     VERBS[order.verb](cluster, order)
+
+
+def credential(cluster: Cluster, query: dict[str, str]) -> dict[str, Any]:
+    """What an exec plugin prints: the token of ``user``, or with ``seconds`` a new one, which is
+    good for as long. ``version``: of the format, v1beta1 if it is not said."""
+    user, seconds = query.get("user", ""), query.get("seconds", "")
+    access, status = cluster.access, {}
+    own = [one.user for one in access.tokens.values() if one.user.name == user]
+    if not own:
+        raise BadOrder("there is no such user")
+    if seconds:
+        if not seconds.isascii() or not seconds.isdigit() or len(seconds) > 9:
+            raise BadOrder("seconds is a whole number")
+        ends_s = cluster.now_s + int(seconds)
+        status["token"] = access.add(user, own[-1].groups, expires_s=ends_s)
+        status["expirationTimestamp"] = stamp(ends_s)
+    else:
+        status["token"] = access.token_of(user)
+    return {"apiVersion": f"client.authentication.k8s.io/{query.get('version', 'v1beta1')}",
+            "kind": "ExecCredential", "status": status}
 
 
 def state(cluster: Cluster) -> dict[str, Any]:

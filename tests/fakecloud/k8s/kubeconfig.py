@@ -21,17 +21,15 @@ def _text(data: bytes) -> str:
 def document(cluster: FakeKubernetes, user: str = ADMIN, how: str = "token",
              namespace: str = "") -> dict[str, Any]:
     """As an object; JSON is YAML too. ``how``: by ``token``, by ``certificate``, or by ``exec``: a
-    plugin that asks the administrator's door for the token."""
+    plugin, curl, that asks the administrator's door for a token."""
     if how == "certificate":
         groups = (MASTERS,) if user == ADMIN else ()
         certificate, key = cluster.authority.client(user, groups)
         who: dict[str, Any] = {"client-certificate-data": _text(certificate),
                                "client-key-data": _text(key)}
     elif how == "exec":
-        script = ('printf \'{"apiVersion":"client.authentication.k8s.io/v1beta1",'
-                  '"kind":"ExecCredential","status":{"token":"%s"}}\' "$(curl -sf "$0")"')
-        who = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "sh",
-                        "args": ["-c", script, f"{cluster.admin_url}/token?user={user}"],
+        who = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "curl",
+                        "args": ["-sf", f"{cluster.admin_url}/credential?user={user}&seconds=600"],
                         "interactiveMode": "Never"}}
     else:
         who = {"token": cluster.cluster.access.token_of(user)}

@@ -351,16 +351,18 @@ class FakeKubernetes:
         elif name == "ledger":
             body = {**self.cluster.ledger.as_json(),
                     "processes": self.containers.processes()}
-        elif name == "token":
-            user = dict(parse_qsl(query)).get("user", "")
-            if not any(one.user.name == user for one in self.cluster.access.tokens.values()):
-                return Reply(404, "there is no such user\n")
-            return Reply(200, self.cluster.access.token_of(user), {"Content-Type": "text/plain"})
+        elif name in ("token", "credential"):
+            try:
+                body = admin.credential(self.cluster, dict(parse_qsl(query)))
+            except BadOrder as error:
+                return Reply(404, f"{error}\n")
+            if name == "token":
+                return Reply(200, body["status"]["token"], {"Content-Type": "text/plain"})
         elif name in ("", "state"):
             body = admin.state(self.cluster)
         else:
-            return Reply(404, "there are /fakecloud, /fakecloud/events, /fakecloud/ledger and "
-                         "/fakecloud/token?user=NAME\n")
+            return Reply(404, "there are /fakecloud, /fakecloud/events, /fakecloud/ledger, "
+                         "/fakecloud/token?user=NAME and /fakecloud/credential?user=NAME\n")
         return Reply(200, json.dumps(body) + "\n", {"Content-Type": "application/json"})
 
 
