@@ -25,6 +25,8 @@ CONNECTIONS_MAX = 2_000
 REQUEST_S = 30.0        # For the rest of a request whose first bytes are here.
 IDLE_S = 300.0
 
+ANSWERED = Reply(0)     # By the handler itself, to the end: the connection goes on.
+
 Handler = Callable[[Request, asyncio.StreamWriter], Awaitable[Optional[Reply]]]
 
 
@@ -153,9 +155,10 @@ class Server:
             if reply_or_none is None:
                 return
             closes = request.headers.get("Connection", "").lower() == "close"
-            if closes:
-                reply_or_none.headers["Connection"] = "close"
-            await self._write(writer, reply_or_none, request.method == "HEAD")
+            if reply_or_none is not ANSWERED:
+                if closes:
+                    reply_or_none.headers["Connection"] = "close"
+                await self._write(writer, reply_or_none, request.method == "HEAD")
             if closes:
                 return
 

@@ -345,7 +345,8 @@ def test_all_ends_with_the_cluster(how: signal.Signals, tmp_path: Path, mark: st
     (tmp_path / "run").mkdir()
     process = subprocess.Popen(
         [sys.executable, str(FAKECLOUD), "k8s", "--folder", str(tmp_path / "run"), "--set",
-         "create_s=0", "--kubeconfig", str(config)], stdout=subprocess.PIPE, text=True,
+         "create_s=0", "--kubeconfig", str(config), "--ledger", str(tmp_path / "ledger")],
+        stdout=subprocess.PIPE, text=True,
         env={**os.environ, MARK: mark, "PYTHONDONTWRITEBYTECODE": "1"})
     assert process.stdout is not None
     told: dict[str, str] = {}
@@ -374,6 +375,10 @@ def test_all_ends_with_the_cluster(how: signal.Signals, tmp_path: Path, mark: st
     assert_nothing_left(mark)
     until(lambda: list((tmp_path / "run").iterdir()), [], LIMIT_S)
     assert process.returncode == (-9 if how == signal.SIGKILL else 0)
+    if how == signal.SIGTERM:
+        ledger = json.loads((tmp_path / "ledger").read_text())
+        assert ledger["processes"] == {} and ledger["totals"]["open"] == 0
+        assert [one["name"] for one in ledger["pods"] if one["gone_s"]] == ["p0", "p1", "p2"]
 
 
 def test_many_pods_at_once(tmp_path: Path, mark: str) -> None:

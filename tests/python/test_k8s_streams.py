@@ -196,7 +196,10 @@ def test_history_that_is_forgotten(cluster: FakeKubernetes, client: Client) -> N
     watching = client.watch(SECRETS, resourceVersion=version)
     assert watching.reply.status == 200
     [event] = watching.rest()
+    watching.close()
     assert event["type"] == "ERROR" and event["object"]["code"] == 410
+    for _ in range(2):      # A watch that ends leaves the connection to the next request.
+        client.raw("GET", f"{SECRETS}?watch=1&resourceVersion={version}")
     assert event["object"]["reason"] == "Expired"
     assert event["object"]["message"] == f"too old resource version: {version} ({version + 1})"
     late = client.watch(SECRETS, resourceVersion=version + 1000)

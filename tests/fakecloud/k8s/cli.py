@@ -42,6 +42,8 @@ def parser() -> argparse.ArgumentParser:
                      help=f"writes one; default: for {ADMIN}, by its token")
     new.add_argument("--service-account", type=Path, metavar="FOLDER",
                      help="writes token, ca.crt and namespace, as pods have them")
+    new.add_argument("--ledger", type=Path, metavar="FILE",
+                     help="is written when it ends: every pod's time, and that no process is left")
     new.add_argument("--folder", type=Path, help="where containers have theirs; default: a "
                      "temporary one")
     return new
@@ -105,6 +107,8 @@ def serve(arguments: argparse.Namespace) -> None:
         while not cluster.ended and signal.sigtimedwait(ends, 1.0) is None:
             pass
     cluster.check()
+    if arguments.ledger is not None:
+        arguments.ledger.write_text(json.dumps(cluster.ledger(), indent=1) + "\n")
 
 
 def main(words: list[str]) -> None:

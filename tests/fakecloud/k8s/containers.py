@@ -174,8 +174,13 @@ class Containers:
         return dict(self._pids)
 
     def end(self) -> None:
-        """All processes; returns when there is none any more."""
+        """All processes; returns when there is none any more, and raises RuntimeError if some are
+        left all the same."""
         self._warden.end()
+        left = {id_: pid for id_, pid in self._pids.items() if Path(f"/proc/{pid}").exists()}
+        if left:
+            raise RuntimeError(f"processes of containers are left: {left}")
+        self._pids.clear()
 
 
 def resident(pid: int) -> int:

@@ -94,6 +94,14 @@ class Ledger:
             self.note("gone", pod=own["name"], node=node, reason=entry.reason)
             self.closed.append(self.open.pop(own["uid"]))
 
+    def end(self) -> None:
+        """With the cluster: all processes have ended by now."""
+        for entry in self.open.values():
+            entry.gone_s = self._now()
+            self.note("gone", pod=entry.name, node=entry.node, reason="the cluster has ended")
+            self.closed.append(entry)
+        self.open.clear()
+
     def totals(self) -> dict[str, Any]:
         now_s = self._now()
         sums: dict[tuple[str, bool], list[float]] = {}

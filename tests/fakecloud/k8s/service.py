@@ -26,7 +26,7 @@ from fakecloud.k8s.settings import Settings
 from fakecloud.k8s.watches import Watch
 from fakecloud.orders import BadOrder
 from fakecloud.service import ADMIN_PATH, Reply, Request
-from fakecloud.web import Server
+from fakecloud.web import ANSWERED, Server
 
 T = TypeVar("T")
 TICK_S = 0.1
@@ -119,6 +119,10 @@ class FakeKubernetes:
         """As ``POST /fakecloud`` does it."""
         self.do(lambda: self._obey(body))
 
+    def ledger(self) -> dict[str, Any]:
+        """Of pods, with the processes that run. In the loop's thread, or when it has ended."""
+        return {**self.cluster.ledger.as_json(), "processes": self.containers.processes()}
+
     # ---- in the loop's thread ----
 
     def _run(self) -> None:
@@ -153,8 +157,12 @@ class FakeKubernetes:
             self._ended = True
             for watch in self._watches:
                 watch.wake()
-            self.containers.end()
-            await server.end()
+            try:
+                self.containers.end()
+                self.cluster.now_s = time.time()
+                self.cluster.ledger.end()
+            finally:
+                await server.end()
 
     async def _rest(self) -> None:
         """Until something is due, or has happened."""
@@ -207,8 +215,7 @@ class FakeKubernetes:
             if fault is not None and fault.how == "garbage":
                 return Reply(200, b'{"kind": "Pod\0\xff[[[', {"Content-Type": "application/json"})
             if isinstance(answer, Streaming):
-                await self._watch(answer, writer)
-                return None
+                return await self._watch(answer, writer)
             if isinstance(answer, LogAsked):
                 return await self._log(answer, writer)
             return answer
@@ -231,7 +238,8 @@ class FakeKubernetes:
         while not self._ended and time.monotonic() < until_s:
             await asyncio.sleep(min(0.05, seconds))
 
-    async def _watch(self, asked: Streaming, writer: asyncio.StreamWriter) -> None:
+    async def _watch(self, asked: Streaming,
+                     writer: asyncio.StreamWriter) -> Optional[Reply]:
         cluster, faults = self.cluster, self.cluster.faults
         limit_s = asked.timeout_s or cluster.settings.watch_s.draw(cluster.rng)
         with asked.watch as watch:
@@ -256,19 +264,21 @@ class FakeKubernetes:
                         await asyncio.sleep(0.05)
                     fault = faults.take(asked.call.asked, ("drop", "gone"))
                     if fault is not None and fault.how == "drop":
-                        return await self._drop(line, writer)
+                        await self._drop(line, writer)
+                        return None
                     if fault is not None:
                         line = watches.error_line(ApiError(
                             410, "Expired", "The resourceVersion for the provided watch is too "
                             "old."))
                     if writer.is_closing():
-                        return
+                        return None
                     if line:
                         await self._send(asked, line, writer)
                     if fault is not None:
                         break
                 writer.write(b"0\r\n\r\n")
                 await writer.drain()
+                return ANSWERED
             finally:
                 self._watches.discard(watch)
 
@@ -315,7 +325,7 @@ class FakeKubernetes:
                 await asyncio.sleep(FOLLOW_S)
         writer.write(b"0\r\n\r\n")
         await writer.drain()
-        return None
+        return ANSWERED
 
     # ---- the administrator ----
 
@@ -349,8 +359,7 @@ class FakeKubernetes:
                 return Reply(400, "after is the number of an event\n")
             body: Any = self.cluster.ledger.since(int(after))
         elif name == "ledger":
-            body = {**self.cluster.ledger.as_json(),
-                    "processes": self.containers.processes()}
+            body = self.ledger()
         elif name in ("token", "credential"):
             try:
                 body = admin.credential(self.cluster, dict(parse_qsl(query)))
