@@ -322,6 +322,12 @@ bool AutoscalerService::End(Time now) {
   }
   fleet_.Update(now, *listed);
   Account(now);
+  std::erase_if(said_, [&](const auto& node) {
+    const bool gone = std::ranges::none_of(
+        *listed, [&](const ProviderNode& left) { return left.id == node.first; });
+    if (gone && callbacks_.note) callbacks_.note({FleetNoteKind::kGone, node.first});
+    return gone;
+  });
   return listed->empty();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -101,6 +102,9 @@ class FleetRun {
           "cluster " + config_.name + ", provider " + config_.provider + ", at " +
               client_.address()});
     SayLine("cluster " + config_.name + " at " + client_.address());
+    // For commands of this user: over the socket they could not call actors of other hosts.
+    if (!config_.head.listen.empty())
+      std::ofstream(client_.run_dir() + "/address") << EndpointHere(config_.head, client_) << "\n";
     if (!config_.head.listen.empty())
       SayLine("its head listens on " + config_.head.listen + "; `troupe token` lets a node join");
     due_ = clock_.Now();

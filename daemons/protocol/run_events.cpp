@@ -51,7 +51,10 @@ Json RunJson(const RunStatus& s) {
               {"age_s", s.age_s},
               {"epoch_reason", s.epoch_reason},
               {"stood_s", s.stood_s},
-              {"redone_s", s.redone_s}};
+              {"redone_s", s.redone_s},
+              {"steps_replayed", s.steps_replayed},
+              {"steps_recomputed", s.steps_recomputed},
+              {"samples_returned", s.samples_returned}};
 }
 
 }  // namespace

@@ -47,6 +47,9 @@ struct RunStatus {
   std::string epoch_reason = {};  // Why its epoch came.
   double stood_s = 0;             // Worker-seconds: see Run (head/core/run.h).
   double redone_s = 0;
+  uint64_t steps_replayed = 0;  // See Recovered; since this head knows the run.
+  uint64_t steps_recomputed = 0;
+  uint64_t samples_returned = 0;
 };
 
 [[nodiscard]] RunEvent WorkerEvent(const std::string& run, Time at, const WorkerStatus& worker,

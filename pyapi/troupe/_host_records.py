@@ -123,6 +123,18 @@ def private_clusters() -> list[str]:
     return found
 
 
+def private_access(address: str) -> tuple[str, str]:
+    """Address and key file by which such a cluster can be used whole: one that listens for other
+    hosts has both of its own, and its actors there cannot be called without them.
+    """
+    folder = Path(address.removeprefix("ipc://")).parent
+    with contextlib.suppress(OSError):
+        listens = (folder / "address").read_text(encoding="utf-8").strip()
+        if listens and (folder / "cluster.key").exists():
+            return listens, str(folder / "cluster.key")
+    return address, ""
+
+
 # ---- processes ----
 
 

@@ -213,7 +213,7 @@ def test_what_is_wrong_is_told_with_the_remedy(fleet: Fleet) -> None:
         del fleet.environment[name]
     with fleet.up() as up:
         try:
-            fleet.await_line(up, "launch in pool spot failed")
+            fleet.await_line(up, "cannot see who else holds nodes of ")
             out = fleet.end(up)  # Where nothing can have been made nothing is waited for.
         finally:
             up.kill()
@@ -228,7 +228,7 @@ def test_an_ec2_that_hangs_holds_nobody_up(fleet: Fleet) -> None:
     normal = gate.answer
 
     def answer(headers: dict[str, str], body: str) -> tuple[int, bytes]:
-        if hang.is_set():
+        if hang.is_set() or "Action=DescribeInstances" in body:
             return normal(headers, body)
         hang.wait(30)
         return 503, b""  # Nobody waits for it any more, and nothing is done.

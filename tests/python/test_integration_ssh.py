@@ -5,6 +5,7 @@ The hosts are network namespaces with names and homes of their own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -206,6 +207,27 @@ def test_down_ends_nodes_of_a_fleet_that_was_killed(hosts: Hosts) -> None:
     assert "nothing is left of cluster troupe: one node was ended" in out
     assert_nothing_left(hosts.mark)
     assert hosts.left() == []
+
+
+def test_a_partition_of_two_hosts_is_made_told_and_taken_back(hosts: Hosts) -> None:
+    name = f"hosts: [{hosts.network.address(0)}, {hosts.network.address(1)}]"
+    with hosts.start("up", hosts.fleet(name, hosts.seen_training(fleets.HOST, 9))) as up:
+        try:
+            hosts.await_seen(up, 2)
+            code, out = hosts.run("chaos", "partition", "--for", "8s", "-o", "json")
+            assert code == 0, out
+            effect = json.loads(out.strip().splitlines()[-1])
+            up.send_signal(signal.SIGINT)
+            up.communicate(timeout=60)
+        finally:
+            up.kill()
+    assert effect["fault"] == "partition" and effect["went_on"], out
+    assert effect["stood_s"] > 2, out  # Nobody else can tell that they do not reach each other.
+    for index in range(2):
+        routes = subprocess.run(["ip", "netns", "exec", hosts.network.space(index), "ip", "route"],
+                                capture_output=True, text=True, check=True).stdout
+        assert "blackhole" not in routes
+    assert_nothing_left(hosts.mark)
 
 
 @pytest.mark.parametrize(("options", "said"), [

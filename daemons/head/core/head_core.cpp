@@ -254,6 +254,9 @@ void HeadCore::OnWorkerNote(const WorkerNote& note) {
     count(metrics::Id::kStepsReplayed, recovered->steps_replayed);
     count(metrics::Id::kStepsRecomputed, recovered->steps_recomputed);
     count(metrics::Id::kSamplesReturned, recovered->samples_returned);
+    run->steps_replayed += recovered->steps_replayed;
+    run->steps_recomputed += recovered->steps_recomputed;
+    run->samples_returned += recovered->samples_returned;
     run->redone_s += static_cast<double>(recovered->steps_recomputed) * run->step_s *
                      static_cast<double>(run->view.members.size());
   }

@@ -75,6 +75,9 @@ struct Run {
   // steps that were computed again: so many as there were, at the pace of the epoch before.
   double stood_s = 0;
   double redone_s = 0;
+  uint64_t steps_replayed = 0;  // As its members have told: see Recovered.
+  uint64_t steps_recomputed = 0;
+  uint64_t samples_returned = 0;
   double step_s = 0;  // That pace; 0: not known.
   Time epoch_at{};
   uint64_t epoch_steps = 0;  // Committed when it began.

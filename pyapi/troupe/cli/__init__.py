@@ -12,6 +12,7 @@ from typing import Optional
 from troupe._version import __version__
 from troupe.cli import (
     accounts_command,
+    chaos_command,
     cluster_commands,
     fleet_commands,
     group_commands,
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     run_commands.add_commands(commands)
     top_command.add_command(commands)
     why_command.add_command(commands)
+    chaos_command.add_command(commands)
     accounts_command.add_command(commands)
     report_command.add_command(commands)
     return parser

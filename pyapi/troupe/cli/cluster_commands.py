@@ -376,7 +376,8 @@ def target(arguments: argparse.Namespace) -> tuple[str, str]:
             address = running[0].address
             key_file = key_file or running[0].key_file
         elif len(private) == 1:
-            address = private[0]
+            address, key = _host_records.private_access(private[0])
+            key_file = key_file or key
         elif private:
             raise CommandError("several private clusters run here; name one with --address: "
                                + ", ".join(private), UNREACHABLE)
