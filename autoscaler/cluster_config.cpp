@@ -212,6 +212,7 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   limits.on_demand_percent_above_base =
       static_cast<int>(map.Int("on_demand_percentage_above_base", 0, {0, 100}));
   limits.budget_per_hour = map.Double("budget_per_hour", 0, kPrice);
+  limits.min_marginal_efficiency = map.Double("min_marginal_efficiency", 0, {0, 1});
   limits.max_fraction_per_zone = map.Map("hedge").Double("max_fraction_per_zone", 1, {0.01, 1});
   limits.rebuild_time =
       map.Span("rebuild_time", limits.rebuild_time, {Duration::zero(), seconds(3600)});

@@ -93,6 +93,9 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"autoscaler.on_demand_percentage_above_base",
        "the share that is on demand of what is above the base"},
       {"autoscaler.budget_per_hour", "what all nodes together may cost per hour; 0: no limit"},
+      {"autoscaler.min_marginal_efficiency",
+       "a further worker has to add so much of what the first one does, by measured steps; 0: no "
+       "limit"},
       {"autoscaler.hedge", "what one zone may take with it"},
       {"autoscaler.hedge.max_fraction_per_zone",
        "no zone's spot pools hold a larger share of the workers, but for min_workers"},

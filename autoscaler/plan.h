@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -39,8 +40,9 @@ struct FleetLimits {
   int max_concurrent_launches = 10;  // Pending and launching nodes.
   int on_demand_base = 0;            // Workers that on-demand pools hold first.
   int on_demand_percent_above_base = 0;
-  double budget_per_hour = 0;        // Dollars; 0: no limit.
-  double max_fraction_per_zone = 1;  // Of the target, in spot pools of one zone.
+  double budget_per_hour = 0;          // Dollars; 0: no limit.
+  double min_marginal_efficiency = 0;  // Of a further worker, against the first; 0: no limit.
+  double max_fraction_per_zone = 1;    // Of the target, in spot pools of one zone.
   // How long all members stand still when one joins; 0: joins cost nothing.
   Duration rebuild_time = Duration::zero();
   Duration fallback_after = seconds(120);
@@ -53,6 +55,9 @@ struct FleetLimits {
 
 struct Demand {
   int workers = 0;  // What the runs could use now.
+  // More than so many would add too little, and why; see ScalingCurve.
+  int useful = std::numeric_limits<int>::max();
+  std::string why = {};
 };
 
 enum class NodePhase : uint8_t { kLaunching, kUp, kDraining, kTerminating };

@@ -399,13 +399,15 @@ Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
   for (const auto& [token, pending] : pending_) {
     decision.next_wake = std::min(decision.next_wake, pending.since + limits_.launch_timeout);
   }
-  const int target = std::clamp(demand.workers, limits_.min_workers, limits_.max_workers);
+  const int most = std::clamp(demand.useful, limits_.min_workers, limits_.max_workers);
+  const int target = std::clamp(demand.workers, limits_.min_workers, most);
   Tally tally = TallyOf(target, fleet);
   decision.reason = "want " + Workers(target) + " (demand " + std::to_string(demand.workers) +
                     ", limits " + std::to_string(limits_.min_workers) + " to " +
                     std::to_string(limits_.max_workers) + "), have " +
                     std::to_string(tally.capacity) + " with " + std::to_string(tally.launching) +
                     " nodes still starting";
+  if (most < std::min(demand.workers, limits_.max_workers)) decision.reason += "; " + demand.why;
   EndOverdue(now, fleet, tally, decision);
   DrainNoticed(now, fleet, decision);
   const bool returning = ReturnToSpot(now, fleet, tally, decision);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -49,7 +50,8 @@ AutoscalerService::AutoscalerService(const ClusterConfig& config, std::string to
     : tick_(config.tick),
       callbacks_(std::move(callbacks)),
       policy_(config.limits, std::move(token_prefix)),
-      accounts_(config.limits.pools) {}
+      accounts_(config.limits.pools),
+      curve_(config.limits.min_marginal_efficiency, config.limits.min_workers) {}
 
 Time AutoscalerService::Step(Time now) {
   (void)callbacks_.provider->Step(now);
@@ -121,6 +123,13 @@ void AutoscalerService::Observe(Time now) {
   }
   if (const Result<ClusterState> cluster = callbacks_.cluster(); cluster.ok()) {
     demand_.workers = cluster->wanted_workers;
+    // Of several runs it cannot be told who would get a further worker.
+    if (cluster->runs.size() == 1) {
+      const ClusterState::Run& run = cluster->runs.front();
+      curve_.Observe(now, run.id, run.epoch, run.members, run.steps);
+    }
+    demand_.useful = cluster->runs.size() > 1 ? std::numeric_limits<int>::max() : curve_.useful();
+    demand_.why = curve_.Why();
     if (cluster->running && !std::exchange(ran_, true)) callbacks_.notices->TrainingRuns(now);
     std::set<std::string> known;
     for (const ClusterState::Node& node : cluster->nodes) {

@@ -19,6 +19,7 @@
 #include "autoscaler/fleet_note.h"
 #include "autoscaler/node_provider.h"
 #include "autoscaler/policy.h"
+#include "autoscaler/scaling_curve.h"
 #include "daemons/protocol/run_events.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
@@ -79,6 +80,7 @@ class AutoscalerService {
   AutoscalerPolicy policy_;
   Fleet fleet_;
   FleetAccounts accounts_;
+  ScalingCurve curve_;
   ClusterState cluster_;                         // As the head knew it last.
   std::set<std::string> preempted_;              // Nodes that are taken back.
   std::array<double, 2 * kTimeUses> counted_{};  // Of the accounts, by the metrics.

@@ -9,6 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr Time kStart{1'000'000'000'000};
 
@@ -81,6 +82,17 @@ TEST(PolicyTest, DemandIsClampedToTheLimits) {
   EXPECT_EQ(policy.Decide(kStart, {0}, {}).actions.size(), 2u);
   EXPECT_EQ(policy.Decide(kStart, {100}, {}).actions.size(), 1u);
   EXPECT_THAT(policy.Decide(kStart, {100}, {}).reason, HasSubstr("want 3 workers (demand 100"));
+}
+
+TEST(PolicyTest, WorkersThatWouldAddTooLittleAreNotLaunchedAndItIsSaidWhy) {
+  AutoscalerPolicy policy(Limits({Spot("spot", 0.3)}, 2, 8), "t");
+  const Decision decision = policy.Decide(kStart, {8, 3, "worker 4 would add 0.10"}, {});
+  EXPECT_EQ(decision.actions.size(), 3u);
+  EXPECT_THAT(decision.reason, HasSubstr("want 3 workers (demand 8"));
+  EXPECT_THAT(decision.reason, HasSubstr("; worker 4 would add 0.10"));
+  // Never below the floor; and nothing is said where nobody wants more.
+  EXPECT_THAT(policy.Decide(kStart, {8, 1, "none"}, {}).reason, HasSubstr("want 2 workers"));
+  EXPECT_THAT(policy.Decide(kStart, {3, 3, "none"}, {}).reason, Not(HasSubstr("none")));
 }
 
 TEST(PolicyTest, FailedLaunchCoolsItsPoolAndDoublesEachTime) {
