@@ -118,6 +118,8 @@ void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
   ec2.tags = Words(map.Map("tags"));
   ec2.timeout = map.Span("timeout", ec2.timeout, kSpan);
   ec2.interval = map.Span("interval", ec2.interval, kSpan);
+  ec2.price_interval =
+      map.Span("price_interval", ec2.price_interval, {Duration::zero(), seconds(86400)});
   if (config.provider != "ec2" && root.Has("ec2"))
     root.Fail("ec2", "is of no use without provider: ec2");
   if (!ec2.endpoint.empty() && !ec2.endpoint.starts_with("http://") &&

@@ -91,9 +91,10 @@ struct Ec2Spec {
   std::string key_name;
   std::vector<std::string> security_groups;
   std::vector<std::string> subnets;
-  std::string instance_profile;  // A name or an ARN.
-  std::string launch_template;   // NAME or lt-ID, with :VERSION if need be.
-  std::string strategy;          // Of EC2, by which it chooses among spot instances.
+  std::string instance_profile;            // A name or an ARN.
+  std::string launch_template;             // NAME or lt-ID, with :VERSION if need be.
+  std::string strategy;                    // Of EC2, by which it chooses among spot instances.
+  Duration price_interval = seconds(300);  // Between two looks at spot prices; 0: none.
   std::map<std::string, std::string> tags;
   Duration timeout = seconds(60);  // Of one order, listing or end.
   Duration interval = seconds(5);  // Between two listings.

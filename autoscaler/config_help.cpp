@@ -56,6 +56,8 @@ const std::map<std::string_view, std::string_view>& Sentences() {
        "NAME or lt-ID, with :VERSION if need be: what else instances are like; types are then "
        "tried "
        "one by one"},
+      {"ec2.price_interval",
+       "between two looks at the spot prices of the market; 0: those of the file stay"},
       {"ec2.strategy", "by which EC2 chooses among a spot pool's instance types and zones"},
       {"ec2.tags", "further tags of instances and volumes"},
       {"ec2.tags.*", "the value of the tag"},

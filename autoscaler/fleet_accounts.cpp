@@ -36,6 +36,11 @@ FleetAccounts::FleetAccounts(std::vector<PoolLimits> pools) {
   if (on_demand_price_) total_.on_demand_dollars = 0;
 }
 
+void FleetAccounts::PriceIs(const std::string& pool, double per_hour) {
+  const auto found = limits_.find(pool);
+  if (found != limits_.end()) found->second.price_per_hour = per_hour;
+}
+
 int FleetAccounts::RoomOf(const std::string& pool) const {
   const auto found = limits_.find(pool);
   return found == limits_.end() ? 1 : found->second.workers_per_node;

@@ -81,6 +81,8 @@ class FleetAccounts {
 
   // What is there from now on. Until now it was as it was said last.
   void Advance(Time now, const std::vector<Node>& nodes, const std::vector<Run>& runs);
+  // What is billed from now on costs so much, for a node and hour.
+  void PriceIs(const std::string& pool, double per_hour);
   // Of all that was billed so far, and by pool.
   [[nodiscard]] const Sums& total() const { return total_; }
   [[nodiscard]] const std::map<std::string, Sums>& pools() const { return of_pool_; }

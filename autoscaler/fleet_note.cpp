@@ -4,8 +4,8 @@ namespace troupe {
 
 std::string_view FleetNoteKindName(FleetNoteKind kind) {
   static constexpr std::string_view kNames[] = {
-      "start", "decision", "launch", "up",      "notice",  "drain", "terminate",
-      "gone",  "failure",  "group",  "account", "trouble", "end"};
+      "start", "decision", "launch", "up",      "notice", "drain",   "terminate",
+      "gone",  "failure",  "group",  "account", "price",  "trouble", "end"};
   return kNames[static_cast<size_t>(kind)];
 }
 

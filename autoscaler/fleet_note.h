@@ -21,6 +21,7 @@ enum class FleetNoteKind : uint8_t {
   kFailure,    // text: what went wrong with a launch, a node, or the end of one.
   kGroup,      // text: the state of a run, its members and its epoch, and why that came.
   kAccount,    // text and figures: what the paid time went to.
+  kPrice,      // text: what a node of a pool costs now.
   kTrouble,    // text: what cannot be asked now.
   kEnd,        // text: how the training has ended.
 };

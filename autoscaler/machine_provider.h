@@ -37,6 +37,7 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
   Status Terminate(const std::string& id) override;
   Result<std::vector<ProviderNode>> List() override;
   std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
+  std::map<std::string, double> TakePrices() override { return source_->TakePrices(); }
   bool Step(Time now) override { return source_->Step(now); }
   // Nodes that the source says will be taken back, each once.
   std::vector<Notice> Poll(Time now) override;

@@ -50,6 +50,8 @@ class MachineSource {
   // Nobody wants what was ordered any more: it need not be made if nothing was yet. The order is
   // answered all the same.
   virtual void Withdraw(const std::string& request_id) {}
+  // Of offers whose price was told since the last call: dollars for a machine and hour.
+  virtual std::map<std::string, double> TakePrices() { return {}; }
   // Moves on what is under way; true if that has changed anything.
   virtual bool Step(Time now) { return false; }
 };

@@ -7,6 +7,7 @@
 // Thread: one. No call waits for the supplier: TakeFailures tells what has failed since.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ class NodeProvider {
   // Whether there is room since the last call where there was none: a pool that could not supply
   // need not be left alone any longer.
   virtual bool TakeNewRoom() { return false; }
+  // Of pools whose price was told since the last call: dollars for a node and hour.
+  virtual std::map<std::string, double> TakePrices() { return {}; }
   // Moves on what is under way; true if that has changed anything.
   virtual bool Step(Time now) { return false; }
 };

@@ -392,6 +392,12 @@ void AutoscalerPolicy::Fill(Time now, int target, Tally& tally, Decision& decisi
   for (const std::string& obstacle : obstacles) decision.reason += "; " + obstacle;
 }
 
+void AutoscalerPolicy::PriceIs(const std::string& pool, double per_hour) {
+  for (PoolLimits& limits : limits_.pools) {
+    if (limits.name == pool) limits.price_per_hour = per_hour;
+  }
+}
+
 Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
                                   const std::vector<FleetNode>& fleet) {
   Decision decision;

@@ -59,6 +59,8 @@ class AutoscalerPolicy {
   Decision Decide(Time now, const Demand& demand, const std::vector<FleetNode>& fleet);
   // Who supplies has room again: no pool is left alone any longer.
   void RoomAppeared();
+  // A node of that pool costs so many dollars an hour from now on.
+  void PriceIs(const std::string& pool, double per_hour);
   // The provider refused the launch, or its node has ended before it was up; `retriable` false (bad
   // configuration, no permission) means the longest cool-down.
   void LaunchFailed(Time now, const std::string& token, const std::string& why, bool retriable);
@@ -123,7 +125,7 @@ class AutoscalerPolicy {
   [[nodiscard]] const PoolLimits* PoolOf(const std::string& name) const;
   [[nodiscard]] Tally TallyOf(int target, const std::vector<FleetNode>& fleet) const;
 
-  const FleetLimits limits_;
+  FleetLimits limits_;
   const std::string token_prefix_;
   uint64_t next_token_ = 1;
   std::map<std::string, Pending> pending_;  // By token.

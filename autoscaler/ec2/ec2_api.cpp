@@ -155,6 +155,27 @@ Result<std::vector<Ec2Instance>> Ec2Api::List() {
   return Error{ErrorCode::kCorrupt, "DescribeInstances: its pages do not end"};
 }
 
+Result<std::map<std::string, double>> Ec2Api::Prices(int64_t now_s) {
+  std::set<std::string> types;
+  for (const auto& [name, offer] : options_->offers) {
+    if (offer.spot) types.insert(offer.instance_types.begin(), offer.instance_types.end());
+  }
+  if (types.empty()) return std::map<std::string, double>{};
+  std::vector<Ec2SpotPrice> all;
+  std::string next;
+  const Ec2Patience patience = caller_.Patience();
+  for (size_t page = 0; page < kEc2PagesMax; ++page) {
+    const Ec2Answer answer = caller_.Call(SpotPricesRequest(types, now_s, next), patience);
+    if (!answer.ok()) return answer.Tell({"DescribeSpotPriceHistory", "", "", false});
+    std::ranges::move(SpotPricesOf(answer.xml), std::back_inserter(all));
+    const std::string& after = answer.xml.TextOf("nextToken");
+    if (after.empty()) return OfferPrices(*options_, all);
+    if (after == next) break;
+    next = after;
+  }
+  return Error{ErrorCode::kCorrupt, "DescribeSpotPriceHistory: its pages do not end"};
+}
+
 std::map<std::string, Ec2End> Ec2Api::Terminate(const std::vector<std::string>& ids,
                                                 const std::set<std::string>& young) {
   std::map<std::string, Ec2End> ended;

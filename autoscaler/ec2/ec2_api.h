@@ -41,6 +41,8 @@ class Ec2Api {
   // Of each of them. `young`: those that EC2 may not know yet.
   std::map<std::string, Ec2End> Terminate(const std::vector<std::string>& ids,
                                           const std::set<std::string>& young);
+  // What spot instances cost now, by offer. Nothing if no offer is on spot.
+  Result<std::map<std::string, double>> Prices(int64_t now_s);
   // Deletes templates of this cluster that nobody needs any more. How many.
   Result<int> Sweep();
 

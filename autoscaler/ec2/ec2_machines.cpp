@@ -1,5 +1,6 @@
 #include "autoscaler/ec2/ec2_machines.h"
 
+#include <ctime>
 #include <map>
 #include <set>
 #include <utility>
@@ -143,7 +144,26 @@ void Ec2Machines::AskToEnd() {
   for (const End& end : ends) end.done(posted);
 }
 
+// Beside the lists, which it holds up no longer than one request. Without an answer the prices stay
+// as they are.
+void Ec2Machines::AskForPrices(Time now) {
+  price_at_ = now + options_.price_interval;
+  const auto now_s = static_cast<int64_t>(std::time(nullptr));
+  (void)lanes_.Post(Ec2Work::kList, [this, now_s](Ec2Api& api) -> Ec2Lanes::Finish {
+    return [this, prices = api.Prices(now_s)] {
+      if (prices.ok()) {
+        for (const auto& [offer, price] : *prices) prices_[offer] = price;
+      } else if (std::exchange(price_trouble_, prices.error().message) != prices.error().message) {
+        LogWarning("spot prices stay as they were: ", prices.error().message);
+      }
+    };
+  });
+}
+
 bool Ec2Machines::Step(Time now) {
+  // Who is there matters more.
+  const bool listed = list_at_ != Time{} && lists_.empty();
+  if (options_.price_interval > Duration::zero() && listed && now >= price_at_) AskForPrices(now);
   if (!lists_.empty() && now >= list_at_) AskToList(now);
   return lanes_.Step();
 }

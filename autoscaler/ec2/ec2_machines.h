@@ -51,6 +51,7 @@ class Ec2Machines final : public MachineSource {
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
   void Withdraw(const std::string& request_id) override;
+  std::map<std::string, double> TakePrices() override { return std::exchange(prices_, {}); }
   bool Step(Time now) override;
 
  private:
@@ -60,6 +61,7 @@ class Ec2Machines final : public MachineSource {
   };
   void AskToEnd();
   void AskToList(Time now);
+  void AskForPrices(Time now);
 
   const Ec2Options options_;
   const Clock* const clock_;
@@ -70,7 +72,10 @@ class Ec2Machines final : public MachineSource {
   std::vector<Answer> lists_;  // Asked for, and not yet sent.
   Time list_at_{};             // Not before.
   Time sweep_at_{};
-  Ec2Lanes lanes_;  // Last: its threads end first.
+  Time price_at_{};
+  std::map<std::string, double> prices_;  // Told, and not yet taken.
+  std::string price_trouble_;             // As it was logged last.
+  Ec2Lanes lanes_;                        // Last: its threads end first.
 };
 
 }  // namespace troupe::ec2

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct Ec2Options {
   std::map<std::string, Ec2Offer> offers;
   std::string cluster;
   Duration limit = seconds(60);
+  Duration price_interval{};  // Between two looks at spot prices; 0: none.
 };
 
 // One kind of machine that may be made: an instance type in a place.
@@ -81,6 +83,9 @@ struct Ec2Override {
 [[nodiscard]] AwsParameters DescribeInstancesRequest(const std::string& cluster,
                                                      const std::string& next);
 [[nodiscard]] AwsParameters DescribeSubnetsRequest(const std::vector<std::string>& subnets);
+// What spot instances of those types cost at `now_s`, seconds since 1970.
+[[nodiscard]] AwsParameters SpotPricesRequest(const std::set<std::string>& types, int64_t now_s,
+                                              const std::string& next);
 [[nodiscard]] AwsParameters TerminateRequest(const std::vector<std::string>& ids);
 
 struct Ec2Instance {
@@ -91,6 +96,18 @@ struct Ec2Instance {
 [[nodiscard]] std::vector<Ec2Instance> InstancesOf(const XmlElement& answer);
 // Of RunInstances, ids only.
 [[nodiscard]] std::vector<Machine> MadeOf(const XmlElement& answer);
+
+struct Ec2SpotPrice {
+  std::string instance_type;
+  std::string zone;
+  double per_hour = 0;
+};
+// Of DescribeSpotPriceHistory, of one page, the newest first.
+[[nodiscard]] std::vector<Ec2SpotPrice> SpotPricesOf(const XmlElement& answer);
+// Of each spot offer the least among its types and zones: what EC2 is asked to prefer. kNotFound:
+// an offer has none, and cannot be compared with the others.
+[[nodiscard]] Result<std::map<std::string, double>> OfferPrices(
+    const Ec2Options& options, const std::vector<Ec2SpotPrice>& prices);
 
 struct Ec2Fleet {
   std::vector<Machine> made;

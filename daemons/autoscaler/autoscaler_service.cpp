@@ -57,6 +57,7 @@ Time AutoscalerService::Step(Time now) {
   (void)callbacks_.provider->Step(now);
   TakeFailures(now);
   if (callbacks_.provider->TakeNewRoom()) policy_.RoomAppeared();
+  TakePrices();
   TakeNotices(now);
   Observe(now);
   const Decision decision = policy_.Decide(now, demand_, fleet_.nodes());
@@ -106,6 +107,20 @@ void AutoscalerService::TakeNotices(Time now) {
          {FleetNoteKind::kNotice, notice.node, {}, {}, what});
     fleet_.Noticed(notice.node, notice.deadline);
     preempted_.insert(notice.node);
+  }
+}
+
+void AutoscalerService::TakePrices() {
+  for (const auto& [pool, per_hour] : callbacks_.provider->TakePrices()) {
+    const std::vector<PoolLimits>& pools = policy_.limits().pools;
+    const auto known = std::ranges::find(pools, pool, &PoolLimits::name);
+    if (known == pools.end() || known->price_per_hour == per_hour) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, "$%.6g per node-hour, was $%.6g", per_hour,
+                  known->price_per_hour);
+    Tell("price of pool " + pool + ": " + text, {FleetNoteKind::kPrice, {}, pool, {}, text});
+    policy_.PriceIs(pool, per_hour);
+    accounts_.PriceIs(pool, per_hour);
   }
 }
 

@@ -59,6 +59,7 @@ class AutoscalerService {
   [[nodiscard]] const FleetAccounts& accounts() const { return accounts_; }
 
  private:
+  void TakePrices();
   void TakeNotices(Time now);
   void Observe(Time now);
   void TakeFailures(Time now);

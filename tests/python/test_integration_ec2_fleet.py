@@ -118,6 +118,11 @@ def test_a_training_loses_a_node_and_gets_another(fleet: Fleet) -> None:
     assert re.search(r"notice: node spot-1 drains within .* preempt \(aws: terminate at", out), out
     assert re.search(r"spot-2 has ended: i-\w+: Server.SpotInstanceTermination", out), out
     assert re.search(r"seen \['spot-1', 'spot-2', 'spot-3', 'spot-4'", out), out
+    # The market told what the file does not, and that is what was paid.
+    assert re.search(r"price of pool spot: \$0\.\d+ per node-hour, was \$0\n", out), out
+    _, told = fleet.run("accounts", "--json")
+    account = json.loads(told)
+    assert 0 < sum(account["dollars"].values()) < 1, told
     until(lambda: fleet.cloud.instances("shutting-down"), {}, limit_s=10)
 
 

@@ -37,6 +37,37 @@ std::string ValueOf(const AwsParameters& request, const std::string& name) {
   return "(none)";
 }
 
+TEST(Ec2PricesTest, OneQuestionIsForAllTypesAsOfNow) {
+  const AwsParameters request = SpotPricesRequest({"m5.large", "c5.large"}, 1'800'000'000, "more");
+  EXPECT_EQ(ValueOf(request, "Action"), "DescribeSpotPriceHistory");
+  EXPECT_EQ(ValueOf(request, "StartTime"), "2027-01-15T08:00:00Z");
+  EXPECT_EQ(ValueOf(request, "InstanceType.2"), "m5.large");
+  EXPECT_EQ(ValueOf(request, "NextToken"), "more");
+  EXPECT_EQ(ValueOf(SpotPricesRequest({"a"}, 0, ""), "NextToken"), "(none)");
+}
+
+TEST(Ec2PricesTest, AnOfferCostsWhatItsCheapestPlaceDoesNow) {
+  const auto item = [](const std::string& type, const std::string& zone, const std::string& price) {
+    return "<item><instanceType>" + type + "</instanceType><availabilityZone>" + zone +
+           "</availabilityZone><spotPrice>" + price + "</spotPrice></item>";
+  };
+  const Result<XmlElement> answer =
+      ParseXml("<r><spotPriceHistorySet>" + item("a", "z1", "0.5") + item("a", "z1", "0.1") +
+               item("a", "z2", "0.3") + item("b", "z1", "0.2") + item("b", "z2", "x") +
+               item("b", "z2", "-1") + item("c", "z1", "0.01") + "</spotPriceHistorySet></r>");
+  ASSERT_TRUE(answer.ok());
+  const std::vector<Ec2SpotPrice> prices = SpotPricesOf(*answer);
+  EXPECT_EQ(prices.size(), 5U);
+  Ec2Options options = Options();
+  options.offers["all"] = {true, {"a", "b"}, {}, "", ""};
+  options.offers["one"] = {true, {"a"}, {"z1"}, "", ""};  // The older one of z1 is over.
+  options.offers["base"] = {false, {"a"}, {}, "", ""};
+  EXPECT_THAT(OfferPrices(options, prices).value(),
+              ElementsAre(Pair("all", 0.2), Pair("one", 0.5)));
+  options.offers["none"] = {true, {"b"}, {"z2"}, "", ""};
+  EXPECT_THAT(OfferPrices(options, prices).error().message, HasSubstr("pool none"));
+}
+
 TEST(Ec2RequestsTest, ATemplateSaysWhatAMachineIsLike) {
   const AwsParameters request = CreateTemplateRequest(Options(), {}, kOrder);
   const std::string data = "LaunchTemplateData.";
