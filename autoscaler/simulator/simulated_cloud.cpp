@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 namespace troupe::simulator {
 namespace {
@@ -76,6 +77,16 @@ Result<std::vector<ProviderNode>> SimulatedCloud::List() {
   for (const auto& [id, node] : nodes_)
     listed.push_back({id, node.token, node.pool->name, false, ""});
   return listed;
+}
+
+std::map<std::string, double> SimulatedCloud::TakePrices() {
+  std::map<std::string, double> fresh;
+  for (const PoolLimits& pool : pools_) {
+    const double price = OfferOf(pool).price_per_hour;
+    const auto [known, first] = told_.try_emplace(pool.name, pool.price_per_hour);
+    if (std::exchange(known->second, price) != price) fresh[pool.name] = price;
+  }
+  return fresh;
 }
 
 double SimulatedCloud::PricePerHour() const {

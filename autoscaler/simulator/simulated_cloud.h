@@ -35,6 +35,7 @@ class SimulatedCloud final : public NodeProvider {
   Result<std::vector<ProviderNode>> List() override;
 
   [[nodiscard]] const std::map<std::string, Node>& nodes() const { return nodes_; }
+  std::map<std::string, double> TakePrices() override;
   // Dollars, of all nodes, as the market is now.
   [[nodiscard]] double PricePerHour() const;
   // When a node comes up or ends next.
@@ -45,6 +46,7 @@ class SimulatedCloud final : public NodeProvider {
   [[nodiscard]] Offer OfferOf(const PoolLimits& pool) const;
 
   const std::vector<PoolLimits>& pools_;
+  std::map<std::string, double> told_;  // Prices, by pool.
   const MarketHistory& market_;
   const Time start_;
   const Duration boot_;

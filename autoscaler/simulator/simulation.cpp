@@ -26,6 +26,9 @@ class PolicyPlanner final : public Planner {
                     bool retriable) override {
     policy_.LaunchFailed(now, token, why, retriable);
   }
+  void PriceIs(const std::string& pool, double per_hour) override {
+    policy_.PriceIs(pool, per_hour);
+  }
 
  private:
   AutoscalerPolicy policy_;
@@ -73,6 +76,7 @@ class FleetRun {
   void Observe(Time now) {
     for (const std::string& id : cloud_.Advance(now))
       fleet_.Noticed(id, cloud_.nodes().at(id).ends_at);
+    for (const auto& [pool, price] : cloud_.TakePrices()) planner_.PriceIs(pool, price);
     fleet_.Update(now, *cloud_.List());
     bool abrupt = false;
     std::vector<std::pair<Time, SimulatedTraining::Node>> up;

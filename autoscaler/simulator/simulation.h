@@ -26,6 +26,8 @@ class Planner {
   virtual Decision Decide(Time now, const Demand& demand, const std::vector<FleetNode>& fleet) = 0;
   virtual void LaunchFailed(Time now, const std::string& token, const std::string& why,
                             bool retriable) = 0;
+  // A node of that pool costs so many dollars an hour from now on.
+  virtual void PriceIs(const std::string& pool, double per_hour) {}
 };
 
 struct SimulationOptions {

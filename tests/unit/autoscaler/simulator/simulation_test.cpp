@@ -72,6 +72,21 @@ TEST(SimulationTest, AFallTakesTheNodesTogetherAndTheyAreReplacedElsewhere) {
   EXPECT_NEAR(figures.useful_hours, 4 * (10 - 2 * 70.0 / 3600), 0.01);
 }
 
+TEST(SimulationTest, APoolThatBecomesDearIsLeftAndReturnedTo) {
+  const FleetLimits limits = LimitsOf({Pool("a", 0.5), Pool("b", 0.7)}, 4);
+  OfferHistory a;
+  for (const auto& [hour, price] : {std::pair(0, 0.5), std::pair(20, 2.0), std::pair(40, 0.3)})
+    a.push_back({hour * kHour, 8, price});
+  MarketHistory market{60 * kHour, {{"a", a}, {"b", Offers({{0, 8}}, 0.7)}}};
+  const SimulatedFleet fleet = RunPolicy(limits, market, OptionsOf(limits));
+  // Four at 0.5, at 0.7 and at 0.3, and a while of both when they move.
+  EXPECT_NEAR(fleet.figures.dollars, 4 * 20 * (0.5 + 0.7 + 0.3), 2);
+  EXPECT_EQ(fleet.figures.preemptions, 0);
+  const std::vector<double>& held = fleet.held.at("a");
+  EXPECT_NEAR(held.at(held.size() / 2), 0, 1e-9);
+  EXPECT_NEAR(held.back(), 4, 1e-9);
+}
+
 TEST(SimulationTest, WorkIsLostByLossesWithoutNoticeOnly) {
   const FleetLimits limits = LimitsOf({Pool("a", 0.5), Pool("b", 0.7)}, 4);
   MarketHistory market{10 * kHour,
