@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,24 @@ ACCURACY = 0.9
 SETTINGS = {"launch_s": 0.3, "shutdown_s": 0.2, "lag_s": 0,
             # Seconds of a notice, and how often each: of ten instances three have none.
             "lead_s": {"choices": [[12, 5], [5, 2], [0, 3]]}}
-CHANGES_S = (6.0, 14.0)  # Between two changes of a zone's capacity.
+START_LIMIT_S = 30.0
 
 
 class DrillError(Exception):
     """The drill could not be held."""
 
 
-def made_up_market(seconds: float, seed: int) -> dict[str, Any]:
-    """Three zones that dry up in turn, as a market file: capacity and price over time."""
+def made_up_market(seconds: float, seed: int, pace_s: float) -> dict[str, Any]:
+    """Three zones that dry up in turn, as a market file: capacity and price over time.
+
+    The capacity of a zone changes every ``pace_s`` seconds, more or less.
+    """
     draw = random.Random(seed)
     pools = []
     for number, zone in enumerate(("us-east-1a", "us-east-1b", "us-east-1c")):
         at, points = 0.0, [[0.0, 2, 0.035]]
         while at < 2 * seconds + 60:
-            at += draw.uniform(*CHANGES_S)
+            at += draw.uniform(0.6, 1.4) * pace_s
             points.append([round(at, 2), draw.choice((0, 1, 2, 2)), 0.035 + 0.001 * number])
         pools.append({"zone": zone, "type": "m5.large", "points": points})
     return {"pools": pools}
@@ -57,9 +61,10 @@ def start_cloud(arguments: argparse.Namespace, folder: Path,
     markets = arguments.market
     if not markets:
         markets = [str(folder / "market.json")]
-        Path(markets[0]).write_text(json.dumps(made_up_market(arguments.seconds, arguments.seed)))
+        Path(markets[0]).write_text(json.dumps(
+            made_up_market(arguments.seconds, arguments.seed, arguments.pace)))
     words = [sys.executable, str(FAKECLOUD), "ec2", "--seed", str(arguments.seed),
-             "--speed", str(arguments.speed), "--env", f"PYTHONPATH={path}",
+             "--speed", str(arguments.speed), "--with-parent", "--env", f"PYTHONPATH={path}",
              "--env", f"PATH={os.environ['PATH']}"]
     words += [word for name, value in SETTINGS.items()
               for word in ("--set", f"{name}={json.dumps(value)}")]
@@ -67,11 +72,16 @@ def start_cloud(arguments: argparse.Namespace, folder: Path,
     cloud = subprocess.Popen(words, text=True, stdout=subprocess.PIPE)
     environment: dict[str, str] = {}
     assert cloud.stdout is not None
+    late = threading.Timer(START_LIMIT_S, cloud.kill)
+    late.start()
     for line in cloud.stdout:
         name, _, value = line.strip().partition("=")
         environment[name] = value.strip("'")
         if name == "FAKECLOUD_URL":
+            late.cancel()
             return cloud, environment
+    late.cancel()
+    cloud.wait()
     raise DrillError("the fake EC2 did not start")
 
 
@@ -129,6 +139,8 @@ def main() -> int:
                         help="traces or market files of the fake EC2 (one that is made up)")
     parser.add_argument("--speed", type=float, default=1.0, help="of a market (1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of training (60)")
+    parser.add_argument("--pace", type=float, default=10.0, metavar="S",
+                        help="between two changes of a zone of the made-up market (10)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", default="report.html", help="where the page goes")
     parser.add_argument("--json", metavar="FILE", help="keep all figures there")

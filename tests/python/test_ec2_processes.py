@@ -402,3 +402,16 @@ def test_administrator_door_and_a_replayed_trace(tmp_path: Path, mark: str) -> N
         process.terminate()
         assert process.wait(20) == 0
         process.stdout.close()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("cloud", ["ec2", "k8s"])
+def test_a_cloud_that_was_started_so_ends_with_its_parent(cloud: str, mark: str) -> None:
+    starts = (f"import subprocess, sys, os\np = subprocess.Popen([sys.executable, "
+              f"{str(FAKECLOUD)!r}, {cloud!r}, '--with-parent'], stdout=subprocess.PIPE)\n"
+              "while b'FAKECLOUD_URL' not in p.stdout.readline(): pass\n"
+              "print(p.pid, flush=True)\nos.kill(os.getpid(), 9)\n")
+    started = subprocess.run([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, MARK: mark}, check=False)
+    assert started.returncode == -signal.SIGKILL
+    assert int(started.stdout) > 0
+    assert_nothing_left(mark, 10)

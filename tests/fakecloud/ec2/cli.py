@@ -16,7 +16,7 @@ from fakecloud.ec2.cloud import DEFAULT_KEY
 from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.service import FakeEc2
 from fakecloud.ec2.sigv4 import Key
-from fakecloud.hosting import check_host, raise_limits
+from fakecloud.hosting import check_host, end_with_parent, raise_limits
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,6 +42,8 @@ def parser() -> argparse.ArgumentParser:
                      help="a variable of the instances")
     new.add_argument("--folder", type=Path, help="where instances have theirs; default: a "
                      "temporary one")
+    new.add_argument("--with-parent", action="store_true",
+                     help="ends when the process ends that has started it, whatever way that does")
     return new
 
 
@@ -80,6 +82,8 @@ def serve(arguments: argparse.Namespace) -> None:
                     arguments.host, arguments.port, keys, arguments.folder)
     ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    if arguments.with_parent:
+        end_with_parent()
     with cloud:
         for name, value in cloud.environment().items():
             print(f"{name}={shlex.quote(value)}")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fakecloud.hosting import check_host, raise_limits
+from fakecloud.hosting import check_host, end_with_parent, raise_limits
 from fakecloud.k8s import kubeconfig
 from fakecloud.k8s.cluster import ADMIN
 from fakecloud.k8s.service import FakeKubernetes
@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
                      help="is written when it ends: every pod's time, and that no process is left")
     new.add_argument("--folder", type=Path, help="where containers have theirs; default: a "
                      "temporary one")
+    new.add_argument("--with-parent", action="store_true",
+                     help="ends when the process ends that has started it, whatever way that does")
     return new
 
 
@@ -100,6 +102,8 @@ def serve(arguments: argparse.Namespace) -> None:
         arguments.admin_port, arguments.folder, arguments.namespace)
     ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    if arguments.with_parent:
+        end_with_parent()
     with cluster:
         _write_files(arguments, cluster)
         print(f"KUBERNETES_URL={cluster.url}")
