@@ -141,6 +141,8 @@ void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
   exec.command = map.Strings("command");
   exec.timeout = map.Span("timeout", exec.timeout, kSpan);
   exec.interval = map.Span("interval", exec.interval, kSpan);
+  exec.price_interval =
+      map.Span("price_interval", exec.price_interval, {Duration::zero(), seconds(86400)});
   const bool chosen = config.provider == "exec";
   if (chosen && exec.command.empty()) root.Fail("exec", "provider: exec needs exec.command");
   if (!chosen && root.Has("exec")) root.Fail("exec", "is of no use without provider: exec");

@@ -55,9 +55,10 @@ struct PoolSpec {
 
 // A program of the user's that supplies nodes (autoscaler/exec_protocol.h).
 struct ExecSpec {
-  std::vector<std::string> command;  // Run in the file's folder.
-  Duration timeout = seconds(30);    // Of a request.
-  Duration interval = seconds(5);    // Between two listings.
+  std::vector<std::string> command;        // Run in the file's folder.
+  Duration timeout = seconds(30);          // Of a request.
+  Duration interval = seconds(5);          // Between two listings.
+  Duration price_interval = seconds(300);  // Between two questions for prices; 0: none.
 };
 
 // Hosts that are there already (autoscaler/ssh_provider.h): told here, in a file, or by a program.

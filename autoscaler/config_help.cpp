@@ -25,6 +25,8 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"exec.command", "it and its arguments, run in the folder of this file"},
       {"exec.timeout", "how long it may take for one request"},
       {"exec.interval", "how often it is asked for its nodes"},
+      {"exec.price_interval",
+       "how often it is asked what its offers cost; 0: prices of the file stay"},
       {"ssh", "hosts that are there already, and how they are reached (docs/fleets.md)"},
       {"ssh.hosts", "them, each as HOST, HOST:SLOTS or `HOST slots=N pool=NAME`"},
       {"ssh.hosts_file", "a file with a line for each; it may change"},

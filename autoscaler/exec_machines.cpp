@@ -1,6 +1,7 @@
 #include "autoscaler/exec_machines.h"
 
 #include "autoscaler/exec_protocol.h"
+#include "runtime/log.h"
 
 namespace troupe {
 namespace {
@@ -35,9 +36,30 @@ void ExecMachines::Create(const MachineOrder& order, Answer done) {
 }
 
 void ExecMachines::List(Answer done) {
-  Ask("list", ExecRequest("list"), [done = std::move(done)](const Result<std::string>& reply) {
-    done(MachinesOf(reply, "list"));
-  });
+  Ask("list", ExecRequest("list"),
+      [this, done = std::move(done)](const Result<std::string>& reply) {
+        listed_ = true;
+        done(MachinesOf(reply, "list"));
+      });
+}
+
+// Without an answer the prices stay as they are.
+bool ExecMachines::Step(Time now) {
+  if (price_interval_ > Duration::zero() && listed_ && !pricing_ && now >= price_at_) {
+    price_at_ = now + price_interval_;
+    pricing_ = true;
+    Ask("price", ExecRequest("price"), [this](const Result<std::string>& reply) {
+      pricing_ = false;
+      const Result<std::map<std::string, double>> prices =
+          reply.ok() ? ParseExecPrices(*reply) : reply.error();
+      if (prices.ok()) {
+        for (const auto& [offer, price] : *prices) prices_[offer] = price;
+      } else if (std::exchange(price_trouble_, prices.error().message) != prices.error().message) {
+        LogWarning("prices stay as they were: ", prices.error().message);
+      }
+    });
+  }
+  return pool_.Step(now);
 }
 
 void ExecMachines::Terminate(const std::vector<std::string>& ids,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,13 +22,15 @@ class ExecMachines final : public MachineSource {
   // Instead of running it; `done` may be called at once.
   using Run = std::function<void(const ExecCommand&, std::string input, ExecDone done)>;
 
-  explicit ExecMachines(ExecCommand command, Run run = nullptr)
-      : command_(std::move(command)), run_(std::move(run)) {}
+  // `price_interval`: between two questions for prices; 0: none.
+  explicit ExecMachines(ExecCommand command, Run run = nullptr, Duration price_interval = {})
+      : command_(std::move(command)), run_(std::move(run)), price_interval_(price_interval) {}
 
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
-  bool Step(Time now) override { return pool_.Step(now); }
+  std::map<std::string, double> TakePrices() override { return std::exchange(prices_, {}); }
+  bool Step(Time now) override;
 
  private:
   void Ask(std::string_view verb, const std::string& request,
@@ -35,6 +38,12 @@ class ExecMachines final : public MachineSource {
 
   const ExecCommand command_;
   const Run run_;
+  const Duration price_interval_;
+  bool listed_ = false;  // Who is there matters more than prices.
+  bool pricing_ = false;
+  Time price_at_{};
+  std::map<std::string, double> prices_;  // Told, and not yet taken.
+  std::string price_trouble_;             // As it was logged last.
   CommandPool pool_;
 };
 

@@ -44,8 +44,8 @@ std::vector<Ec2SpotPrice> SpotPricesOf(const XmlElement& answer) {
   return prices;
 }
 
-Result<std::map<std::string, double>> OfferPrices(const Ec2Options& options,
-                                                  const std::vector<Ec2SpotPrice>& prices) {
+std::map<std::string, double> OfferPrices(const Ec2Options& options,
+                                          const std::vector<Ec2SpotPrice>& prices) {
   std::map<std::string, double> least;
   for (const auto& [name, offer] : options.offers) {
     if (!offer.spot) continue;
@@ -60,9 +60,6 @@ Result<std::map<std::string, double>> OfferPrices(const Ec2Options& options,
       const auto [known, first] = least.try_emplace(name, price.per_hour);
       if (!first) known->second = std::min(known->second, price.per_hour);
     }
-    if (!least.contains(name))
-      return Error{ErrorCode::kNotFound,
-                   "the market has no price for the types of pool " + name + " in its zones"};
   }
   return least;
 }

@@ -104,10 +104,10 @@ struct Ec2SpotPrice {
 };
 // Of DescribeSpotPriceHistory, of one page, the newest first.
 [[nodiscard]] std::vector<Ec2SpotPrice> SpotPricesOf(const XmlElement& answer);
-// Of each spot offer the least among its types and zones: what EC2 is asked to prefer. kNotFound:
-// an offer has none, and cannot be compared with the others.
-[[nodiscard]] Result<std::map<std::string, double>> OfferPrices(
-    const Ec2Options& options, const std::vector<Ec2SpotPrice>& prices);
+// Of each spot offer the least among its types and zones: what EC2 is asked to prefer. Nothing of
+// those without a price.
+[[nodiscard]] std::map<std::string, double> OfferPrices(const Ec2Options& options,
+                                                        const std::vector<Ec2SpotPrice>& prices);
 
 struct Ec2Fleet {
   std::vector<Machine> made;

@@ -111,16 +111,28 @@ void AutoscalerService::TakeNotices(Time now) {
 }
 
 void AutoscalerService::TakePrices() {
-  for (const auto& [pool, per_hour] : callbacks_.provider->TakePrices()) {
-    const std::vector<PoolLimits>& pools = policy_.limits().pools;
-    const auto known = std::ranges::find(pools, pool, &PoolLimits::name);
-    if (known == pools.end() || known->price_per_hour == per_hour) continue;
+  const std::map<std::string, double> fresh = callbacks_.provider->TakePrices();
+  for (const auto& [pool, per_hour] : fresh) prices_[pool] = per_hour;
+  if (fresh.empty()) return;
+  // One without a price cannot be compared with the others, and would draw the whole fleet.
+  const std::vector<PoolLimits> pools = policy_.limits().pools;
+  for (const PoolLimits& pool : pools) {
+    if (pool.price_per_hour > 0 || prices_.contains(pool.name)) continue;
+    if (!std::exchange(unpriced_, true))
+      Tell("prices of the market are not used: pool " + pool.name + " has none; give it one",
+           {FleetNoteKind::kPrice, {}, pool.name, {}, "none; those of the market are not used"});
+    return;
+  }
+  for (const PoolLimits& pool : pools) {
+    const auto told = prices_.find(pool.name);
+    if (told == prices_.end() || told->second == pool.price_per_hour) continue;
     char text[96];
-    std::snprintf(text, sizeof text, "$%.6g per node-hour, was $%.6g", per_hour,
-                  known->price_per_hour);
-    Tell("price of pool " + pool + ": " + text, {FleetNoteKind::kPrice, {}, pool, {}, text});
-    policy_.PriceIs(pool, per_hour);
-    accounts_.PriceIs(pool, per_hour);
+    std::snprintf(text, sizeof text, "$%.6g per node-hour, was $%.6g", told->second,
+                  pool.price_per_hour);
+    Tell("price of pool " + pool.name + ": " + text,
+         {FleetNoteKind::kPrice, {}, pool.name, {}, text});
+    policy_.PriceIs(pool.name, told->second);
+    accounts_.PriceIs(pool.name, told->second);
   }
 }
 

@@ -93,6 +93,8 @@ class AutoscalerService {
   std::map<std::string, std::string> runs_;    // And of each run, by its id.
   std::map<std::string, std::string> pools_;   // Of nodes that are listed.
   std::string reason_;                         // Said last, without the times in it.
+  std::map<std::string, double> prices_;       // Of pools, as their provider told.
+  bool unpriced_ = false;                      // That one has none was told.
   bool ran_ = false;                           // The training was seen to run.
   bool made_ = false;                          // A node was made, or may have been.
   // Launches of which nothing was heard yet: nodes, by token.

@@ -223,7 +223,8 @@ std::unique_ptr<Supplier> MakeExecSupplier(const SupplierOptions& options) {
   command.folder = options.folder;
   command.limit = exec.timeout;
   return std::make_unique<MachineSupplier>(
-      options, std::make_unique<ExecMachines>(std::move(command)), exec.interval, exec.timeout);
+      options, std::make_unique<ExecMachines>(std::move(command), nullptr, exec.price_interval),
+      exec.interval, exec.timeout);
 }
 
 std::unique_ptr<Supplier> MakeSlurmSupplier(const SupplierOptions& options) {
@@ -254,11 +255,7 @@ std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
   ec2_options.tags = spec.tags;
   ec2_options.cluster = options.config->name;
   ec2_options.limit = spec.timeout;
-  // Of two prices one has to be known as well as the other.
-  const bool priced = std::ranges::none_of(options.config->pools, [](const PoolSpec& pool) {
-    return pool.limits.market == Market::kOnDemand && pool.limits.price_per_hour <= 0;
-  });
-  if (priced) ec2_options.price_interval = spec.price_interval;
+  ec2_options.price_interval = spec.price_interval;
   for (const PoolSpec& pool : options.config->pools) {
     ec2_options.offers[pool.limits.name] = {
         pool.limits.market == Market::kSpot, pool.instance_types, pool.zones,

@@ -20,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using tests::FakeSupplier;
 
 class MachineProviderTest : public ::testing::Test {
@@ -78,6 +79,30 @@ TEST_F(MachineProviderTest, ALaunchAsksForANodeWithABootScriptAndTags) {
   EXPECT_EQ(supplier_.last_create.at("user_data"), "boot spot-1 of spot");
   EXPECT_EQ(supplier_.last_create.at("tags").at("troupe-node"), "spot-1");
   EXPECT_THAT(Shown(provider_.List()), ElementsAre("spot-1 t1 spot"));
+}
+
+TEST_F(MachineProviderTest, PricesAreAskedForAfterTheFirstListAndThenNowAndThen) {
+  ExecMachines machines(
+      {},
+      [this](const ExecCommand& command, const std::string& input, ExecDone done) {
+        done(supplier_(command, input));
+      },
+      seconds(300));
+  MachineProvider provider(&clock_, &machines, Options("life-1"));
+  (void)provider.Step(clock_.Now());
+  EXPECT_THAT(supplier_.verbs, IsEmpty());
+  (void)provider.List();
+  (void)provider.Step(clock_.Now());
+  EXPECT_THAT(provider.TakePrices(), ElementsAre(Pair("spot", 0.3)));
+  EXPECT_THAT(provider.TakePrices(), IsEmpty());
+  clock_.Advance(seconds(299));
+  (void)provider.Step(clock_.Now());
+  EXPECT_THAT(supplier_.verbs, ElementsAre("list", "price"));
+  clock_.Advance(seconds(1));
+  supplier_.next_code = 1;  // Those of before stay.
+  (void)provider.Step(clock_.Now());
+  EXPECT_THAT(supplier_.verbs, ElementsAre("list", "price", "price"));
+  EXPECT_THAT(provider.TakePrices(), IsEmpty());
 }
 
 TEST_F(MachineProviderTest, TheSameTokenMakesNothingNew) {

@@ -35,6 +35,7 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
   std::vector<Notice> Poll(Time /*now*/) override { return {}; }
 
   std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
+  std::map<std::string, double> TakePrices() override { return std::exchange(prices_, {}); }
   // The last launch comes to nothing.
   void Fail(const Error& error) {
     failures_.push_back({ProviderFailure::Kind::kLaunch, nodes_.back().token, nodes_.back().pool,
@@ -44,6 +45,7 @@ class ListedNodes final : public NodeProvider, public NoticeSource {
 
   std::vector<ProviderNode> nodes_;
   std::vector<ProviderFailure> failures_;
+  std::map<std::string, double> prices_;  // Told next.
   std::vector<std::string> ended_;
   bool late_ = false;  // A node is only asked for.
   bool mute_ = false;  // Nodes are not listed.
@@ -118,6 +120,36 @@ TEST_F(AutoscalerServiceTest, ANodeThatDrainsByItselfIsReplacedInTheSameStep) {
   node.idle = true;
   Step();
   EXPECT_THAT(provider_.ended_, ElementsAre("spot-1"));
+}
+
+TEST_F(AutoscalerServiceTest, APriceThatIsToldIsSaidOnceAndCounts) {
+  provider_.prices_ = {{"spot", 0.25}, {"other", 1}};
+  Step();
+  provider_.prices_ = {{"spot", 0.25}};
+  Step();
+  EXPECT_THAT(notes_, ElementsAre("price  spot $0.25 per node-hour, was $0.3"));
+  const double before = service_->accounts().total().Dollars();
+  Step();
+  EXPECT_NEAR(service_->accounts().total().Dollars() - before, 0.25 / 3600, 1e-9);
+}
+
+TEST_F(AutoscalerServiceTest, PricesAreNotUsedBesideAPoolWithoutOne) {
+  config_.limits.pools.push_back({"base", Market::kOnDemand, "", 1, 0, 4, 0});
+  ListedNodes provider;
+  Start(provider);
+  for (int step = 0; step < 2; ++step) {
+    provider.prices_ = {{"spot", 0.25}};
+    Step();
+  }
+  const auto prices = [this] {
+    return std::ranges::count_if(notes_,
+                                 [](const std::string& n) { return n.starts_with("price"); });
+  };
+  EXPECT_EQ(prices(), 1);
+  EXPECT_THAT(said_, Contains(HasSubstr("pool base has none")));
+  provider.prices_ = {{"base", 1.5}};  // Now all have one, that of before too.
+  Step();
+  EXPECT_EQ(prices(), 3);
 }
 
 TEST_F(AutoscalerServiceTest, WhatMayOnlyComeIsSaidOnceAndReplacesNobodyFromItsOwnPool) {
