@@ -127,8 +127,10 @@ def test_a_time_limit_is_a_notice(fleet: Fleet, mark: str) -> None:
     assert up.returncode == 0, out
     assert re.search(r"notice: node spot-1 is taken back in 4\d\.\d s", out), out
     assert "drain spot-1: its provider takes it back" in out
-    # Who came knows what those knew that had to go.
-    assert "seen ['spot-1', 'spot-2', 'spot-3', 'spot-4'" in out, out
+    # Who came knows what those knew that had to go. On a busy host a node can be over before its
+    # worker has a part; then a later one has.
+    seen = re.search(r"seen \['spot-1', 'spot-2', 'spot-\d+', 'spot-\d+'", out)
+    assert seen, out
     assert_nothing_left(mark)
 
 
