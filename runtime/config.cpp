@@ -11,6 +11,8 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/internal/config_node.h"
+
 namespace troupe {
 
 using internal::Quoted;
@@ -49,26 +51,6 @@ YAML::Node LoadOnly(const std::string& text) {
 }
 
 }  // namespace
-
-struct ConfigMap::Node {
-  enum class Kind { kAbsent, kNull, kScalar, kList, kMap };
-  struct Entry;
-
-  Kind kind = Kind::kAbsent;
-  bool quoted = false;
-  int line = 1;  // 1-based, as people count.
-  int column = 1;
-  std::string scalar;
-  std::vector<Node> list;
-  std::vector<Entry> entries;
-};
-
-struct ConfigMap::Node::Entry {
-  std::string key;
-  int line = 1;
-  int column = 1;
-  Node value;
-};
 
 struct ConfigMap::State {
   struct Problem {
@@ -129,7 +111,7 @@ void ConfigMap::State::Build(const YAML::Node& from, Node& to, const std::string
   if (nodes >= kConfigNodesMax || depth >= kConfigDepthMax) return;
   if (from.IsScalar()) {
     to.kind = Node::Kind::kScalar;
-    to.quoted = from.Tag() == "!";
+    to.quoted = from.Tag() == "!" || from.Tag() == "tag:yaml.org,2002:str";
     to.scalar = from.Scalar();
   } else if (from.IsSequence()) {
     to.kind = Node::Kind::kList;

@@ -51,6 +51,8 @@ namespace internal {
 [[nodiscard]] std::string Quoted(std::string_view text);
 // As ParseDuration reads it, in the largest unit that needs no fraction.
 [[nodiscard]] std::string DurationText(Duration value);
+// Of a plain word, or of a text in quotes.
+[[nodiscard]] std::string JsonOfWord(std::string_view word, bool quoted);
 }  // namespace internal
 // The candidate that `word` was most likely meant to be, if one is near enough.
 [[nodiscard]] std::optional<std::string> NearestWord(std::string_view word,
@@ -86,6 +88,15 @@ class ConfigMap {
   // A list of mappings. Absent: empty.
   std::vector<ConfigMap> List(std::string_view key) const;
 
+  // Whatever is under `key`, as JSON; an empty key: this mapping. Plain words are typed as
+  // Kubernetes' tools do it: numbers, also octal ones, true, false and null. Absent: empty.
+  // `type`: for people.
+  std::string Json(std::string_view key, std::string_view type) const;
+  // Reports a problem within such a value, at the last step of `inside` that is there; numbers are
+  // places in a list.
+  void FailInside(std::string_view key, const std::vector<std::string>& inside,
+                  std::string_view what) const;
+
   // Reports a problem at the key's value, or at this mapping if the key is absent or empty.
   void Fail(std::string_view key, std::string_view what) const;
   // "pools[1]"; empty for the document itself.
@@ -104,6 +115,7 @@ class ConfigMap {
   std::string PathOf(std::string_view key) const;
   void Record(std::string_view key, ConfigKey what) const;
   void Report(const Node& at, const std::string& path, std::string_view what) const;
+  static std::string JsonOf(const Node& node);
   template <class T>
   T Read(std::string_view key, const std::optional<T>& fallback,
          const std::optional<Range<T>>& range) const;

@@ -271,6 +271,32 @@ TEST(ConfigTest, MutatedTextIsAnErrorOrADocument) {
   }
 }
 
+TEST(ConfigTest, WhatIsPassedOnBecomesJson) {
+  const ConfigDocument document = Parsed(
+      "a: {n: 1, mode: 0644, hex: 0x1F, octal: 0o17, f: -1.5e3, t: true, no: off, none: , z: ~,\n"
+      "    text: \"1\", date: 2026-01-02, zeros: 08, ip: 1.2.3.4, dot: 1., list: [x, [y], {}],\n"
+      "    tagged: !!str 7, quote: 'a\"b\\'}\n");
+  EXPECT_EQ(document.Root().Json("a", "anything"),
+            R"({"n":1,"mode":420,"hex":31,"octal":15,"f":-1.5e3,"t":true,"no":"off","none":null,)"
+            R"("z":null,"text":"1","date":"2026-01-02","zeros":"08","ip":"1.2.3.4","dot":"1.",)"
+            R"("list":["x",["y"],{}],"tagged":"7","quote":"a\"b\\"})");
+  EXPECT_EQ(document.Root().Json("b", "anything"), "");
+  EXPECT_EQ(ProblemsOf(document), "");
+  EXPECT_EQ(Parsed("x: [1]").Root().Json("", "anything"), R"({"x":[1]})");
+}
+
+TEST(ConfigTest, ProblemsInsideOfItHaveTheirPlace) {
+  const ConfigDocument document = Parsed("a:\n  list:\n    - {b: 1}\n    - {b:\n         2}\n");
+  (void)document.Root().Json("a", "anything");
+  document.Root().FailInside("a", {"list", "1", "b"}, "is two");
+  document.Root().FailInside("a", {"list", "0", "c"}, "is missing");
+  document.Root().FailInside("q", {"list"}, "is nowhere");
+  EXPECT_EQ(ProblemsOf(document),
+            "f.yaml:1:1: q.list: is nowhere\n"
+            "f.yaml:3:7: a.list[0].c: is missing\n"
+            "f.yaml:5:10: a.list[1].b: is two");
+}
+
 TEST(ConfigTest, WhatIsAskedForIsKnownWithWhatIsGiven) {
   const Result<ConfigDocument> document = ConfigDocument::Parse(
       "span: 90s\nwords: [a, b]\nenv:\n  HOME: \"x\\ty\"\nitems: [{n: 3}, {}]\n", "f.yaml");
