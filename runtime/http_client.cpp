@@ -21,11 +21,40 @@ struct Receiver {
   size_t bytes_max = 0;
   size_t header_bytes = 0;
   bool too_long = false;
+  const HttpStream* stream = nullptr;
+  CURL* easy = nullptr;
+  Time heard_at{};
+  bool enough = false;
+
+  [[nodiscard]] bool IsLines() const {
+    long status = 0;
+    ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    return stream != nullptr && status == 200;
+  }
 };
+
+// What has come is kept in the reply's body until its line ends. False: no more is wanted.
+bool TakeLines(Receiver& receiver, std::string_view bytes) {
+  std::string& rest = receiver.reply.body;
+  while (!receiver.enough) {
+    const size_t end = bytes.find('\n');
+    const std::string_view piece = bytes.substr(0, end);
+    receiver.too_long = rest.size() + piece.size() > receiver.stream->line_max;
+    if (receiver.too_long) return false;
+    rest.append(piece);
+    if (end == std::string_view::npos) return true;
+    bytes.remove_prefix(end + 1);
+    receiver.enough = !receiver.stream->line(rest);
+    rest.clear();
+  }
+  return false;
+}
 
 size_t TakeBody(char* bytes, size_t size, size_t count, void* to) {
   auto& receiver = *static_cast<Receiver*>(to);
   const size_t got = size * count;
+  receiver.heard_at = SteadyClock().Now();
+  if (receiver.IsLines()) return TakeLines(receiver, {bytes, got}) ? got : 0;
   receiver.too_long = receiver.too_long || receiver.reply.body.size() + got > receiver.bytes_max;
   if (receiver.too_long) return 0;
   receiver.reply.body.append(bytes, got);
@@ -53,6 +82,9 @@ size_t TakeHeader(char* bytes, size_t size, size_t count, void* to) {
 }
 
 Error HttpError(CURLcode code, const Receiver& receiver) {
+  if (receiver.too_long && receiver.IsLines())
+    return {ErrorCode::kResourceExhausted,
+            "a line is longer than " + std::to_string(receiver.stream->line_max) + " bytes"};
   if (receiver.too_long)
     return {ErrorCode::kResourceExhausted,
             "its reply is longer than " + std::to_string(receiver.bytes_max) + " bytes"};
@@ -67,6 +99,8 @@ Error HttpError(CURLcode code, const Receiver& receiver) {
     case CURLE_RECV_ERROR:
     case CURLE_GOT_NOTHING:
     case CURLE_PARTIAL_FILE:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
       return {ErrorCode::kPeerGone, what};
     default:
       return {ErrorCode::kUnavailable, what};
@@ -76,6 +110,35 @@ Error HttpError(CURLcode code, const Receiver& receiver) {
 void PrepareCurl() {
   static const CURLcode ready = ::curl_global_init(CURL_GLOBAL_DEFAULT);
   TROUPE_ASSERT(ready == CURLE_OK, "curl_global_init");
+}
+
+// The blob is copied.
+CURLcode SetBlob(CURL* easy, CURLoption option, const std::string& bytes) {
+  curl_blob blob{};
+  blob.data = const_cast<char*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  blob.len = bytes.size();
+  blob.flags = CURL_BLOB_COPY;
+  return bytes.empty() ? CURLE_OK : ::curl_easy_setopt(easy, option, &blob);
+}
+
+// What `https://host:port/path` becomes with another name for its host, and where that is.
+struct Renamed {
+  std::string url;
+  std::string host;     // As the server is to hear it.
+  std::string connect;  // For CURLOPT_CONNECT_TO.
+};
+
+Renamed Rename(const std::string& url, const std::string& name) {
+  const size_t scheme = url.find("://");
+  const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
+  const size_t slash = std::min(url.find('/', from), url.size());
+  const std::string place = url.substr(from, slash - from);
+  const size_t colon = place.rfind(':');
+  const bool has_port = colon != std::string::npos && place.find(']', colon) == std::string::npos;
+  const std::string port = has_port ? place.substr(colon + 1) : "443";
+  const std::string host = has_port ? place.substr(0, colon) : place;
+  return {url.substr(0, from) + name + ":" + port + url.substr(slash), place,
+          name + ":" + port + ":" + host + ":" + port};
 }
 
 // Where the system keeps certificates, if that is not where libcurl was built to look: a wheel
@@ -101,6 +164,18 @@ struct HttpClient::State {
   CURL* easy = nullptr;
   std::atomic<bool> cancelled{false};
 
+  // What not every libcurl can.
+  [[nodiscard]] bool PrepareTls(const HttpRequest& request) const {
+    const HttpTls& tls = request.tls;
+    bool done = SetBlob(easy, CURLOPT_CAINFO_BLOB, tls.ca) == CURLE_OK &&
+                SetBlob(easy, CURLOPT_SSLCERT_BLOB, tls.certificate) == CURLE_OK &&
+                SetBlob(easy, CURLOPT_SSLKEY_BLOB, tls.key) == CURLE_OK;
+    if (tls.insecure)
+      done = done && ::curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L) == CURLE_OK &&
+             ::curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L) == CURLE_OK;
+    return done && ::curl_easy_setopt(easy, CURLOPT_PROXY, request.proxy.c_str()) == CURLE_OK;
+  }
+
   void Prepare(const HttpRequest& request, curl_slist* headers, Receiver& receiver) const {
     ::curl_easy_reset(easy);
     const auto set = [this](CURLoption option, auto value) {
@@ -110,8 +185,8 @@ struct HttpClient::State {
     set(CURLOPT_URL, request.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_FOLLOWLOCATION, 0L);
-    set(CURLOPT_PROXY, "");  // The environment's would be asked.
     set(CURLOPT_NOSIGNAL, 1L);
+    if (receiver.stream != nullptr) set(CURLOPT_TCP_KEEPALIVE, 1L);
     set(CURLOPT_USERAGENT, "troupe");
     const auto limit_ms = static_cast<long>(std::max<int64_t>(1, request.limit / milliseconds(1)));
     set(CURLOPT_TIMEOUT_MS, limit_ms);
@@ -130,7 +205,11 @@ struct HttpClient::State {
       set(CURLOPT_PASSWORD, aws.secret.c_str());
     }
     const std::string& ca_file = request.ca_file.empty() ? CaFile() : request.ca_file;
-    if (!ca_file.empty()) set(CURLOPT_CAINFO, ca_file.c_str());
+    if (!request.tls.ca.empty()) {
+      set(CURLOPT_CAPATH, static_cast<char*>(nullptr));  // Those of the system are not believed.
+    } else if (!ca_file.empty()) {
+      set(CURLOPT_CAINFO, ca_file.c_str());
+    }
     set(CURLOPT_WRITEFUNCTION, &TakeBody);
     set(CURLOPT_WRITEDATA, static_cast<void*>(&receiver));
     set(CURLOPT_HEADERFUNCTION, &TakeHeader);
@@ -138,7 +217,9 @@ struct HttpClient::State {
   }
 
   // Until it is over, or cancelled.
-  CURLcode Perform() const {
+  CURLcode Perform(const Receiver& receiver) const {
+    const Duration silence =
+        receiver.stream == nullptr ? Duration::zero() : receiver.stream->silence;
     for (;;) {
       int running = 0;
       if (::curl_multi_perform(multi, &running) != CURLM_OK) return CURLE_FAILED_INIT;
@@ -147,7 +228,14 @@ struct HttpClient::State {
         if (message->msg == CURLMSG_DONE) return message->data.result;
       }
       if (cancelled.load()) return CURLE_ABORTED_BY_CALLBACK;
-      if (::curl_multi_poll(multi, nullptr, 0, kPoll_ms, nullptr) != CURLM_OK)
+      Duration left_of_silence = milliseconds(kPoll_ms);
+      if (silence > Duration::zero()) {
+        left_of_silence = receiver.heard_at + silence - SteadyClock().Now();
+        if (left_of_silence <= Duration::zero()) return CURLE_OPERATION_TIMEDOUT;
+      }
+      const auto poll_ms =
+          static_cast<int>(std::min<int64_t>(kPoll_ms, left_of_silence / milliseconds(1) + 1));
+      if (::curl_multi_poll(multi, nullptr, 0, poll_ms, nullptr) != CURLM_OK)
         return CURLE_FAILED_INIT;
     }
   }
@@ -165,30 +253,52 @@ HttpClient::~HttpClient() {
   ::curl_multi_cleanup(state_->multi);
 }
 
-Result<HttpReply> HttpClient::Send(const HttpRequest& request) {
+Result<HttpReply> HttpClient::Send(const HttpRequest& request) { return Perform(request, nullptr); }
+
+Result<HttpReply> HttpClient::Stream(const HttpRequest& request, const HttpStream& stream) {
+  return Perform(request, &stream);
+}
+
+Result<HttpReply> HttpClient::Perform(const HttpRequest& request, const HttpStream* stream) {
   const Error cancelled{ErrorCode::kCancelled, "cancelled"};
   if (state_->cancelled.load()) return cancelled;
+  HttpRequest sent = request;
+  Renamed renamed;
+  if (!request.tls.server_name.empty() && request.url.starts_with("https://")) {
+    renamed = Rename(request.url, request.tls.server_name);
+    sent.url = renamed.url;
+    sent.headers.emplace_back("Host", renamed.host);
+  }
   curl_slist* headers = nullptr;
   // No "100 Continue". A signature would have it, though it is not sent.
   if (!request.aws) headers = ::curl_slist_append(headers, "Expect:");
-  for (const auto& [name, value] : request.headers)
+  for (const auto& [name, value] : sent.headers)
     headers = ::curl_slist_append(headers, (name + ": " + value).c_str());
+  curl_slist* connect =
+      renamed.connect.empty() ? nullptr : ::curl_slist_append(nullptr, renamed.connect.c_str());
   Receiver receiver;
   receiver.bytes_max = request.bytes_max;
-  state_->Prepare(request, headers, receiver);
-  CURLcode code = CURLE_FAILED_INIT;
-  if (::curl_multi_add_handle(state_->multi, state_->easy) == CURLM_OK) {
-    code = state_->Perform();
+  receiver.stream = stream;
+  receiver.easy = state_->easy;
+  receiver.heard_at = SteadyClock().Now();
+  state_->Prepare(sent, headers, receiver);
+  if (connect != nullptr) ::curl_easy_setopt(state_->easy, CURLOPT_CONNECT_TO, connect);
+  CURLcode code = state_->PrepareTls(sent) ? CURLE_FAILED_INIT : CURLE_NOT_BUILT_IN;
+  if (code == CURLE_FAILED_INIT &&
+      ::curl_multi_add_handle(state_->multi, state_->easy) == CURLM_OK) {
+    code = state_->Perform(receiver);
     ::curl_multi_remove_handle(state_->multi, state_->easy);
   }
   ::curl_slist_free_all(headers);
-  if (code != CURLE_OK) {
+  ::curl_slist_free_all(connect);
+  if (code != CURLE_OK && !receiver.enough) {
     if (state_->cancelled.load()) return cancelled;
     return HttpError(code, receiver);
   }
   long status = 0;
   ::curl_easy_getinfo(state_->easy, CURLINFO_RESPONSE_CODE, &status);
   receiver.reply.status = static_cast<int>(status);
+  if (receiver.IsLines()) receiver.reply.body.clear();
   return std::move(receiver.reply);
 }
 
