@@ -5,7 +5,6 @@
 // Limits: each request has a time limit, all of them together another one; see Ec2Patience.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "autoscaler/ec2/aws_query.h"
 #include "autoscaler/ec2/aws_xml.h"
 #include "autoscaler/ec2/ec2_errors.h"
+#include "autoscaler/request_lanes.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 
@@ -29,13 +29,7 @@ struct Ec2Patience {
   Time throttled_until;  // While EC2 only says that it is asked too often.
 };
 
-struct Ec2Seams {
-  AwsSend send;
-  std::function<bool(Duration)> pause;  // False: nobody waits for the answer any more.
-  std::function<bool()> wanted;         // False: throttling need not be waited out any more.
-  const Clock* clock = nullptr;
-  std::function<double()> random;  // From 0 to 1.
-};
+using Ec2Seams = RequestSeams;
 
 struct Ec2Answer {
   XmlElement xml = {};                             // If it is neither of these.

@@ -11,20 +11,7 @@
 namespace troupe::ec2 {
 namespace {
 
-class CurlLink final : public AwsLink {
- public:
-  explicit CurlLink(std::string ca_file) : ca_file_(std::move(ca_file)) {}
-  Result<HttpReply> Send(const HttpRequest& request) override {
-    HttpRequest whole = request;
-    whole.ca_file = ca_file_;
-    return client_.Send(whole);
-  }
-  void Cancel() override { client_.Cancel(); }
-
- private:
-  const std::string ca_file_;
-  HttpClient client_;
-};
+constexpr Duration kProcessLimit = seconds(60);  // Of a credential_process.
 
 void SweepOnce(Ec2Api& api) {
   const Result<int> swept = api.Sweep();
@@ -50,20 +37,41 @@ Status OneOf(const std::map<std::string, Ec2End>& all, const std::vector<std::st
 Ec2Tools RealEc2Tools(const Clock* clock) {
   AwsWorld world = RealAwsWorld();
   const std::string ca_file = world.variable("AWS_CA_BUNDLE").value_or("");
-  return {std::move(world), [ca_file] { return std::make_unique<CurlLink>(ca_file); }, clock};
+  return {std::move(world), CurlLinks(ca_file), clock};
 }
 
 Ec2Machines::Ec2Machines(Ec2Options options, Ec2Tools tools)
     : options_(std::move(options)),
       clock_(tools.clock),
-      lanes_(&options_, std::move(tools.world), std::move(tools.link), tools.clock,
-             {kEc2CreateThreads, kEc2WaitingMax}) {}
+      identity_(AwsChain(WithRun(std::move(tools.world)), options_.aws)),
+      lanes_({"EC2", {kEc2CreateThreads, 1, 1}, kEc2WaitingMax}, std::move(tools.link),
+             tools.clock) {}
 
 Ec2Machines::~Ec2Machines() = default;
 
+AwsWorld Ec2Machines::WithRun(AwsWorld world) {
+  world.run = [this](const std::string& command) {
+    ExecCommand exec;
+    exec.argv = {"sh", "-c", command};
+    exec.limit = kProcessLimit;
+    return lanes_.RunCommand(exec);
+  };
+  return world;
+}
+
+Status Ec2Machines::Post(Lane lane, Ask ask, std::shared_ptr<const std::atomic<bool>> wanted) {
+  return lanes_.Post(
+      lane,
+      [this, ask = std::move(ask)](const RequestSeams& seams) {
+        Ec2Api api(&options_, &identity_, seams);
+        return ask(api);
+      },
+      std::move(wanted));
+}
+
 void Ec2Machines::Create(const MachineOrder& order, Answer done) {
   const auto wanted = std::make_shared<std::atomic<bool>>(true);
-  const auto create = [this, order, done, wanted](Ec2Api& api) -> Ec2Lanes::Finish {
+  const auto create = [this, order, done, wanted](Ec2Api& api) -> RequestLanes::Finish {
     Result<std::vector<Machine>> made = Error{ErrorCode::kCancelled, "it is not wanted any more"};
     if (wanted->load()) made = api.Create(order);
     return [this, done, request = order.request_id, made] {
@@ -72,7 +80,7 @@ void Ec2Machines::Create(const MachineOrder& order, Answer done) {
       done(made);
     };
   };
-  const Status posted = lanes_.Post(Ec2Work::kCreate, create, wanted);
+  const Status posted = Post(kCreate, create, wanted);
   if (!posted.ok()) return done(posted.error());
   wanted_[order.request_id] = wanted;
 }
@@ -96,7 +104,7 @@ void Ec2Machines::AskToList(Time now) {
   // Where templates are the user's there is none of ours.
   const bool sweep = options_.launch_template.empty() && now >= sweep_at_;
   if (sweep) sweep_at_ = now + kEc2SweepEvery;
-  const Status posted = lanes_.Post(Ec2Work::kList, [this, done](Ec2Api& api) -> Ec2Lanes::Finish {
+  const Status posted = Post(kList, [this, done](Ec2Api& api) -> RequestLanes::Finish {
     return [this, done, listed = api.List()] {
       if (!listed.ok()) return done(listed.error());
       done(inventory_.Take(clock_->Now(), *listed));
@@ -104,7 +112,7 @@ void Ec2Machines::AskToList(Time now) {
   });
   if (!posted.ok()) return done(posted.error());
   if (!sweep) return;
-  (void)lanes_.Post(Ec2Work::kList, [](Ec2Api& api) -> Ec2Lanes::Finish {
+  (void)Post(kList, [](Ec2Api& api) -> RequestLanes::Finish {
     SweepOnce(api);
     return [] {};
   });
@@ -134,11 +142,11 @@ void Ec2Machines::AskToEnd() {
     if (!ends_.empty() && !ending_) AskToEnd();
   };
   ending_ = true;
-  const Status posted = lanes_.Post(
-      Ec2Work::kEnd,
-      [ids, finish, young = inventory_.Young(clock_->Now(), ids)](Ec2Api& api) -> Ec2Lanes::Finish {
-        return [finish, all = api.Terminate(ids, young)] { finish(all); };
-      });
+  const Status posted = Post(kEnd,
+                             [ids, finish, young = inventory_.Young(clock_->Now(), ids)](
+                                 Ec2Api& api) -> RequestLanes::Finish {
+                               return [finish, all = api.Terminate(ids, young)] { finish(all); };
+                             });
   if (posted.ok()) return;
   ending_ = false;
   for (const End& end : ends) end.done(posted);
@@ -149,7 +157,7 @@ void Ec2Machines::AskToEnd() {
 void Ec2Machines::AskForPrices(Time now) {
   price_at_ = now + options_.price_interval;
   const auto now_s = static_cast<int64_t>(std::time(nullptr));
-  (void)lanes_.Post(Ec2Work::kList, [this, now_s](Ec2Api& api) -> Ec2Lanes::Finish {
+  (void)Post(kList, [this, now_s](Ec2Api& api) -> RequestLanes::Finish {
     return [this, prices = api.Prices(now_s)] {
       if (prices.ok()) {
         for (const auto& [offer, price] : *prices) prices_[offer] = price;

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "autoscaler/ec2/aws_identity.h"
+#include "autoscaler/ec2/ec2_api.h"
 #include "autoscaler/ec2/ec2_inventory.h"
-#include "autoscaler/ec2/ec2_lane.h"
 #include "autoscaler/ec2/ec2_requests.h"
 #include "autoscaler/machine_source.h"
+#include "autoscaler/request_lanes.h"
 #include "runtime/clock.h"
 
 namespace troupe::ec2 {
@@ -33,8 +34,7 @@ inline constexpr Duration kEc2SweepEvery = seconds(600);
 
 struct Ec2Tools {
   AwsWorld world;  // Its `run` is replaced.
-  // A way to send for one thread.
-  std::function<std::unique_ptr<AwsLink>()> link;
+  HttpLinkMaker link;
   const Clock* clock = nullptr;
 };
 // Those of libcurl and of this process.
@@ -59,6 +59,10 @@ class Ec2Machines final : public MachineSource {
     std::vector<std::string> ids;
     std::function<void(Status)> done;
   };
+  enum Lane : size_t { kCreate, kList, kEnd, kLanes };
+  using Ask = std::function<RequestLanes::Finish(Ec2Api&)>;
+  AwsWorld WithRun(AwsWorld world);
+  Status Post(Lane lane, Ask ask, std::shared_ptr<const std::atomic<bool>> wanted = nullptr);
   void AskToEnd();
   void AskToList(Time now);
   void AskForPrices(Time now);
@@ -75,7 +79,8 @@ class Ec2Machines final : public MachineSource {
   Time price_at_{};
   std::map<std::string, double> prices_;  // Told, and not yet taken.
   std::string price_trouble_;             // As it was logged last.
-  Ec2Lanes lanes_;                        // Last: its threads end first.
+  AwsIdentity identity_;
+  RequestLanes lanes_;  // Last: its threads end first.
 };
 
 }  // namespace troupe::ec2

@@ -114,7 +114,7 @@ class Gate {
   std::vector<std::string> bodies_;
 };
 
-class GateLink final : public AwsLink {
+class GateLink final : public HttpLink {
  public:
   explicit GateLink(Gate* gate) : gate_(gate) {}
   Result<HttpReply> Send(const HttpRequest& request) override {
