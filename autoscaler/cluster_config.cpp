@@ -1,6 +1,7 @@
 #include "autoscaler/cluster_config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -135,7 +136,8 @@ void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
 }
 
 void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
-  config.provider = root.Choice("provider", {"process", "exec", "ssh", "slurm", "ec2"}, "process");
+  config.provider =
+      root.Choice("provider", {"process", "exec", "ssh", "slurm", "ec2", "kubernetes"}, "process");
   const ConfigMap map = root.Map("exec");
   ExecSpec& exec = config.exec;
   exec.command = map.Strings("command");
@@ -161,8 +163,8 @@ std::string Place(const ConfigMap& map, std::string_view key) {
 void ReadHead(const ConfigMap& map, ClusterConfig& config) {
   config.head.listen = Place(map, "listen");
   // As `troupe start --head` does: its nodes are of other hosts.
-  if ((config.provider == "ssh" || config.provider == "slurm" || config.provider == "ec2") &&
-      !map.Has("listen"))
+  if (!map.Has("listen") && (config.provider == "ssh" || config.provider == "slurm" ||
+                             config.provider == "ec2" || config.provider == "kubernetes"))
     config.head.listen = "0.0.0.0:6380";
   config.head.advertise = Place(map, "advertise");
   if (config.head.listen.empty() && map.Has("advertise") && !map.Has("listen"))
@@ -238,7 +240,9 @@ void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& 
   pool.max_price = map.Double("max_price", 0, kPrice);
   pool.image = map.String("image", "");
   for (const char* key : {"instance_types", "zones", "max_price", "image"}) {
-    if (map.Has(key) && provider != "ec2") map.Fail(key, "is of no use without provider: ec2");
+    const bool of_pods = provider == "kubernetes" && std::string_view(key) == "image";
+    if (map.Has(key) && provider != "ec2" && !of_pods)
+      map.Fail(key, "is of no use without provider: ec2");
   }
   if (map.Has("max_price") && pool.limits.market == Market::kOnDemand)
     map.Fail("max_price", "is of no use with market: on_demand, whose price is fixed");
@@ -247,7 +251,8 @@ void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& 
     pool.zones = {pool.limits.zone};
 }
 
-PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
+PoolSpec ReadPool(const ConfigMap& map, const ClusterConfig& config, const std::string& folder) {
+  const std::string& provider = config.provider;
   PoolSpec pool;
   PoolLimits& limits = pool.limits;
   limits.name = Name(map, "name", std::nullopt);
@@ -263,6 +268,9 @@ PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
   if (map.Has("sbatch") && provider != "slurm")
     map.Fail("sbatch", "is of no use without provider: slurm");
   ReadPoolOfEc2(map, provider, pool);
+  pool.pod = ReadPodOfPool(map, folder, config.kubernetes);
+  if (map.Has("template") && provider != "kubernetes")
+    map.Fail("template", "is of no use without provider: kubernetes");
   pool.labels = Words(map.Map("labels"));
   if (!limits.zone.empty()) pool.labels.emplace("zone", limits.zone);
   pool.labels.emplace("market", MarketName(limits.market));
@@ -273,7 +281,14 @@ PoolSpec ReadPool(const ConfigMap& map, const std::string& provider) {
   return pool;
 }
 
-void ReadPools(const ConfigMap& root, ClusterConfig& config) {
+void CheckKubernetes(const ConfigMap& root, const ClusterConfig& config) {
+  const KubernetesSpec& spec = config.kubernetes;
+  // By then its join token is not good any more.
+  if (config.provider == "kubernetes" && spec.schedule_within > config.limits.launch_timeout)
+    root.Map("kubernetes").Fail("schedule_within", "is over autoscaler.launch_timeout");
+}
+
+void ReadPools(const ConfigMap& root, ClusterConfig& config, const std::string& folder) {
   const std::vector<ConfigMap> maps = root.List("pools");
   if (maps.empty()) root.Fail("pools", "at least one pool is needed");
   if (maps.size() > kClusterPoolsMax) root.Fail("pools", "at most 64 pools can be given");
@@ -282,7 +297,7 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config) {
   int64_t minima = 0;
   bool on_demand = false;
   for (const ConfigMap& map : maps) {
-    PoolSpec pool = ReadPool(map, config.provider);
+    PoolSpec pool = ReadPool(map, config, folder);
     if (!names.insert(pool.limits.name).second) {
       map.Fail("name", "another pool is called " + pool.limits.name);
     }
@@ -296,6 +311,9 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config) {
       if (pool.image.empty() && config.ec2.image.empty())
         map.Fail("image", "give ec2.image, or an image of this pool, such as ami-0abc");
     }
+    if (config.provider == "kubernetes" && pool.pod.empty() && !map.Has("template") &&
+        !root.Map("kubernetes").Has("template"))
+      map.Fail("template", "give kubernetes.image or kubernetes.template, or one of this pool");
     room += pool.limits.max_workers;
     minima += pool.limits.min_workers;
     on_demand = on_demand || pool.limits.market == Market::kOnDemand;
@@ -372,11 +390,14 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   ReadSsh(root, config);
   ReadSlurm(root, config);
   ReadEc2(root, config);
+  const std::string folder = std::filesystem::path(document.name()).parent_path().string();
+  config.kubernetes = ReadKubernetes(root, folder, config.provider == "kubernetes");
   ReadHead(root.Map("head"), config);
   ReadNodes(root, config);
   ReadTraining(root.Map("training"), config);
   ReadAutoscaler(root.Map("autoscaler"), config);
-  ReadPools(root, config);
+  CheckKubernetes(root, config);
+  ReadPools(root, config, folder);
   const std::vector<ConfigMap> events = root.List("schedule");
   if (!events.empty() && config.provider != "process")
     root.Fail("schedule", "only nodes of provider: process can follow a schedule");

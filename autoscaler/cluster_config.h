@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autoscaler/kubernetes_spec.h"
 #include "autoscaler/plan.h"
 #include "autoscaler/spot_schedule.h"
 #include "runtime/config.h"
@@ -51,6 +52,7 @@ struct PoolSpec {
   double max_price = 0;                     // Of a spot instance, dollars per hour; 0: no limit.
   std::string image;                        // Instead of that of all pools.
   std::map<std::string, std::string> labels;
+  PodTemplate pod;  // With provider: kubernetes.
 };
 
 // A program of the user's that supplies nodes (autoscaler/exec_protocol.h).
@@ -122,6 +124,7 @@ struct ClusterConfig {
   SshSpec ssh;
   SlurmSpec slurm;
   Ec2Spec ec2;
+  KubernetesSpec kubernetes;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.
   TrainingSpec training;

@@ -37,6 +37,8 @@ Schema ValueSchema(const ConfigKey& key) {
   } else if (key.type.starts_with("a duration")) {
     value["type"] = {"string", "integer"};
     value["pattern"] = "^(0|[0-9]+(\\.[0-9]+)?(ns|us|ms|s|m|h|d))$";
+  } else if (key.type.starts_with("a mapping, or")) {
+    value["type"] = {"object", "string"};
   } else {  // A string may look like a number, and an amount of a resource may have a unit.
     value["type"] = {"string", "number", "boolean"};
   }

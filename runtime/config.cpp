@@ -454,6 +454,8 @@ Result<ConfigDocument> ConfigDocument::ParseFile(const std::string& path) {
 
 const std::vector<ConfigKey>& ConfigDocument::keys() const { return state_->keys; }
 
+const std::string& ConfigDocument::name() const { return state_->name; }
+
 ConfigMap ConfigDocument::Root() const { return {state_, &state_->root, ""}; }
 
 Status ConfigDocument::Finish() const {

@@ -132,6 +132,7 @@ class ConfigDocument {
   static Result<ConfigDocument> ParseFile(const std::string& path);
 
   [[nodiscard]] ConfigMap Root() const;
+  [[nodiscard]] const std::string& name() const;
   // What has been asked for, in the order of asking, each key once.
   [[nodiscard]] const std::vector<ConfigKey>& keys() const;
   // Ends the reading: success, or kInvalidArgument with one line per problem, in the order of the

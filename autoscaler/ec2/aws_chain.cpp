@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "autoscaler/cloud_text.h"
 #include "autoscaler/ec2/aws_credentials_json.h"
 #include "autoscaler/ec2/aws_xml.h"
 
@@ -321,7 +322,7 @@ Result<AwsCredentials> AwsChain::AskTokenService(const AwsParameters& parameters
   credentials.key_id = found.TextOf("AccessKeyId");
   credentials.secret = found.TextOf("SecretAccessKey");
   credentials.token = found.TextOf("SessionToken");
-  credentials.expires_s = ParseAwsTime(found.TextOf("Expiration"));
+  credentials.expires_s = ParseCloudTime(found.TextOf("Expiration"));
   if (credentials.key_id.empty() || credentials.secret.empty() || !credentials.expires_s)
     return Error{ErrorCode::kCorrupt, action + ": its answer has no credentials"};
   return credentials;

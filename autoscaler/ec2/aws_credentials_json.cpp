@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "autoscaler/cloud_text.h"
+
 namespace troupe::ec2 {
 namespace {
 
@@ -30,7 +32,7 @@ Result<AwsCredentials> ParseCredentialsJson(std::string_view text) {
   if (credentials.key_id.empty() || credentials.secret.empty())
     return corrupt("AccessKeyId or SecretAccessKey is missing");
   if (const std::string expires = WordOf(document, "Expiration"); !expires.empty()) {
-    credentials.expires_s = ParseAwsTime(expires);
+    credentials.expires_s = ParseCloudTime(expires);
     if (!credentials.expires_s) return corrupt("Expiration is no time");
   }
   return credentials;

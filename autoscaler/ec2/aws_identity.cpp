@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "autoscaler/cloud_text.h"
+
 namespace troupe::ec2 {
 
 Result<AwsCredentials> AwsIdentity::Credentials(const AwsSend& send) {

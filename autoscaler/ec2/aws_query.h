@@ -31,14 +31,9 @@ struct AwsCredentials {
 
 // "Action=RunInstances&Version=...", percent-encoded.
 [[nodiscard]] std::string FormBody(const AwsParameters& parameters);
-[[nodiscard]] std::string Base64(std::string_view bytes);
-// "2026-01-02T03:04:05Z", with a fraction or an offset if need be.
-[[nodiscard]] std::optional<int64_t> ParseAwsTime(std::string_view text);
 // A POST to `url`, signed as of when it is sent.
 [[nodiscard]] HttpRequest SignedPost(const std::string& url, const std::string& service,
                                      const std::string& region, const AwsCredentials& credentials,
                                      const AwsParameters& parameters);
-// On one line, at most `most` bytes, for a message.
-[[nodiscard]] std::string Printable(std::string_view text, size_t most);
 
 }  // namespace troupe::ec2

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "autoscaler/cloud_text.h"
 #include "autoscaler/notices/notice.h"
 
 namespace troupe::ec2 {

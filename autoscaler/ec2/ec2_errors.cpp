@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "autoscaler/cloud_text.h"
 #include "autoscaler/ec2/aws_query.h"
 #include "autoscaler/ec2/aws_xml.h"
 

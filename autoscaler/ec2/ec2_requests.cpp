@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "autoscaler/cloud_text.h"
+
 namespace troupe::ec2 {
 namespace {
 
@@ -89,7 +91,7 @@ void AddMachine(AwsParameters& to, const std::string& prefix, const Ec2Options& 
   to.emplace_back(prefix + "MetadataOptions.HttpTokens", "required");
   // So that containers on it hear of notices, too.
   to.emplace_back(prefix + "MetadataOptions.HttpPutResponseHopLimit", "2");
-  to.emplace_back(prefix + "UserData", Base64(UserDataOf(order.user_data)));
+  to.emplace_back(prefix + "UserData", EncodeBase64(UserDataOf(order.user_data)));
   const auto tags = TagsOf(options, order);
   AddTags(to, prefix, 1, "instance", tags);
   AddTags(to, prefix, 2, "volume", tags);
@@ -373,7 +375,7 @@ std::vector<Ec2Template> TemplatesOf(const XmlElement& answer) {
     const std::string& name = item.TextOf("launchTemplateName");
     // Others may carry the cluster's tag, too.
     if (name.starts_with("troupe-"))
-      templates.push_back({name, ParseAwsTime(item.TextOf("createTime")).value_or(0)});
+      templates.push_back({name, ParseCloudTime(item.TextOf("createTime")).value_or(0)});
   }
   return templates;
 }

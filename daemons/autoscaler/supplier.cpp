@@ -15,6 +15,7 @@
 #include "autoscaler/boot_script.h"
 #include "autoscaler/ec2/ec2_machines.h"
 #include "autoscaler/exec_machines.h"
+#include "autoscaler/kubernetes/kube_machines.h"
 #include "autoscaler/machine_provider.h"
 #include "autoscaler/process_provider.h"
 #include "autoscaler/slurm_machines.h"
@@ -31,6 +32,15 @@ constexpr Duration kProcessesGrace = seconds(3);
 constexpr Duration kExecGrace = seconds(20);
 // Of a job that Slurm takes back: it has KillWait, by default 30 s, before it is killed.
 constexpr Duration kJobEnds = seconds(25);
+
+// What is left of a pod's grace when its node has been emptied, to end in.
+constexpr Duration kPodEnds = seconds(5);
+
+// How long a pod that is ended may empty its node. Zero: it ends at once.
+Duration PodDrains(const PodTemplate& pod) {
+  return std::max<Duration>(Duration::zero(),
+                            pod.grace - std::min<Duration>(kPodEnds, pod.grace / 3));
+}
 
 // Directories of the nodes: short names, since a socket's path has at most 107 bytes.
 class NodeDirs {
@@ -110,6 +120,9 @@ Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
   plan.arguments.insert(plan.arguments.end(), {"--lease-s", NumberText(ToSeconds(kLease))});
   if (config.provider == "slurm")
     plan.arguments.insert(plan.arguments.end(), {"--term-notice", NumberText(ToSeconds(kJobEnds))});
+  if (config.provider == "kubernetes" && PodDrains(pool.pod) > Duration::zero())
+    plan.arguments.insert(plan.arguments.end(),
+                          {"--term-notice", NumberText(ToSeconds(PodDrains(pool.pod)))});
   // Each has a cloud's notices to itself, and nobody else hears of them.
   if (config.provider == "ec2") plan.env.emplace("TROUPE_NOTICES", "aws");
   if (!config.head.listen.empty()) {
@@ -267,6 +280,30 @@ std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
       spec.interval, spec.timeout);
 }
 
+std::unique_ptr<Supplier> MakeKubernetesSupplier(const SupplierOptions& options) {
+  const KubernetesSpec& spec = options.config->kubernetes;
+  kubernetes::KubeOptions kube;
+  if (!spec.kubeconfig.empty())
+    kube.choice.kubeconfig = (fs::path(options.folder) / spec.kubeconfig).string();
+  kube.choice.context = spec.context;
+  kube.choice.kube_namespace = spec.kube_namespace;
+  kube.cluster = options.config->name;
+  kube.life = options.life;
+  kube.limit = spec.timeout;
+  kube.schedule_within = spec.schedule_within;
+  Duration grace = Duration::zero();
+  for (const PoolSpec& pool : options.config->pools) {
+    kube.offers[pool.limits.name] = {pool.pod.json, pool.pod.container, pool.pod.grace,
+                                     pool.resources.ToMap()};
+    grace = std::max(grace, pool.pod.grace);
+  }
+  return std::make_unique<MachineSupplier>(
+      options,
+      std::make_unique<kubernetes::KubeMachines>(std::move(kube),
+                                                 kubernetes::RealKubeTools(options.clock)),
+      spec.interval, spec.timeout + grace);
+}
+
 class SshSupplier final : public Supplier {
  public:
   explicit SshSupplier(const SupplierOptions& options)
@@ -353,6 +390,7 @@ std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options) {
   if (options.config->provider == "exec") return MakeExecSupplier(options);
   if (options.config->provider == "slurm") return MakeSlurmSupplier(options);
   if (options.config->provider == "ec2") return MakeEc2Supplier(options);
+  if (options.config->provider == "kubernetes") return MakeKubernetesSupplier(options);
   if (options.config->provider == "ssh") return std::make_unique<SshSupplier>(options);
   return std::make_unique<ProcessSupplier>(options);
 }

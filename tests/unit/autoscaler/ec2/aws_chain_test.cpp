@@ -1,6 +1,7 @@
 // Where credentials, region and endpoint come from: each link, their order, and what is said when
 // none has any.
 #include "autoscaler/ec2/aws_chain.h"
+#include "autoscaler/cloud_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -269,14 +270,14 @@ TEST_F(AwsChainTest, ARegionIsAWord) {
 
 TEST(AwsQueryTest, FormsAndTimes) {
   EXPECT_EQ(FormBody({{"A", "a b&c=d/\xC3\xA9~"}, {"B", ""}}), "A=a%20b%26c%3Dd%2F%C3%A9~&B=");
-  EXPECT_EQ(Base64(""), "");
-  EXPECT_EQ(Base64("f"), "Zg==");
-  EXPECT_EQ(Base64("fo"), "Zm8=");
-  EXPECT_EQ(Base64("\xff\xfe\xfd"), "//79");
-  EXPECT_EQ(ParseAwsTime("2026-01-02T03:04:05.123Z"), kNow_s);
-  EXPECT_EQ(ParseAwsTime("2026-01-02T04:34:05+01:30"), kNow_s);
-  EXPECT_EQ(ParseAwsTime("2026-01-02T03:04:05+xx:30"), std::nullopt);
-  EXPECT_EQ(ParseAwsTime("tomorrow"), std::nullopt);
+  EXPECT_EQ(EncodeBase64(""), "");
+  EXPECT_EQ(EncodeBase64("f"), "Zg==");
+  EXPECT_EQ(EncodeBase64("fo"), "Zm8=");
+  EXPECT_EQ(EncodeBase64("\xff\xfe\xfd"), "//79");
+  EXPECT_EQ(ParseCloudTime("2026-01-02T03:04:05.123Z"), kNow_s);
+  EXPECT_EQ(ParseCloudTime("2026-01-02T04:34:05+01:30"), kNow_s);
+  EXPECT_EQ(ParseCloudTime("2026-01-02T03:04:05+xx:30"), std::nullopt);
+  EXPECT_EQ(ParseCloudTime("tomorrow"), std::nullopt);
   EXPECT_EQ(Printable("a\n\n b\x01", 10), "a b");
   EXPECT_EQ(Printable("abcdef", 3), "abc...");
 }

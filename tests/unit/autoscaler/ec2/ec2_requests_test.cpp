@@ -1,5 +1,6 @@
 // What EC2 is asked, what its answers say, and what its errors mean.
 #include "autoscaler/ec2/ec2_requests.h"
+#include "autoscaler/cloud_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,7 +78,7 @@ TEST(Ec2RequestsTest, ATemplateSaysWhatAMachineIsLike) {
   EXPECT_EQ(ValueOf(request, data + "IamInstanceProfile.Arn"), "arn:aws:iam::1:instance-profile/p");
   EXPECT_EQ(ValueOf(request, data + "MetadataOptions.HttpTokens"), "required");
   EXPECT_EQ(ValueOf(request, data + "InstanceInitiatedShutdownBehavior"), "terminate");
-  EXPECT_EQ(ValueOf(request, data + "UserData"), Base64(UserDataOf("#!/bin/sh\n")));
+  EXPECT_EQ(ValueOf(request, data + "UserData"), EncodeBase64(UserDataOf("#!/bin/sh\n")));
   EXPECT_EQ(ValueOf(request, data + "KeyName"), "(none)");
   EXPECT_EQ(ValueOf(request, data + "TagSpecification.1.ResourceType"), "instance");
   EXPECT_EQ(ValueOf(request, data + "TagSpecification.1.Tag.1.Key"), "Name");
