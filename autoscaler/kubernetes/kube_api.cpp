@@ -76,7 +76,7 @@ Result<std::vector<KubePod>> KubeApi::Create(const MachineOrder& order) {
     error.code = ErrorCode::kUnavailable;
   const Time until = caller_.Now() + kTidyLimit;
   for (int i = 0; i < order.count; ++i) {
-    const KubeDeleted deleted = DeleteUntil(*in, PodName(order, i), "", true, until);
+    const KubeDeleted deleted = DeleteUntil(*in, PodName(order, i), "", 0, until);
     if (!deleted.status.ok() && deleted.status.error().code != ErrorCode::kPermissionDenied)
       error.code = ErrorCode::kDeadlineExceeded;
   }
@@ -84,10 +84,10 @@ Result<std::vector<KubePod>> KubeApi::Create(const MachineOrder& order) {
 }
 
 KubeDeleted KubeApi::DeleteUntil(const std::string& in, const std::string& name,
-                                 const std::string& uid, bool force, Time until) {
+                                 const std::string& uid, int64_t grace_s, Time until) {
   const KubeQuestion question{"delete", "pods", in};
   const KubeAnswer answer =
-      caller_.Call({question, "DELETE", "pods/" + name, "", DeleteBody(uid, force)}, until);
+      caller_.Call({question, "DELETE", "pods/" + name, "", DeleteBody(uid, grace_s)}, until);
   if (answer.ok()) return {};
   // One that has its name, but not its uid, is another.
   const bool gone =
@@ -95,10 +95,10 @@ KubeDeleted KubeApi::DeleteUntil(const std::string& in, const std::string& name,
   return gone ? KubeDeleted{Status::Ok(), true} : KubeDeleted{answer.Tell(question), false};
 }
 
-KubeDeleted KubeApi::Delete(const std::string& name, const std::string& uid, bool force) {
+KubeDeleted KubeApi::Delete(const std::string& name, const std::string& uid, int64_t grace_s) {
   const Result<std::string> in = Namespace();
   if (!in.ok()) return {in.error(), false};
-  return DeleteUntil(*in, name, uid, force, caller_.Now() + caller_.limit());
+  return DeleteUntil(*in, name, uid, grace_s, caller_.Now() + caller_.limit());
 }
 
 std::string KubeApi::LastWords(const WordsAsked& asked) {

@@ -35,7 +35,7 @@ class KubeApi {
   // All of an order's pods, or none: what was made of one that fails is ended again. If that is not
   // known to have been done, kDeadlineExceeded.
   Result<std::vector<KubePod>> Create(const MachineOrder& order);
-  KubeDeleted Delete(const std::string& name, const std::string& uid, bool force);
+  KubeDeleted Delete(const std::string& name, const std::string& uid, int64_t grace_s);
   // The end of what it has printed, on one line; empty: nothing can be read.
   std::string LastWords(const WordsAsked& asked);
 
@@ -49,7 +49,7 @@ class KubeApi {
   Result<KubePod> MadeBefore(const std::string& in, const MachineOrder& order, int index,
                              Time until);
   KubeDeleted DeleteUntil(const std::string& in, const std::string& name, const std::string& uid,
-                          bool force, Time until);
+                          int64_t grace_s, Time until);
 
   const KubeOptions* const options_;
   KubeCaller caller_;

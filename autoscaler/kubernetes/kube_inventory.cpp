@@ -260,9 +260,10 @@ PodEnd KubeInventory::EndOf(Time now, const std::string& name) const {
   end.uid = known.pod.uid;
   end.gone = known.gone;
   const Duration grace = seconds(std::max(known.pod.grace_s, known.pod.deletion_grace_s));
-  end.force = known.ending && now >= known.ending_at + grace + kEndAgain;
+  const bool late = known.ending && now >= known.ending_at + grace + kEndAgain;
+  end.grace_s = late ? 0 : std::min(kEndGrace_s, known.pod.grace_s);
   // One whose end was asked for without that being seen is asked again.
-  end.asked = known.ending && known.pod.deletion_s && !end.force;
+  end.asked = known.ending && known.pod.deletion_s && !late;
   return end;
 }
 

@@ -37,12 +37,14 @@ struct WordsAsked {
   std::string container;
 };
 
-// How one is to be ended now.
+// How one is to be ended now. Its node was emptied before, or nobody wants what it does: it need not
+// have the whole of its grace.
+inline constexpr int64_t kEndGrace_s = 10;
 struct PodEnd {
   std::string uid;  // Empty: of whichever has the name.
   bool gone = false;
-  bool asked = false;  // It ends already; there is nothing to ask.
-  bool force = false;  // It should have gone long ago.
+  bool asked = false;             // It ends already; there is nothing to ask.
+  int64_t grace_s = kEndGrace_s;  // 0: it should have gone long ago.
 };
 
 class KubeInventory {

@@ -146,7 +146,7 @@ void KubeMachines::Terminate(const std::vector<std::string>& ids,
     }
     const Status posted = lanes_.Post(kEnd, [this, id, end, ends](const RequestSeams& seams) {
       const KubeDeleted deleted =
-          KubeApi(&options_, &identity_, seams).Delete(id, end.uid, end.force);
+          KubeApi(&options_, &identity_, seams).Delete(id, end.uid, end.grace_s);
       return [this, id, ends, deleted] {
         if (deleted.status.ok()) inventory_.Ending(clock_->Now(), id);
         if (deleted.gone) inventory_.Gone(id);

@@ -204,9 +204,8 @@ std::string SecretBody(const KubeOptions& options, const MachineOrder& order,
       .dump();
 }
 
-std::string DeleteBody(const std::string& uid, bool force) {
-  KubeJson body{{"apiVersion", "v1"}, {"kind", "DeleteOptions"}};
-  if (force) body["gracePeriodSeconds"] = 0;
+std::string DeleteBody(const std::string& uid, int64_t grace_s) {
+  KubeJson body{{"apiVersion", "v1"}, {"kind", "DeleteOptions"}, {"gracePeriodSeconds", grace_s}};
   if (!uid.empty()) body["preconditions"] = {{"uid", uid}};
   return body.dump();
 }

@@ -66,7 +66,7 @@ struct PodOwner {
 // The garbage collector removes it when the last of its owners has gone.
 [[nodiscard]] std::string SecretBody(const KubeOptions& options, const MachineOrder& order,
                                      const std::vector<PodOwner>& owners);
-// `uid`: empty: of whichever pod has the name. `force`: without its grace.
-[[nodiscard]] std::string DeleteBody(const std::string& uid, bool force);
+// `uid`: empty: of whichever pod has the name.
+[[nodiscard]] std::string DeleteBody(const std::string& uid, int64_t grace_s);
 
 }  // namespace troupe::kubernetes

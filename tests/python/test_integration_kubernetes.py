@@ -1,10 +1,11 @@
-"""``provider: kubernetes`` on a fake Kubernetes whose pods are processes: trainings of real nodes."""
+"""``provider: kubernetes`` on a fake Kubernetes whose pods are processes: nodes of trainings."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,10 @@ from processes import assert_nothing_left, free_port, until
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(120),
               pytest.mark.skipif(not grafts.possible(), reason="mounts need root")]
 SPOT = "{name: spot, market: spot, max_workers: 2}"
-# So many workers as can be had, without torch.
+# Each of its pods takes a machine of its own.
+RARE = ("{name: spot, market: spot, max_workers: 2, template: {spec: {containers: "
+        "[{name: troupe, resources: {requests: {cpu: 3}}}], terminationGracePeriodSeconds: 20}}}")
+# Without torch, which takes seconds to begin.
 CALL = """\
 import time, troupe
 with troupe.Executor(1, progress="off") as executor:
@@ -74,9 +78,11 @@ def mark(request: pytest.FixtureRequest) -> str:
 def fleet(mark: str, tmp_path: Path) -> Iterator[Fleet]:
     environment = {"PYTHONPATH": str(PYAPI), "TMPDIR": "/tmp",
                    "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    with serving(tmp_path, mark, environment=environment, watch_s=600,
-                 gc_s=0.05) as cluster, tempfile.TemporaryDirectory(prefix="k8f-") as folder:
+    machines = [{"name": "a", "count": 3, "cpu": "4", "memory": "8Gi"}]
+    with serving(tmp_path, mark, environment=environment, watch_s=600, gc_s=0.05,
+                 pools=machines) as cluster, tempfile.TemporaryDirectory(prefix="k8f-") as folder:
         yield Fleet(Path(folder), mark, cluster, "kubernetes-admin")
+        cluster.order(do="mend")
         until(lambda: Client(cluster).names(PODS), [], limit_s=20)
         until(lambda: Client(cluster).names(SECRETS), [], limit_s=20)
     assert_nothing_left(mark)
@@ -98,3 +104,60 @@ def test_start_to_end(fleet: Fleet) -> None:
     assert "worked [7]" in out
     assert len(re.findall("machines of the cluster are not watched", out)) == 1, out
     assert re.search(r'a ClusterRole with the verb "list" on nodes is needed', out), out
+
+
+def test_nodes_are_lost_and_replaced_while_the_api_fails(fleet: Fleet) -> None:
+    order = fleet.cluster.order
+    with fleet.up(fleet.seen_training(fleets.NODE, 4), RARE) as up:
+        try:
+            fleet.await_seen(up, 2)
+            order(do="oom", pod=fleet.name_of("spot-1"))
+            fleet.await_seen(up, 3)
+            taken = fleet.pods()["spot-2"]["spec"]["nodeName"]
+            order(do="rotate", user="kubernetes-admin")
+            fleet.log_in()
+            order(do="fault", how="throttle", count=1, resource="pods", verb="create")
+            order(do="fault", how="lost", count=1, resource="pods", verb="create")
+            order(do="fault", how="error", code=500, count=1, resource="secrets")
+            order(do="fault", how="drop", count=1, resource="pods", verb="watch")
+            order(do="notice", node=taken, lead_s=12)
+        except BaseException:
+            up.kill()
+            raise
+        out = finish(up)
+    assert re.search(r"spot-1 has ended: demo-spot-1-\w+: exit code 137, OOMKilled", out), out
+    assert re.search(r"notice: node spot-2 drains within (9|1\d)\.\d s: preempt", out), out
+    assert re.search(r"seen \['spot-1', 'spot-2', 'spot-3', 'spot-4'", out), out
+
+
+def test_pools_that_cannot_supply_say_why_and_another_one_does(fleet: Fleet) -> None:
+    with fleet.up(CALL, "{name: huge, market: spot, max_workers: 1, resources: {CPU: 99},"
+                        "  price_per_hour: 0.1},"
+                        "{name: typo, market: spot, max_workers: 1, image: 'missing:1',"
+                        "  price_per_hour: 0.2},"
+                        "{name: good, market: spot, max_workers: 1, price_per_hour: 0.3}",
+                  ", schedule_within: 1s", workers=1) as up:
+        out = finish(up)
+    assert re.search(r"launch in pool huge failed.*no capacity: pod demo-huge-1-\w+ had no place: "
+                     r"0/3 nodes are available: 3 Insufficient cpu", out), out
+    assert re.search(r"launch in pool typo failed.*container troupe of pod demo-typo-1-\w+: "
+                     r"\w*ImagePull\w*", out), out
+    assert "worked [7]" in out
+
+
+def test_a_head_that_is_killed_leaves_nothing_to_the_next_one(fleet: Fleet) -> None:
+    fleet.log_in(how="exec")
+    with fleet.up(CALL.replace("lambda: 7", "lambda: time.sleep(600)"), workers=1) as up:
+        assert up.stdout is not None
+        assert any("node spot-1 is up" in line for line in up.stdout)
+        first = fleet.name_of("spot-1")
+        up.send_signal(signal.SIGKILL)
+        up.communicate()
+    with fleet.up(CALL, workers=1) as up:
+        out = finish(up)
+    assert f"ending what an earlier `troupe up` has left: spot-1 ({first})" in out, out
+    assert "worked [7]" in out
+    assert len(re.findall("launch spot-", out)) == 1, out
+    ledger = fleet.cluster.cluster.ledger
+    until(lambda: fleet.cluster.do(lambda: (ledger.totals()["pods"], len(ledger.open))), (2, 0),
+          limit_s=20)

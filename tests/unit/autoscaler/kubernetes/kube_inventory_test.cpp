@@ -107,7 +107,9 @@ TEST_F(KubeInventoryTest, OneThatIsEndedIsNotToldOfAgain) {
   ending.deletion_grace_s = 30;
   inventory_.Told(kStart, Seen(ending));
   EXPECT_TRUE(inventory_.EndOf(kStart, "a").asked);
-  EXPECT_TRUE(inventory_.EndOf(kStart + seconds(60), "a").force);
+  EXPECT_EQ(inventory_.EndOf(kStart, "a").grace_s, kEndGrace_s);
+  EXPECT_FALSE(inventory_.EndOf(kStart + seconds(60), "a").asked);
+  EXPECT_EQ(inventory_.EndOf(kStart + seconds(60), "a").grace_s, 0);
   EXPECT_THAT(Shown(), ElementsAre("a stopping"));
   inventory_.Told(kStart, Deleted(ending));
   EXPECT_THAT(Shown(), IsEmpty());
