@@ -37,8 +37,8 @@ struct WordsAsked {
   std::string container;
 };
 
-// How one is to be ended now. Its node was emptied before, or nobody wants what it does: it need not
-// have the whole of its grace.
+// How one is to be ended now. Its node was emptied before, or nobody wants what it does: it need
+// not have the whole of its grace.
 inline constexpr int64_t kEndGrace_s = 10;
 struct PodEnd {
   std::string uid;  // Empty: of whichever has the name.
