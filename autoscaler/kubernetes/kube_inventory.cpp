@@ -182,10 +182,26 @@ void KubeInventory::Show(const std::string& name) {
   if (found->second.pod.uid.empty() || found->second.gone) known_.erase(found);
 }
 
-bool KubeInventory::WantsWords(const Known& known) const {
+bool KubeInventory::IsOurs(const Known& known) const {
   const auto life = known.pod.tags.find(kLifeTag);
+  return life != known.pod.tags.end() && life->second == life_;
+}
+
+bool KubeInventory::WantsWords(const Known& known) const {
   return known.pod.ended && !known.pod.ended_container.empty() && !known.ending && !known.gone &&
-         life != known.pod.tags.end() && life->second == life_;
+         IsOurs(known);
+}
+
+std::vector<std::string> KubeInventory::TakeRelics(Time now) {
+  std::vector<std::string> relics;
+  for (auto& [name, known] : known_) {
+    if (!known.pod.ended || known.pod.deletion_s || known.gone || IsOurs(known)) continue;
+    if (!known.relic_at) known.relic_at = now + kRelicAge;
+    if (now < *known.relic_at) continue;
+    known.relic_at = now + kEndAgain;
+    relics.push_back(name);
+  }
+  return relics;
 }
 
 bool KubeInventory::HasWords(const Known& known, Time now) {
@@ -296,9 +312,7 @@ std::vector<Machine> KubeInventory::Take(Time now) {
     machine.tags = known.pod.tags;
     machine.detail = known.pod.node.empty() ? "" : "on " + known.pod.node;
     machine.state = known.pod.started ? "running" : "pending";
-    const auto life = known.pod.tags.find(kLifeTag);
-    const bool ours = life != known.pod.tags.end() && life->second == life_;
-    const bool others_end = known.pod.deletion_s && !ours;
+    const bool others_end = known.pod.deletion_s && !IsOurs(known);
     const bool over = known.pod.ended && (!WantsWords(known) || HasWords(known, now));
     if (known.ending || known.gone || over || others_end) machine.state = "stopping";
     if (machine.state == "stopping" && !known.ending) machine.ended = EndText(known);

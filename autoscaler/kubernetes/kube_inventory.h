@@ -30,6 +30,8 @@ inline constexpr Duration kWordsPatience = seconds(10);  // For the last words o
 inline constexpr Duration kEndAgain = seconds(30);       // After its grace, one that has not gone.
 inline constexpr size_t kGoneKept = 1000;
 
+inline constexpr Duration kRelicAge = seconds(5);  // Whose it is has read its words by then.
+
 // Whose last words are to be read.
 struct WordsAsked {
   std::string pod;
@@ -74,6 +76,8 @@ class KubeInventory {
 
   [[nodiscard]] PodEnd EndOf(Time now, const std::string& name) const;
   [[nodiscard]] std::vector<WordsAsked> TakeWords(Time now);
+  // Pods of another autoscaler that have ended, and that nobody has taken away.
+  [[nodiscard]] std::vector<std::string> TakeRelics(Time now);
   // What there is now.
   std::vector<Machine> Take(Time now);
 
@@ -89,6 +93,7 @@ class KubeInventory {
     Time stuck_at;
     std::optional<Time> taken_at;  // It is taken back then: by whoever deletes it.
     std::optional<Time> disrupted_at;
+    std::optional<Time> relic_at;  // It is to be taken away then.
     std::optional<Time> words_at;  // They were asked for.
     std::optional<std::string> words;
   };
@@ -100,6 +105,7 @@ class KubeInventory {
   void Seen(Time now, const KubePod& pod, std::optional<int64_t> wall_s);
   void Lost(Known& known);
   void SeenNode(Time now, const KubeNode& node);
+  [[nodiscard]] bool IsOurs(const Known& known) const;
   [[nodiscard]] bool WantsWords(const Known& known) const;
   [[nodiscard]] static bool HasWords(const Known& known, Time now);
   [[nodiscard]] std::optional<Time> TakenBackAt(const Known& known) const;

@@ -216,6 +216,8 @@ bool KubeMachines::Step(Time now) {
   bool changed = lanes_.Step();
   changed = Hear(now) || changed;
   AskWords(now);
+  if (const auto relics = inventory_.TakeRelics(now); !relics.empty())
+    Terminate(relics, [](const Status&) {});
   changed = JudgeOrders(now) || changed;
   return AnswerLists(now) || changed;
 }

@@ -185,6 +185,21 @@ TEST_F(KubeInventoryTest, OneThatEndsIsToldWithItsLastWords) {
   EXPECT_THAT(Shown(), testing::Contains("a stopping exit code 1; its last words: no disk"));
 }
 
+TEST_F(KubeInventoryTest, WhatAnotherHasLeftIsTakenAway) {
+  KubePod pod = Pod("a", 2);
+  pod.ended = true;
+  inventory_.Told(kStart, Seen(pod));
+  KubePod other = pod;
+  other.name = "b";
+  other.uid = "uid-b";
+  other.tags[kLifeTag] = "others";
+  inventory_.Told(kStart, Seen(other));
+  EXPECT_THAT(inventory_.TakeRelics(kStart), IsEmpty());
+  EXPECT_THAT(inventory_.TakeRelics(kStart + kRelicAge), ElementsAre("b"));
+  EXPECT_THAT(inventory_.TakeRelics(kStart + kRelicAge), IsEmpty());
+  EXPECT_THAT(inventory_.TakeRelics(kStart + kRelicAge + kEndAgain), ElementsAre("b"));
+}
+
 TEST_F(KubeInventoryTest, WordsAreNotWaitedForWithoutEnd) {
   KubePod pod = Pod("a", 2);
   pod.ended = true;
