@@ -69,6 +69,8 @@ size_t TakeHeader(char* bytes, size_t size, size_t count, void* to) {
   if (receiver.too_long) return 0;
   const std::string_view line(bytes, got);
   const size_t colon = line.find(':');
+  const bool last = line == "\r\n" || line == "\n";
+  if (last && receiver.IsLines() && receiver.stream->begun) receiver.stream->begun();
   if (colon == std::string_view::npos) return got;
   std::string name(line.substr(0, colon));
   std::ranges::transform(name, name.begin(),

@@ -57,6 +57,7 @@ struct HttpRequest {
 // A reply of lines that are told as they come, such as a watch.
 struct HttpStream {
   std::function<bool(std::string_view line)> line;  // False: that was enough.
+  std::function<void()> begun = nullptr;            // Before the first line: status 200 has come.
   Duration silence = seconds(60);                   // Without a byte of the body.
   size_t line_max = size_t{1} << 20;
 };

@@ -166,7 +166,7 @@ void KubeMachines::List(Answer done) {
 }
 
 bool KubeMachines::AnswerLists(Time now) {
-  const bool bad = !pods_.trouble.ok() && (!pods_.listed || now >= pods_.at + kKubeStale);
+  const bool bad = !pods_.trouble.ok() && (!pods_.listed || now >= pods_.since + kKubeStale);
   if (lists_.empty() || (!pods_.listed && !bad)) return false;
   const std::vector<Answer> dones = std::exchange(lists_, {});
   if (bad) {
@@ -180,8 +180,8 @@ bool KubeMachines::AnswerLists(Time now) {
 
 void KubeMachines::HearOne(Time now, const KubeNews& news) {
   if (news.kind == KubeKind::kPods) {
+    if (pods_.trouble.ok()) pods_.since = now;
     pods_.trouble = news.trouble;
-    if (news.trouble.ok()) pods_.at = now;
   } else if (!news.trouble.ok() && !std::exchange(told_of_nodes_, true)) {
     LogWarning("machines of the cluster are not watched, so that their ends are not foreseen: ",
                news.trouble.error().message);

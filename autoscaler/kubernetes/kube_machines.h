@@ -69,7 +69,7 @@ class KubeMachines final : public MachineSource {
   struct Heard {
     bool listed = false;
     Status trouble = Status::Ok();
-    Time at;  // When something was heard last.
+    Time since;  // When the trouble began.
   };
 
   KubeWorld WithRun(KubeWorld world);

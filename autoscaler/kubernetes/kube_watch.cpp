@@ -122,6 +122,12 @@ Status KubeWatch::Watch() {
   stream.silence = options_->silence;
   stream.line_max = kEventMax;
   stream.line = [&](std::string_view line) { return Take(line, over); };
+  // It may be long until something changes: that it goes on is news, too.
+  stream.begun = [&] {
+    KubeNews news;
+    news.kind = kind_;
+    (void)feed_->Push(std::move(news));
+  };
   const Result<HttpReply> reply = caller_.seams().stream(request, stream);
   // Whether anybody is there a list will say.
   if (!reply.ok() && reply.error().code == ErrorCode::kDeadlineExceeded) {

@@ -68,6 +68,7 @@ class OneAnswer {
 };
 
 struct Streamed {
+  int begun = 0;
   std::vector<std::string> lines;
   Result<HttpReply> reply = HttpReply{};
 };
@@ -85,6 +86,7 @@ Streamed Stream(HttpClient& client, const std::string& url, Duration silence = s
     streamed.lines.emplace_back(line);
     return streamed.lines.size() < enough;
   };
+  stream.begun = [&] { ++streamed.begun; };
   streamed.reply = client.Stream(request, stream);
   return streamed;
 }
@@ -97,6 +99,7 @@ TEST(HttpClientTest, TellsLinesAsTheyComeAndNotHalfOnes) {
   ASSERT_TRUE(streamed.reply.ok());
   EXPECT_EQ(streamed.reply->status, 200);
   EXPECT_EQ(streamed.reply->body, "");
+  EXPECT_EQ(streamed.begun, 1);
   EXPECT_THAT(server.asked(), StartsWith("GET /x HTTP/1.1"));
 }
 
@@ -144,6 +147,7 @@ TEST(HttpClientTest, AnotherReplyThanSuccessIsNoStream) {
   ASSERT_TRUE(streamed.reply.ok());
   EXPECT_EQ(streamed.reply->status, 410);
   EXPECT_EQ(streamed.reply->body, "a\nb\n");
+  EXPECT_EQ(streamed.begun, 0);
 }
 
 TEST(HttpClientTest, CancelEndsAStreamFromAnotherThread) {

@@ -222,6 +222,24 @@ TEST_F(KubeMachinesTest, AnApiThatIsNotThereIsTold) {
   ListUntil("listed");
 }
 
+TEST_F(KubeMachinesTest, WhatWasHeardIsGoodForAWhile) {
+  ListUntil("listed");
+  kube_.Say("cut");
+  ASSERT_TRUE(kube_.Await("GET pods", 3));  // The list, the watch, and the watch again.
+  ASSERT_TRUE(kube_.AwaitHeard());
+  machines_->Step(clock_.Now());
+  clock_.Advance(kKubeStale);
+  ListUntil("listed");  // Nothing has happened, and that was heard.
+  kube_.Down(true);
+  const size_t asked = kube_.Count("GET pods");
+  ASSERT_TRUE(kube_.Await("GET pods", asked + 2));
+  ListUntil("listed");
+  clock_.Advance(kKubeStale);
+  ListUntil("watch pods: nobody is there");
+  kube_.Down(false);
+  ListUntil("listed");
+}
+
 TEST_F(KubeMachinesTest, ItsEndWaitsForNobody) {
   for (int i = 0; i < 100; ++i) Create(std::to_string(i));
   List();

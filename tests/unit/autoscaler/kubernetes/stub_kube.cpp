@@ -28,6 +28,12 @@ void StubKube::Say(const std::string& line) {
   changed_.notify_all();
 }
 
+void StubKube::Down(bool down) {
+  const std::lock_guard lock(mu_);
+  down_ = down;
+  changed_.notify_all();
+}
+
 void StubKube::Remove(const std::string& name) {
   const std::lock_guard lock(mu_);
   Tell("DELETED", name);
@@ -59,6 +65,7 @@ Result<HttpReply> StubKube::Answer(const HttpRequest& request) {
   const std::lock_guard lock(mu_);
   asked_.push_back(request);
   changed_.notify_all();
+  if (down_) return Error{ErrorCode::kUnavailable, "nobody is there"};
   auto& faults = faults_[What(request)];
   if (faults.empty()) return Do(request);
   const Fault fault = faults.front();
@@ -84,11 +91,15 @@ Result<HttpReply> StubKube::Stream(const HttpRequest& request, const HttpStream&
   asked_.push_back(request);
   changed_.notify_all();
   const bool pods = request.url.find("/pods?") != std::string::npos;
+  if (!down_ && stream.begun) stream.begun();
   for (;;) {
     watching_ = watching_ || pods;
     changed_.notify_all();
-    changed_.wait_for(lock, seconds(30), [&] { return cancelled || (pods && !lines_.empty()); });
-    if (cancelled || !pods || lines_.empty()) return Error{ErrorCode::kCancelled, "cancelled"};
+    changed_.wait_for(lock, seconds(30),
+                      [&] { return cancelled || down_ || (pods && !lines_.empty()); });
+    if (cancelled) return Error{ErrorCode::kCancelled, "cancelled"};
+    if (down_) return Error{ErrorCode::kUnavailable, "nobody is there"};
+    if (!pods || lines_.empty()) return Error{ErrorCode::kCancelled, "cancelled"};
     const std::string line = std::exchange(lines_.front(), "");
     lines_.pop_front();
     if (line == "cut") return Error{ErrorCode::kPeerGone, "the connection broke"};

@@ -27,6 +27,8 @@ class StubKube {
   void Update(const std::string& name, const StubJson& patch);
   void Run(const std::string& name);
   void Say(const std::string& line);
+  // Whether nobody can be reached; watches are cut.
+  void Down(bool down);
   void Remove(const std::string& name);
   // Until so many of these were asked, in any place.
   bool Await(const std::string& what, size_t count);
@@ -57,6 +59,7 @@ class StubKube {
   std::vector<HttpRequest> asked_;
   bool watching_ = false;
   bool saying_ = false;
+  bool down_ = false;
   int version_ = 100;
 };
 
