@@ -73,6 +73,16 @@ std::optional<int64_t> ParseCloudTime(std::string_view text) {
   return *local - *offset;
 }
 
+std::string HexHash(std::string_view text) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a.
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * uint64_t{0x100000001b3ULL};
+  std::string digits;
+  for (int shift = 60; shift >= 0; shift -= 4) digits += kHex[(hash >> shift) & 15];
+  return digits;
+}
+
 std::string Printable(std::string_view text, size_t most) {
   std::string word;
   for (const char c : text) {

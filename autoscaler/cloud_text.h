@@ -18,6 +18,8 @@ namespace troupe {
 [[nodiscard]] Result<std::string> DecodeBase64(std::string_view text);
 // Seconds since 1970 of "2026-01-02T03:04:05Z", with a fraction or an offset if need be.
 [[nodiscard]] std::optional<int64_t> ParseCloudTime(std::string_view text);
+// 16 digits, the same in every release; not for what somebody may want to forge.
+[[nodiscard]] std::string HexHash(std::string_view text);
 // On one line, at most `most` bytes, for a message.
 [[nodiscard]] std::string Printable(std::string_view text, size_t most);
 

@@ -27,18 +27,25 @@ double FleetAccounts::Sums::Dollars() const {
 }
 
 FleetAccounts::FleetAccounts(std::vector<PoolLimits> pools) {
-  for (PoolLimits& pool : pools) {
+  for (PoolLimits& pool : pools) limits_.emplace(pool.name, std::move(pool));
+  Compare();
+  if (on_demand_price_) total_.on_demand_dollars = 0;
+}
+
+void FleetAccounts::Compare() {
+  on_demand_price_.reset();
+  for (const auto& [name, pool] : limits_) {
     const double price = pool.price_per_hour / pool.workers_per_node;
     if (pool.market == Market::kOnDemand && price > 0)
       on_demand_price_ = std::min(price, on_demand_price_.value_or(price));
-    limits_.emplace(pool.name, std::move(pool));
   }
-  if (on_demand_price_) total_.on_demand_dollars = 0;
 }
 
 void FleetAccounts::PriceIs(const std::string& pool, double per_hour) {
   const auto found = limits_.find(pool);
-  if (found != limits_.end()) found->second.price_per_hour = per_hour;
+  if (found == limits_.end()) return;
+  found->second.price_per_hour = per_hour;
+  Compare();
 }
 
 int FleetAccounts::RoomOf(const std::string& pool) const {

@@ -92,6 +92,7 @@ class FleetAccounts {
     Node node;
     bool replaces = false;  // One that was taken away.
   };
+  void Compare();  // With what on demand costs now.
   void Bill(double span_s);
   void BillNode(const Known& known, double span_s, double lost, double redone_share);
   [[nodiscard]] double UsefulOf(const Node& node, double span_s) const;

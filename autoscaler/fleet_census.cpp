@@ -15,11 +15,6 @@ namespace {
 constexpr size_t kTimeDigits = 11;  // Hexadecimal, of milliseconds: enough until the year 2527.
 constexpr size_t kNamesTold = 20;
 
-std::string CensusTag(const Machine& machine, const char* tag) {
-  const auto found = machine.tags.find(tag);
-  return found == machine.tags.end() ? "" : found->second;
-}
-
 }  // namespace
 
 void MachineCensus::List(Answer done) {
@@ -28,8 +23,8 @@ void MachineCensus::List(Answer done) {
         if (!listed.ok()) return done(listed.error());
         std::vector<CensusNode> nodes;
         for (const Machine& machine : *listed) {
-          if (CensusTag(machine, kClusterTag) != cluster) continue;
-          nodes.push_back({machine.id, CensusTag(machine, kNodeTag), CensusTag(machine, kLifeTag),
+          if (TagOf(machine.tags, kClusterTag) != cluster) continue;
+          nodes.push_back({machine.id, TagOf(machine.tags, kNodeTag), TagOf(machine.tags, kLifeTag),
                            machine.state == "stopping"});
         }
         done(std::move(nodes));

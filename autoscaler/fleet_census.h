@@ -14,12 +14,6 @@
 
 namespace troupe {
 
-// Of machines, and of nodes on hosts: of which cluster they are, of which `troupe up`, and which
-// node they make.
-inline constexpr const char* kClusterTag = "troupe-cluster";
-inline constexpr const char* kLifeTag = "troupe-life";
-inline constexpr const char* kNodeTag = "troupe-node";
-
 struct CensusNode {
   std::string id;    // As whoever supplies it knows it.
   std::string node;  // As the cluster does.
@@ -39,11 +33,9 @@ class FleetCensus {
   virtual void End(const std::vector<CensusNode>& nodes, std::function<void(Status)> done) = 0;
   // Where the last list could not look, for people; empty: it is whole.
   [[nodiscard]] virtual std::string Unknown() const { return ""; }
-  // Moves on what is under way; true if that has changed anything.
-  virtual bool Step(Time now) { return false; }
 };
 
-// Of those that are machines of a source, told by their tags.
+// Of those that are machines of a source, told by their tags. Whoever owns the source steps it.
 class MachineCensus final : public FleetCensus {
  public:
   MachineCensus(MachineSource* source, std::string cluster)
@@ -51,7 +43,6 @@ class MachineCensus final : public FleetCensus {
 
   void List(Answer done) override;
   void End(const std::vector<CensusNode>& nodes, std::function<void(Status)> done) override;
-  bool Step(Time now) override { return source_->Step(now); }
 
  private:
   MachineSource* const source_;

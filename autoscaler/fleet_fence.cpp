@@ -14,18 +14,20 @@ void FleetFence::Take(Time now, const std::vector<CensusNode>& listed) {
       held_.push_back(node);
     }
   }
-  if (held_.empty()) {
+  const bool clear = held_.empty() && (went_ || to_end_.empty());
+  if (clear) {
     since_.reset();
-    went_ = true;
   } else if (!since_) {
     since_ = now;
   }
+  went_ = went_ || clear || (held_.empty() && now >= until());
 }
 
 FenceVerdict FleetFence::verdict(Time now) const {
   if (!listed_) return FenceVerdict::kWait;  // FF-1
   if (!since_) return FenceVerdict::kGo;
-  return now >= until() ? FenceVerdict::kYield : FenceVerdict::kWait;
+  if (now < until()) return FenceVerdict::kWait;
+  return held_.empty() ? FenceVerdict::kGo : FenceVerdict::kYield;
 }
 
 }  // namespace troupe

@@ -3,10 +3,12 @@
 //   wait: others' nodes are there, launch nothing --they are gone--> go
 //     +---they stay longer than nodes of a cluster that is gone can---> yield
 //
+// Nodes of a life that is over are waited for, too: they have what the new ones want. Those that do
+// not end are no reason to give way.
 // Invariants: FF-1 nobody launches before a list has shown no node of another life that may be
-// held. FF-2 of two that have launched, the one that began later launches no more, and gives way if
-// the nodes of the other one stay. FF-3 nodes of a life that is known to be over are ended, others'
-// never.
+// held, nor one of a life that is over and can be ended. FF-2 of two that have launched, the one
+// that began later launches no more, and gives way if the nodes of the other one stay. FF-3 nodes
+// of a life that is known to be over are ended, others' never.
 // Pure. Thread: one.
 #pragma once
 

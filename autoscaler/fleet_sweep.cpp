@@ -7,7 +7,6 @@ namespace troupe {
 
 void FleetSweep::Step(Time now) {
   now_ = now;
-  (void)census_->Step(now);
   if (done_ || listing_ || now < list_at_) return;
   listing_ = true;
   list_at_ = now + options_.interval;
@@ -42,6 +41,9 @@ void FleetSweep::Listed(Time asked, const Result<std::vector<CensusNode>>& liste
     to_end.push_back(node);
   }
   if (!fresh.empty()) options_.say("ending " + NamesOf(fresh));
+  // A list that lags can show some late; whoever holds it elsewhere does so again and again.
+  if (!fresh.empty() && std::exchange(swept_, true))
+    options_.say("these came meanwhile: if another host runs `troupe up` of it, end that first");
   if (to_end.empty()) return;
   census_->End(to_end, [this](const Status& status) {
     if (status.ok()) return;

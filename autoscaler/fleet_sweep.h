@@ -31,6 +31,7 @@ class FleetSweep {
   FleetSweep(FleetCensus* census, SweepOptions options)
       : census_(census), options_(std::move(options)) {}
 
+  // Whoever owns the census steps it.
   void Step(Time now);
   [[nodiscard]] bool done() const { return done_; }
   // Of all lists.
@@ -50,6 +51,7 @@ class FleetSweep {
   std::map<std::string, Time> asked_;  // When to end, by id: the last time.
   std::vector<CensusNode> left_;
   std::string trouble_;
+  bool swept_ = false;  // Nodes were ended before.
   bool done_ = false;
 };
 

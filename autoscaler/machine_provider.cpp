@@ -4,18 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "autoscaler/fleet_census.h"
-
 namespace troupe {
-namespace {
-
-std::string TagOf(const Machine& node, const char* tag) {
-  const auto found = node.tags.find(tag);
-  return found == node.tags.end() ? "" : found->second;
-}
-
-}  // namespace
-
 MachineProvider::MachineProvider(const Clock* clock, MachineSource* source,
                                  MachineProviderOptions options)
     : clock_(clock), source_(source), options_(std::move(options)) {}
@@ -131,7 +120,7 @@ std::vector<const Machine*> MachineProvider::OneOfEach(const std::vector<Machine
   std::map<std::string, const Machine*> kept;
   std::vector<std::string> extra;
   for (const Machine& found : listed) {
-    const std::string id = TagOf(found, kNodeTag);
+    const std::string id = TagOf(found.tags, kNodeTag);
     const Machine*& one = kept.try_emplace(id, &found).first->second;
     if (one == &found) continue;
     const auto node = nodes_.find(id);
@@ -150,13 +139,13 @@ void MachineProvider::Take(Time now, const std::vector<Machine>& listed) {
   std::vector<Machine> ours;
   std::set<std::string> seen;
   for (const Machine& found : listed) {
-    if (TagOf(found, kClusterTag) == options_.cluster && TagOf(found, kLifeTag) == options_.life &&
-        !TagOf(found, kNodeTag).empty())
+    if (TagOf(found.tags, kClusterTag) == options_.cluster &&
+        TagOf(found.tags, kLifeTag) == options_.life && !TagOf(found.tags, kNodeTag).empty())
       ours.push_back(found);
   }
   for (const Machine* machine : OneOfEach(ours)) {
     const Machine& found = *machine;
-    const std::string id = TagOf(found, kNodeTag);
+    const std::string id = TagOf(found.tags, kNodeTag);
     // One whose making was not answered for is known from here on.
     Node& node = nodes_.try_emplace(id).first->second;
     node.machine = found.id;

@@ -15,6 +15,18 @@
 
 namespace troupe {
 
+// Of machines, and of nodes on hosts: of which cluster they are, of which `troupe up`, and which
+// node they make.
+inline constexpr const char* kClusterTag = "troupe-cluster";
+inline constexpr const char* kLifeTag = "troupe-life";
+inline constexpr const char* kNodeTag = "troupe-node";
+// Empty: there is none of that name.
+[[nodiscard]] inline std::string TagOf(const std::map<std::string, std::string>& tags,
+                                       const char* name) {
+  const auto found = tags.find(name);
+  return found == tags.end() ? "" : found->second;
+}
+
 struct MachineOrder {
   std::string request_id;  // The same twice makes nothing new.
   std::string offer;       // Of the source; a pool of the cluster file.

@@ -416,6 +416,7 @@ Decision AutoscalerPolicy::Decide(Time now, const Demand& demand,
   if (most < std::min(demand.workers, limits_.max_workers)) decision.reason += "; " + demand.why;
   EndOverdue(now, fleet, tally, decision);
   DrainNoticed(now, fleet, decision);
+  if (DrainOverBudget(now, fleet, tally, decision)) return decision;
   const bool returning = ReturnToSpot(now, fleet, tally, decision);
   Fill(now, target, tally, decision);
   // A node that is launched ahead is no reason to let another one go.

@@ -23,13 +23,13 @@
 // the budget, and those that count as capacity, but for nodes that are being replaced, never hold
 // more than `max_workers`, by a launch of this policy. AP-2 a pool whose launch failed gets no
 // launch before its cool-down is over. AP-3 only a node that is idle for `idle_timeout`, has a
-// notice, is overdue, or, while the fleet is whole, is on-demand beyond its share or has a spot
-// node beside it that is cheaper, or safer if it may be taken back, and idles or is beyond
-// `max_workers`, is drained or ended. AP-4 no token
-// is used twice. AP-5 by a launch of this policy no zone holds more spot workers than its share,
-// but for those that are being replaced, unless fewer than `min_workers` are there. AP-6 a fleet
-// that is whole on its share of markets is left alone while nothing changes. AP-7 a node that does
-// not come up, or has drained, is ended.
+// notice, is overdue, stands for a price that has risen over the budget, or, while the fleet is
+// whole, is on-demand beyond its share or has a spot node beside it that is cheaper, or safer if it
+// may be taken back, and idles or is beyond `max_workers`, is drained or ended. AP-4 no token is
+// used twice. AP-5 by a launch of this policy no zone holds more spot workers than its share, but
+// for those that are being replaced, unless fewer than `min_workers` are there. AP-6 a fleet that
+// is whole on its share of markets is left alone while nothing changes. AP-7 a node that does not
+// come up, or has drained, is ended.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +84,10 @@ class AutoscalerPolicy {
   void CoolDown(Time now, const std::string& pool, const std::string& why, bool retriable);
   void EndOverdue(Time now, const std::vector<FleetNode>& fleet, Tally& tally, Decision& decision);
   void DrainNoticed(Time now, const std::vector<FleetNode>& fleet, Decision& decision);
+  // Where prices have risen: the dearest nodes, until what stays costs no more than the budget, or
+  // is down to `min_workers`. True if any: what to do with the rest can be told when they are gone.
+  bool DrainOverBudget(Time now, const std::vector<FleetNode>& fleet, Tally& tally,
+                       Decision& decision);
   // True while spot nodes are launched ahead of the on-demand nodes that they will replace.
   bool ReturnToSpot(Time now, const std::vector<FleetNode>& fleet, Tally& tally,
                     Decision& decision);

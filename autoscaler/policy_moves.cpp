@@ -15,6 +15,7 @@
 
 namespace troupe {
 
+using policy_text::Figure;
 using policy_text::Seconds;
 
 constexpr double kNoPrice = 1e300;
@@ -72,6 +73,40 @@ void AutoscalerPolicy::DrainSurplus(Time now, const FleetNode& node, const std::
   known_.erase(node.id);
   tally.AddCapacity(pool, -pool.workers_per_node);
   tally.up -= pool.workers_per_node;
+}
+
+bool AutoscalerPolicy::DrainOverBudget(Time now, const std::vector<FleetNode>& fleet, Tally& tally,
+                                       Decision& decision) {
+  if (limits_.budget_per_hour <= 0) return false;
+  double cost = 0;
+  std::vector<const FleetNode*> up;
+  for (const FleetNode& node : fleet) {
+    const PoolLimits* pool = PoolOf(node.pool);
+    if (pool == nullptr || !Stays(node)) continue;
+    cost += pool->price_per_hour;
+    if (node.phase == NodePhase::kUp) up.push_back(&node);
+  }
+  const double budget = limits_.budget_per_hour * (1 + 1e-9);  // Sums of equal prices differ.
+  std::stable_sort(up.begin(), up.end(), [&](const FleetNode* a, const FleetNode* b) {
+    return PriceOf(*PoolOf(a->pool)) > PriceOf(*PoolOf(b->pool));
+  });
+  bool drained = false;
+  for (const FleetNode* node : up) {
+    const PoolLimits& pool = *PoolOf(node->pool);
+    if (cost <= budget) break;
+    if (pool.price_per_hour <= 0 || tally.up - pool.workers_per_node < limits_.min_workers)
+      continue;
+    DrainSurplus(now, *node,
+                 "the fleet costs $" + Figure(cost) + " an hour, budget_per_hour is $" +
+                     Figure(limits_.budget_per_hour),
+                 tally, decision);
+    cost -= pool.price_per_hour;
+    drained = true;
+  }
+  if (cost > budget)
+    decision.reason += "; it costs $" + Figure(cost) + " an hour, over budget_per_hour, with no " +
+                       "more than min_workers";
+  return drained;
 }
 
 // What spot nodes cost an hour that have come to take a place, the dearest first: those that idle,

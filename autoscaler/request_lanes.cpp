@@ -1,5 +1,6 @@
 #include "autoscaler/request_lanes.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <utility>
@@ -10,6 +11,8 @@
 namespace troupe {
 namespace {
 
+constexpr int kTriesInLimit = 2;
+constexpr Duration kAskMin = milliseconds(100);
 constexpr Duration kCommandLook = milliseconds(100);
 constexpr size_t kCommandLogShown = 300;
 
@@ -46,6 +49,17 @@ std::string LogOf(const std::string& log) {
 }
 
 }  // namespace
+
+Duration RequestPause(int tries, Duration least, Duration most, double random) {
+  const int doublings = std::clamp(tries - 1, 0, 16);
+  const Duration whole = std::min(least * (int64_t{1} << doublings), most);
+  const double part = 0.5 + 0.5 * std::clamp(random, 0.0, 1.0);
+  return Duration(static_cast<int64_t>(static_cast<double>(whole.count()) * part));
+}
+
+Duration RequestLimit(Duration limit, Duration left) {
+  return std::clamp(limit / kTriesInLimit, kAskMin, std::max(kAskMin, left));
+}
 
 HttpLinkMaker CurlLinks(std::string ca_file) {
   return [ca_file = std::move(ca_file)] { return std::make_unique<CurlLink>(ca_file); };

@@ -51,6 +51,13 @@ struct RequestSeams {
   std::function<Result<HttpReply>(const HttpRequest&, const HttpStream&)> stream = {};
 };
 
+// Before the `tries`-th repetition, from 1: twice as long each time from `least` up to `most`, and
+// never the same for two.
+[[nodiscard]] Duration RequestPause(int tries, Duration least, Duration most, double random);
+// Of one request, where `limit` is that of all its repetitions and `left` is what there is of it: a
+// hang is noticed early enough to ask once more.
+[[nodiscard]] Duration RequestLimit(Duration limit, Duration left);
+
 struct RequestLaneOptions {
   std::string name;             // Of whoever is asked, for people and threads.
   std::vector<size_t> threads;  // Of each lane, at most.

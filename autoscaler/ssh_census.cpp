@@ -8,7 +8,6 @@
 namespace troupe {
 namespace {
 
-constexpr int kSshRefused = 255;  // Its own exit status.
 constexpr size_t kHostsNamed = 5;
 
 }  // namespace
@@ -21,8 +20,7 @@ SshCensus::SshCensus(SshCensusOptions options)
       }) {}
 
 void SshCensus::Ask(const std::string& host, const std::string& script, ExecDone done) {
-  ExecCommand command = options_.ssh;
-  command.argv.insert(command.argv.end(), {"--", host, "sh -s"});
+  ExecCommand command = SshTo(options_.ssh, host);
   if (options_.run) return options_.run(command, script, std::move(done));
   pool_.Run(std::move(command), script, std::move(done));
 }
@@ -31,12 +29,13 @@ void SshCensus::List(FleetCensus::Answer done) { lists_.push_back(std::move(done
 
 bool SshCensus::Step(Time now) {
   bool moved = pool_.Step(now);
+  if (lists_.empty()) return moved;  // The user's program need not tell hosts that nobody asks for.
   if (const auto told = source_.Step(now)) {
     hosts_.clear();
     for (const HostSlots& slots : *told) hosts_.push_back(slots.host);
     moved = true;
   }
-  if (asking_ || lists_.empty()) return moved;
+  if (asking_) return moved;
   if (source_.told()) {
     AskAll();
   } else if (!source_.status().ok()) {
@@ -61,7 +60,7 @@ void SshCensus::AskAll() {
 void SshCensus::Take(const std::string& host, const Result<ExecReply>& reply) {
   const auto nodes = [&]() -> Result<std::vector<std::pair<std::string, std::string>>> {
     if (!reply.ok()) return reply.error();
-    if (reply->code != kSshRefused) return ParseSshCensus(reply->out);
+    if (reply->code != kSshFailed) return ParseSshCensus(reply->out);
     return Error{ErrorCode::kUnavailable, ExplainSsh(reply->log)};
   }();
   if (!nodes.ok()) unknown_[host] = nodes.error().message;

@@ -32,7 +32,8 @@ class SshCensus final : public FleetCensus {
   // TERM at first, and KILL for those that were asked before.
   void End(const std::vector<CensusNode>& nodes, std::function<void(Status)> done) override;
   [[nodiscard]] std::string Unknown() const override;
-  bool Step(Time now) override;
+  // Moves on what is under way; true if that has changed anything.
+  bool Step(Time now);
 
  private:
   void Ask(const std::string& host, const std::string& script, ExecDone done);

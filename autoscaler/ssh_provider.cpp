@@ -8,7 +8,6 @@
 namespace troupe {
 namespace {
 
-constexpr int kSshFailed = 255;                // Its own exit status.
 constexpr Duration kSettled = seconds(60);     // Who lives so long has started well.
 constexpr Duration kForceAfter = seconds(10);  // For a node to end by itself.
 
@@ -27,8 +26,7 @@ SshProvider::SshProvider(const Clock* clock, SshProviderOptions options)
       }) {}
 
 void SshProvider::Ask(const std::string& host, const std::string& script, ExecDone done) {
-  ExecCommand command = options_.ssh;
-  command.argv.insert(command.argv.end(), {"--", host, "sh -s"});
+  ExecCommand command = SshTo(options_.ssh, host);
   if (options_.run) return options_.run(command, script, std::move(done));
   pool_.Run(std::move(command), script, std::move(done));
 }

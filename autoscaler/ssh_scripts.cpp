@@ -28,6 +28,11 @@ std::string InFolder(const std::string& fleet) {
 
 }  // namespace
 
+ExecCommand SshTo(ExecCommand ssh, const std::string& host) {
+  ssh.argv.insert(ssh.argv.end(), {"--", host, "sh -s"});
+  return ssh;
+}
+
 // The boot script travels as a here-document whose end no line of it can be. Not in the background:
 // a shell has such a process ignore SIGINT, and Python then would too.
 std::string SshStartScript(const std::string& fleet, const std::string& id,

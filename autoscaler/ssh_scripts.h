@@ -12,9 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "autoscaler/exec_command.h"
 #include "runtime/result.h"
 
 namespace troupe {
+
+inline constexpr int kSshFailed = 255;  // Its own exit status.
+// That runs the script at its standard input on `host`. `ssh`: its arguments up to the host's name.
+[[nodiscard]] ExecCommand SshTo(ExecCommand ssh, const std::string& host);
 
 // Starts `boot` apart from the session, and ends when it runs.
 [[nodiscard]] std::string SshStartScript(const std::string& fleet, const std::string& id,

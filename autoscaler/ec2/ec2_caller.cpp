@@ -9,10 +9,6 @@
 namespace troupe::ec2 {
 namespace {
 
-// A hang is noticed early enough to ask once more.
-constexpr int kTriesInLimit = 2;
-constexpr Duration kAskMin = milliseconds(100);
-
 constexpr int64_t kClockOff_s = 60;
 
 std::optional<int64_t> TimeOf(const HttpReply& reply) {
@@ -28,10 +24,7 @@ bool IsOfCredentials(const Ec2Error& error) {
 }  // namespace
 
 Duration Ec2Pause(int tries, double random) {
-  const int doublings = std::clamp(tries - 1, 0, 16);
-  const Duration most = std::min(kEc2PauseMin * (int64_t{1} << doublings), kEc2PauseMax);
-  const double part = 0.5 + 0.5 * std::clamp(random, 0.0, 1.0);
-  return Duration(static_cast<int64_t>(static_cast<double>(most.count()) * part));
+  return RequestPause(tries, kEc2PauseMin, kEc2PauseMax, random);
 }
 
 Error Ec2Answer::Tell(const Ec2Question& question) const {
@@ -55,7 +48,7 @@ Ec2Answer Ec2Caller::Ask(const AwsParameters& parameters, Time until,
   }
   const std::string url = identity_->Endpoint(*region);
   HttpRequest request = SignedPost(url, "ec2", *region, credentials, parameters);
-  request.limit = std::clamp(limit_ / kTriesInLimit, kAskMin, std::max(kAskMin, until - Now()));
+  request.limit = RequestLimit(limit_, until - Now());
   request.bytes_max = kEc2ReplyMax;
   const Result<HttpReply> sent = seams_.send(request);
   if (!sent.ok()) {

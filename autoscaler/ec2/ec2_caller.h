@@ -42,7 +42,7 @@ struct Ec2Answer {
   [[nodiscard]] Error Tell(const Ec2Question& question) const;
 };
 
-// Before the `tries`-th repetition, from 1: twice as long each time, and never the same for two.
+// See RequestPause.
 [[nodiscard]] Duration Ec2Pause(int tries, double random);
 
 class Ec2Caller {

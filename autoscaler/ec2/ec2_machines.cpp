@@ -157,8 +157,9 @@ void Ec2Machines::AskToEnd() {
 void Ec2Machines::AskForPrices(Time now) {
   price_at_ = now + options_.price_interval;
   const auto now_s = static_cast<int64_t>(std::time(nullptr));
-  (void)Post(kList, [this, now_s](Ec2Api& api) -> RequestLanes::Finish {
+  const Status posted = Post(kList, [this, now_s](Ec2Api& api) -> RequestLanes::Finish {
     return [this, prices = api.Prices(now_s)] {
+      pricing_ = false;
       if (prices.ok()) {
         for (const auto& [offer, price] : *prices) prices_[offer] = price;
       } else if (std::exchange(price_trouble_, prices.error().message) != prices.error().message) {
@@ -166,12 +167,13 @@ void Ec2Machines::AskForPrices(Time now) {
       }
     };
   });
+  pricing_ = posted.ok();
 }
 
 bool Ec2Machines::Step(Time now) {
   // Who is there matters more.
-  const bool listed = list_at_ != Time{} && lists_.empty();
-  if (options_.price_interval > Duration::zero() && listed && now >= price_at_) AskForPrices(now);
+  const bool free = list_at_ != Time{} && lists_.empty() && !pricing_;
+  if (options_.price_interval > Duration::zero() && free && now >= price_at_) AskForPrices(now);
   if (!lists_.empty() && now >= list_at_) AskToList(now);
   return lanes_.Step();
 }

@@ -77,6 +77,7 @@ class Ec2Machines final : public MachineSource {
   Time list_at_{};             // Not before.
   Time sweep_at_{};
   Time price_at_{};
+  bool pricing_ = false;                  // A question is under way.
   std::map<std::string, double> prices_;  // Told, and not yet taken.
   std::string price_trouble_;             // As it was logged last.
   AwsIdentity identity_;

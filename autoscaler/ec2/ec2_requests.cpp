@@ -9,7 +9,6 @@ namespace troupe::ec2 {
 namespace {
 
 constexpr const char* kVersion = "2016-11-15";
-constexpr const char* kClusterTagName = "troupe-cluster";
 constexpr const char* kPageSize = "500";
 constexpr size_t kClientTokenMax = 64;
 constexpr size_t kTagValueMax = 256;
@@ -18,17 +17,6 @@ AwsParameters Begin(const char* action) { return {{"Action", action}, {"Version"
 
 std::string At(const std::string& prefix, size_t number) {
   return prefix + "." + std::to_string(number);
-}
-
-// FNV-1a: short, and the same in every release.
-std::string HashOf(const std::string& text) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text)
-    hash = (hash ^ static_cast<unsigned char>(c)) * uint64_t{0x100000001b3ULL};
-  std::string digits;
-  for (int shift = 60; shift >= 0; shift -= 4) digits += kHex[(hash >> shift) & 15];
-  return digits;
 }
 
 // Letters, digits and dashes of it; a part and a hash if it is long, or has others.
@@ -40,7 +28,7 @@ std::string WordOf(const std::string& text, size_t most) {
     word += plain ? c : '-';
   }
   if (word == text && word.size() <= most) return word;
-  const std::string hash = "-" + HashOf(text);
+  const std::string hash = "-" + HexHash(text);
   return word.substr(0, most - hash.size()) + hash;
 }
 
@@ -98,7 +86,7 @@ void AddMachine(AwsParameters& to, const std::string& prefix, const Ec2Options& 
 }
 
 void AddFilter(AwsParameters& to, const std::string& cluster, const std::string& next) {
-  to.emplace_back("Filter.1.Name", std::string("tag:") + kClusterTagName);
+  to.emplace_back("Filter.1.Name", std::string("tag:") + kClusterTag);
   to.emplace_back("Filter.1.Value.1", cluster);
   AddIfGiven(to, "NextToken", next);
 }

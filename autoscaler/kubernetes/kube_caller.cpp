@@ -3,19 +3,8 @@
 #include <algorithm>
 
 namespace troupe::kubernetes {
-namespace {
-
-// A hang is noticed early enough to ask once more.
-constexpr int kTriesInLimit = 2;
-constexpr Duration kAskMin = milliseconds(100);
-
-}  // namespace
-
 Duration KubePause(int tries, double random) {
-  const int doublings = std::clamp(tries - 1, 0, 16);
-  const Duration most = std::min(kKubePauseMin * (int64_t{1} << doublings), kKubePauseMax);
-  const double part = 0.5 + 0.5 * std::clamp(random, 0.0, 1.0);
-  return Duration(static_cast<int64_t>(static_cast<double>(most.count()) * part));
+  return RequestPause(tries, kKubePauseMin, kKubePauseMax, random);
 }
 
 std::string Escaped(const std::string& text) {
@@ -62,7 +51,7 @@ Error KubeAnswer::Tell(const KubeQuestion& question) const {
 KubeAnswer KubeCaller::Ask(const KubeAsk& ask, Time until, const KubeSession& session) {
   KubeAnswer answer;
   HttpRequest request = KubeRequest(session, ask);
-  request.limit = std::clamp(limit_ / kTriesInLimit, kAskMin, std::max(kAskMin, until - Now()));
+  request.limit = RequestLimit(limit_, until - Now());
   Result<HttpReply> sent = seams_.send(request);
   if (!sent.ok()) {
     answer.failed = sent.error().WithContext(session.server);

@@ -46,7 +46,7 @@ struct KubeAnswer {
   [[nodiscard]] Error Tell(const KubeQuestion& question) const;
 };
 
-// Before the `tries`-th repetition, from 1: twice as long each time, and never the same for two.
+// See RequestPause.
 [[nodiscard]] Duration KubePause(int tries, double random);
 [[nodiscard]] HttpRequest KubeRequest(const KubeSession& session, const KubeAsk& ask);
 // As in a URL.

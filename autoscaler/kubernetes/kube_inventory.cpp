@@ -5,8 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "autoscaler/fleet_census.h"
-
 namespace troupe::kubernetes {
 namespace {
 
@@ -183,8 +181,7 @@ void KubeInventory::Show(const std::string& name) {
 }
 
 bool KubeInventory::IsOurs(const Known& known) const {
-  const auto life = known.pod.tags.find(kLifeTag);
-  return life != known.pod.tags.end() && life->second == life_;
+  return TagOf(known.pod.tags, kLifeTag) == life_;
 }
 
 bool KubeInventory::WantsWords(const Known& known) const {

@@ -2,7 +2,7 @@
 //
 // What there is follows from a watch, so that a list is answered at once. An order is answered when
 // its pods run, or with why they do not. Requests wait for Kubernetes on threads of this source, so
-// that its owner never does; what has come is told in Step. docs/decisions/0046-* says why pods are
+// that its owner never does; what has come is told in Step. docs/decisions/0047-* says why pods are
 // made as they are.
 // Thread: one, beside its own.
 // Owns: kKubeCreateThreads + kKubeEndThreads + 4 threads at most, started when there is something

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "autoscaler/fleet_census.h"
+#include "autoscaler/cloud_text.h"
 #include "autoscaler/kubernetes/internal/kube_json.h"
 #include "autoscaler/kubernetes/kube_caller.h"
 
@@ -13,21 +13,10 @@ namespace {
 
 constexpr size_t kLabelMax = 63;
 constexpr size_t kNamePart = 22;  // Two of them, a digest and a number are less than a host's name.
+// Nobody gains by two texts of one digest: a name that is taken is looked at before it counts.
+constexpr size_t kDigest = 12;
 constexpr const char* kBootVolume = "troupe-boot";
 constexpr const char* kGpu = "nvidia.com/gpu";
-
-// Nobody gains by two texts of one digest: a name that is taken is looked at before it counts.
-std::string Digest(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  uint64_t hash = 14695981039346656037ULL;  // FNV-1a.
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 1099511628211ULL;
-  }
-  std::string digest;
-  for (int i = 0; i < 12; ++i) digest += kDigits[(hash >> (60 - 4 * i)) & 15];
-  return digest;
-}
 
 bool IsLetter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -51,11 +40,6 @@ std::string HostPart(const std::string& text) {
   return from == std::string::npos ? "x" : part.substr(from);
 }
 
-std::string TagOf(const MachineOrder& order, const char* tag) {
-  const auto found = order.tags.find(tag);
-  return found == order.tags.end() ? "" : found->second;
-}
-
 KubeJson MetadataOf(const KubeOptions& options, const MachineOrder& order,
                     const std::string& name) {
   return {{"name", name},
@@ -63,7 +47,7 @@ KubeJson MetadataOf(const KubeOptions& options, const MachineOrder& order,
            {{"app.kubernetes.io/managed-by", "troupe"},
             {kClusterLabel, LabelValue(options.cluster)},
             {kPoolLabel, LabelValue(order.offer)},
-            {kNodeLabel, LabelValue(TagOf(order, kNodeTag))}}},
+            {kNodeLabel, LabelValue(TagOf(order.tags, kNodeTag))}}},
           {"annotations",
            {{kRequestAnnotation, order.request_id},
             {kOfferAnnotation, order.offer},
@@ -144,7 +128,7 @@ std::string LabelValue(const std::string& text) {
   for (char& c : begin) {
     if (!IsLetter(c) && c != '-' && c != '.') c = '_';
   }
-  return "x" + begin + "-" + Digest(text);
+  return "x" + begin + "-" + HexHash(text).substr(0, kDigest);
 }
 
 std::string PodSelector(const std::string& cluster) {
@@ -154,9 +138,9 @@ std::string PodSelector(const std::string& cluster) {
 std::string SecretName(const MachineOrder& order) {
   std::string whole = order.request_id;
   for (const auto& [name, value] : order.tags) whole += '\0' + name + '\0' + value;
-  const std::string node = TagOf(order, kNodeTag);
-  return HostPart(TagOf(order, kClusterTag)) + "-" + HostPart(node.empty() ? order.offer : node) +
-         "-" + Digest(whole);
+  const std::string node = TagOf(order.tags, kNodeTag);
+  return HostPart(TagOf(order.tags, kClusterTag)) + "-" +
+         HostPart(node.empty() ? order.offer : node) + "-" + HexHash(whole).substr(0, kDigest);
 }
 
 std::string PodName(const MachineOrder& order, int index) {

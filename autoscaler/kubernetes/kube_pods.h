@@ -44,7 +44,7 @@ struct KubeOptions {
   std::string life;  // Of this autoscaler.
   Duration limit = seconds(60);
   Duration schedule_within = seconds(300);
-  Duration silence = seconds(90);  // A watch that says nothing for so long is begun anew.
+  Duration silence = seconds(90);  // A watch that says nothing for so long is over.
   std::map<std::string, KubeOffer> offers;
 };
 

@@ -13,10 +13,14 @@ constexpr size_t kEventMax = size_t{4} << 20;
 
 bool KubeFeed::Push(KubeNews news) {
   const std::lock_guard lock(mu_);
-  const bool full = news_.size() >= kKubeNewsMax;
-  if (full) news_.clear();
-  if (!full) news_.push_back(std::move(news));
-  return !full;
+  if (news_.size() >= kKubeNewsMax) {
+    news_.clear();
+    lost_ = {KubeKind::kPods, KubeKind::kNodes};
+  }
+  if (news.pods || news.nodes) lost_.erase(news.kind);
+  const bool good = !lost_.contains(news.kind);
+  if (good || !news.trouble.ok()) news_.push_back(std::move(news));
+  return good;
 }
 
 std::vector<KubeNews> KubeFeed::Take() {
@@ -126,7 +130,7 @@ Status KubeWatch::Watch() {
   stream.begun = [&] {
     KubeNews news;
     news.kind = kind_;
-    (void)feed_->Push(std::move(news));
+    if (!feed_->Push(std::move(news))) version_.clear();
   };
   const Result<HttpReply> reply = caller_.seams().stream(request, stream);
   // Whether anybody is there a list will say.

@@ -1,5 +1,5 @@
-// Follows what there is of one kind: a list, and a watch from there on, begun again whenever it
-// ends, and listed anew when it cannot go on.
+// Follows what there is of one kind: a list, and a watch from there on. A watch that ends begins
+// again; where it cannot go on, there is another list first.
 //
 // Thread: Follow on one, which it blocks until it is cancelled; KubeFeed any.
 // Limits: kKubeNewsMax of what nobody has taken.
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,13 +39,15 @@ struct KubeNews {
 // From the threads that follow to whoever takes it.
 class KubeFeed {
  public:
-  // False: there is too much. Nothing of what nobody has taken is kept; list anew.
+  // False: too much has come, of this kind or of others, and nothing is kept of what nobody has
+  // taken: a list is needed.
   bool Push(KubeNews news);
   std::vector<KubeNews> Take();
 
  private:
   std::mutex mu_;
   std::vector<KubeNews> news_;
+  std::set<KubeKind> lost_;  // Of these, until a list has come.
 };
 
 class KubeWatch {

@@ -26,6 +26,7 @@ class FleetGuard {
         fence_(std::move(options)),
         say_(std::move(say)) {}
 
+  // Whoever owns the census steps it.
   FenceVerdict Step(Time now);
   // Why the verdict is not kGo, for people.
   [[nodiscard]] std::string Why() const;
@@ -41,7 +42,8 @@ class FleetGuard {
   Time list_at_{};
   bool listing_ = false;
   std::string trouble_;
-  std::string said_;  // Last, of nodes that are waited for or ended.
+  std::string ending_;  // As they were said last.
+  std::string held_;
 };
 
 }  // namespace troupe::daemons

@@ -83,7 +83,8 @@ Result<FleetLock> FleetLock::Take(const std::string& path, const FleetHolder& mi
     if (holder.pid == 0) return Error{ErrorCode::kAlreadyExists, "its holder is ending"};
     return Error{ErrorCode::kAlreadyExists,
                  "process " + std::to_string(holder.pid) + " of " + holder.host +
-                     " holds it since " + WhenText(holder.since_s) + " (" + holder.file + ")"};
+                     " holds it since " + WhenText(holder.since_s) + " (" + holder.file + ")" +
+                     (holder.file == mine.file ? "" : "; `name` tells two clusters apart")};
   }
   lock.before_ = HolderIn(lock.fd_).life;
   const std::string text = HolderJson{

@@ -142,12 +142,12 @@ class FleetRun {
   // True when there is no more to do.
   bool Turn() {
     const Time now = clock_.Now();
+    const bool moved = supplier_->Step(now);
     verdict_ = guard_.Step(now);
     if (verdict_ == FenceVerdict::kYield) return true;
     if (!begun_ && verdict_ != FenceVerdict::kGo) return false;
     if (!std::exchange(begun_, true) && !Begin()) return true;
     if (training_.TryReap()) return true;
-    const bool moved = supplier_->nodes().Step(now);
     if (moved || now >= std::min(due_, supplier_->next_wake())) due_ = service_.Step(now);
     return false;
   }

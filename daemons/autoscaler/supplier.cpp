@@ -313,6 +313,10 @@ class SshSupplier final : public Supplier {
 
   NodeProvider& nodes() override { return provider_; }
   NoticeSource& notices() override { return provider_; }
+  bool Step(Time now) override {
+    const bool moved = census_.Step(now);
+    return provider_.Step(now) || moved;
+  }
   Status Drain(const std::string& id, const std::string& reason, Duration left) override {
     return options_.client->DrainNode(id, std::max<Duration>(left, milliseconds(1)));
   }

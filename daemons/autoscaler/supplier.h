@@ -24,6 +24,8 @@ class Supplier {
   virtual ~Supplier() = default;
   [[nodiscard]] virtual NodeProvider& nodes() = 0;
   [[nodiscard]] virtual NoticeSource& notices() = 0;
+  // Moves on what is under way, also for the census; true if that has changed anything.
+  virtual bool Step(Time now) { return nodes().Step(now); }
   // The node empties; it is gone after `left`.
   virtual Status Drain(const std::string& id, const std::string& reason, Duration left) = 0;
   // It is not listed any more.

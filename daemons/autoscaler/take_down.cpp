@@ -60,6 +60,7 @@ Status TakeDownFleet(const ClusterConfig& config, const TakeDownOptions& options
   FleetSweep sweep(&supplier->census(),
                    {supplier->interval(), 2 * supplier->interval(), seconds(10), options.say});
   const auto turn = [&] {
+    (void)supplier->Step(clock.Now());
     sweep.Step(clock.Now());
     return sweep.done() || clock.Now() >= deadline;
   };

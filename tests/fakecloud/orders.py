@@ -107,3 +107,49 @@ class Spread:
 def spread(raw: Any) -> Any:
     """The default of a field of settings."""
     return field(default_factory=lambda: Spread(raw))
+
+
+class StrictSettings:
+    """A dataclass whose fields are what may be set: a Spread, a number, a bool, an environment, or
+    what ``_is_good`` knows better."""
+
+    __dataclass_fields__: dict[str, Any]
+
+    def update(self, raw: Any, where: str) -> None:
+        """All or nothing."""
+        if not isinstance(raw, dict):
+            raise BadOrder(f"{where}: expected an object")
+        new = {key: self._read(key, value, f"{where}.{key}") for key, value in raw.items()}
+        for key, value in new.items():
+            setattr(self, key, value)
+
+    def as_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {key: value.raw if isinstance(value, Spread) else value
+                for key, value in values.items()}
+
+    def _is_good(self, key: str, value: Any) -> Optional[bool]:
+        """Whether a field may have this value; None: as others of its type."""
+        return None
+
+    def _read(self, key: str, value: Any, where: str) -> Any:
+        if key not in self.__dataclass_fields__:
+            names = ", ".join(sorted(self.__dataclass_fields__))
+            raise BadOrder(f"{where}: there is no such setting; there are {names}")
+        now = getattr(self, key)
+        if isinstance(now, Spread):
+            return Spread(value, where)
+        good = self._is_good(key, value)
+        if good is None and key == "environment":
+            good = isinstance(value, dict) and all(
+                isinstance(one, str) and "\0" not in name + one and "=" not in name and name
+                for name, one in value.items())
+        elif good is None and isinstance(now, bool):
+            good = isinstance(value, bool)
+        elif good is None:
+            good = is_amount(value) and (isinstance(now, float) or value == int(value))
+        if not good:
+            raise BadOrder(f"{where}: {str(value)[:80]!r} is no value for it")
+        if isinstance(now, bool) or value is None or not isinstance(now, (int, float)):
+            return value
+        return type(now)(value)

@@ -79,6 +79,16 @@ def _journals_of_tests(tmp_path_factory: Any) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def mark(request: Any) -> Iterator[str]:
+    """Of the processes that a test starts: none of them is left when it is over."""
+    from processes import assert_nothing_left
+
+    name = f"{os.getpid()}-{request.node.name}"
+    yield name
+    assert_nothing_left(name)
+
+
 @pytest.fixture(autouse=True)
 def _core_for_test(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Unit tests get the fake core in place of the real one."""

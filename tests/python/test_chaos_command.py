@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from troupe.cli._chaos_agent import CannotDo, ChaosAgent, node_daemon
+from troupe.cli._chaos_agent import DISK_THREAD, CannotDo, ChaosAgent, node_daemon
 from troupe.cli._chaos_watch import Look, Watch, longest_pause, look_at, wait
 
 from processes import until
@@ -112,13 +113,14 @@ def test_the_disk_is_written_to_for_as_long_as_was_asked(tmp_path: Path) -> None
         lines = Path(f"/proc/{os.getpid()}/io").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
-    before = written()
+    before, began = written(), time.monotonic()
     ChaosAgent().load_disk(str(tmp_path), 0.3)
-    time.sleep(1.0)
-    during = written()
-    assert during - before >= 4 << 20
-    time.sleep(0.3)
-    assert written() - during < 4 << 20
+    for thread in threading.enumerate():
+        if thread.name == DISK_THREAD:
+            thread.join(30)
+            assert not thread.is_alive()
+    assert time.monotonic() - began >= 0.3
+    assert written() - before >= 4 << 20
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ec2_world import World
+from fakecloud import hosting
 from fakecloud.ec2 import admin, cli, forms, market, markup, sigv4, traces
 from fakecloud.ec2.errors import BadMarket, Ec2Error
 from fakecloud.ec2.machines import script_of
@@ -304,5 +305,5 @@ def test_command_line_is_read_strictly() -> None:
             cli.read_key(key)
     for host in ("0.0.0.0", "10.0.0.1", "example.com"):
         with pytest.raises(BadMarket, match="loopback"):
-            cli.check_host(host)
-    cli.check_host("127.0.0.2")
+            hosting.check_host(host)
+    hosting.check_host("127.0.0.2")

@@ -84,13 +84,6 @@ class Client:
                 for one in reply.findall("reservationSet/item/instancesSet/item")}
 
 
-@pytest.fixture
-def mark(request: Any) -> Iterator[str]:
-    name = f"ec2-{os.getpid()}-{request.node.name}"
-    yield name
-    assert_nothing_left(name)
-
-
 @contextlib.contextmanager
 def serving(tmp_path: Path, mark: str, **settings: Any) -> Iterator[FakeEc2]:
     more = {"environment": {MARK: mark}, **QUICK, **settings}

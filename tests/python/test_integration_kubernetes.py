@@ -49,9 +49,11 @@ class Fleet(fleets.Fleet):
         self.cluster, self.client = cluster, Client(cluster)
         self.log_in(user)
 
-    def log_in(self, user: str = "kubernetes-admin", how: str = "token") -> None:
-        self.folder.joinpath("kubeconfig").write_text(
-            json.dumps(self.cluster.kubeconfig(user=user, how=how)))
+    def log_in(self, user: str = "kubernetes-admin", how: str = "token", **server: Any) -> None:
+        """``server``: more about the API, as a kubeconfig has it."""
+        config = self.cluster.kubeconfig(user=user, how=how)
+        config["clusters"][0]["cluster"].update(server)
+        self.folder.joinpath("kubeconfig").write_text(json.dumps(config))
 
     def up(self, training: str, pools: str = SPOT, more: str = "", workers: int = 2) -> Any:
         (self.folder / "train.py").write_text(training)
@@ -159,6 +161,9 @@ def test_nodes_are_lost_and_replaced_while_the_api_fails(fleet: Fleet) -> None:
 
 
 def test_pools_that_cannot_supply_say_why_and_another_one_does(fleet: Fleet) -> None:
+    # A certificate for a name by which the server is not reached, and one of ours in place of a
+    # token.
+    fleet.log_in(how="certificate", **{"tls-server-name": "kubernetes.default.svc"})
     with fleet.up(CALL, "{name: huge, market: spot, max_workers: 1, resources: {CPU: 99},"
                         "  price_per_hour: 0.1},"
                         "{name: typo, market: spot, max_workers: 1, image: 'missing:1',"
@@ -171,6 +176,20 @@ def test_pools_that_cannot_supply_say_why_and_another_one_does(fleet: Fleet) -> 
     assert re.search(r"launch in pool typo failed.*container troupe of pod demo-typo-1-\w+: "
                      r"\w*ImagePull\w*", out), out
     assert "worked [7]" in out
+
+
+def test_a_server_that_is_not_who_it_should_be_is_told_of_nothing(fleet: Fleet) -> None:
+    fleet.log_in(**{"tls-server-name": "kubernetes.example.com"})
+    with fleet.up("import time; time.sleep(60)") as up:
+        try:
+            assert up.stdout is not None
+            line = next(line for line in up.stdout if "cannot see who else holds" in line)
+            up.send_signal(signal.SIGINT)
+            up.communicate(timeout=30)
+        finally:
+            up.kill()
+    assert "SSL" in line or "certificate" in line, line
+    assert fleet.pods() == {}
 
 
 def test_a_head_that_is_killed_leaves_nothing_to_the_next_one(fleet: Fleet) -> None:

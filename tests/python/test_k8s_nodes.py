@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakecloud.k8s.service import FakeKubernetes
 from k8s_world import LIMIT_S, PODS, Client, condition, needing, pod, serving
-from processes import assert_nothing_left, marked, until
+from processes import marked, until
 
 pytestmark = [pytest.mark.venv_only, pytest.mark.timeout(60)]
 STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
-
-
-@pytest.fixture
-def mark(request: Any) -> Iterator[str]:
-    name = f"k8s-{os.getpid()}-{request.node.name}"
-    yield name
-    assert_nothing_left(name)
 
 
 @pytest.fixture

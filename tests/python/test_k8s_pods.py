@@ -30,13 +30,6 @@ STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
 
 
 @pytest.fixture
-def mark(request: Any) -> Iterator[str]:
-    name = f"k8s-{os.getpid()}-{request.node.name}"
-    yield name
-    assert_nothing_left(name)
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, mark: str) -> Iterator[FakeKubernetes]:
     with serving(tmp_path, mark) as new:
         yield new

@@ -240,7 +240,7 @@ def test_watches_that_go_wrong(cluster: FakeKubernetes, client: Client) -> None:
 
 
 def test_who_is_too_slow_is_hung_up_on(cluster: FakeKubernetes, client: Client) -> None:
-    """What is kept for who watches is bounded; who does not read at all holds nobody up."""
+    """What a watcher has not read is bounded; one that never reads holds nobody up."""
     before = listening(cluster)
     unread, behind = client.watch(SECRETS), client.watch(SECRETS)
     put(client, "a")

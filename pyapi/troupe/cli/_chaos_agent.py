@@ -12,7 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-# Ends a fault also if its agent is killed meanwhile: "$1" seconds, then the rest is run.
+DISK_THREAD = "chaos-disk"
+# "$1" seconds, then the rest is run.
 _LATER = 'sleep "$1"; shift; exec "$@"'
 
 
@@ -76,7 +77,7 @@ class ChaosAgent:
     def load_disk(self, folder: str, seconds: float) -> None:
         """Writes to ``folder``, each block to the disk itself, for so long."""
         threading.Thread(target=_write, args=(folder or tempfile.gettempdir(), seconds),
-                         daemon=True).start()
+                         daemon=True, name=DISK_THREAD).start()
 
 
 def node_daemon() -> int:

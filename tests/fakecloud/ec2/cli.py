@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from fakecloud import hosting
 from fakecloud.ec2 import market, traces
 from fakecloud.ec2.cloud import DEFAULT_KEY
 from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.service import FakeEc2
 from fakecloud.ec2.sigv4 import Key
-from fakecloud.hosting import check_host, end_with_parent, raise_limits
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,8 +41,7 @@ def parser() -> argparse.ArgumentParser:
                      help="a variable of the instances")
     new.add_argument("--folder", type=Path, help="where instances have theirs; default: a "
                      "temporary one")
-    new.add_argument("--with-parent", action="store_true",
-                     help="ends when the process ends that has started it, whatever way that does")
+    hosting.add_with_parent(new)
     return new
 
 
@@ -76,25 +74,21 @@ def read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    check_host(arguments.host)
+    hosting.check_host(arguments.host)
     keys = [read_key(one) for one in arguments.key] or None
     cloud = FakeEc2(market.load(arguments.market), read_settings(arguments), arguments.seed,
                     arguments.host, arguments.port, keys, arguments.folder)
-    ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    if arguments.with_parent:
-        end_with_parent()
-    with cloud:
+
+    def tell() -> None:
         for name, value in cloud.environment().items():
             print(f"{name}={shlex.quote(value)}")
         print(f"FAKECLOUD_URL={cloud.url}/fakecloud", flush=True)
-        while not cloud.ended and signal.sigtimedwait(ends, 1.0) is None:
-            pass
-    cloud.check()
+
+    hosting.serve(cloud, arguments, tell)
 
 
 def main(words: list[str]) -> None:
-    raise_limits()
+    hosting.raise_limits()
     arguments = parser().parse_args(words)
     try:
         serve(arguments)

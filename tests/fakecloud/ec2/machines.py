@@ -21,7 +21,7 @@ from fakecloud.web import Handler, Server
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CONSOLE_BYTES = 64 << 10        # That are shown, the last ones.
-CONSOLE_MAX = 16 << 20          # Then the file begins anew.
+CONSOLE_MAX = 16 << 20          # Then the file begins again, empty.
 UNPACKED_MAX = 4 << 20
 POWER_OFF = """\
 #!/bin/sh

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
 import traceback
 import uuid
@@ -21,6 +20,7 @@ from fakecloud.ec2.errors import BadMarket
 from fakecloud.ec2.machines import Machine, Machines
 from fakecloud.ec2.settings import Settings
 from fakecloud.ec2.sigv4 import Key, Signed
+from fakecloud.hosting import HostedCloud
 from fakecloud.orders import Order
 from fakecloud.service import ADMIN_PATH, BROKEN, Reply, Request
 from fakecloud.web import Handler, Server, misbehave
@@ -31,13 +31,14 @@ LOOK_S = 0.5        # Between two looks at what instances have done.
 WAYS = (*BROKEN, "lost")
 
 
-class FakeEc2:
+class FakeEc2(HostedCloud):
     """Use as a context manager. ``settings``: as in a market file; they count before its own."""
 
     def __init__(self, file: Optional[market.MarketFile] = None,
                  settings: Optional[dict[str, Any]] = None, seed: int = 0,
                  host: str = "127.0.0.1", port: int = 0, keys: Optional[list[Key]] = None,
                  folder: Optional[Path] = None) -> None:
+        super().__init__("fake EC2")
         file = file or market.MarketFile(market.default_market(), {})
         read = Settings()
         read.update(file.settings, "settings")
@@ -47,11 +48,6 @@ class FakeEc2:
         self._socket = socket.create_server((host, port))
         self._socket_name = self._socket.getsockname()[:2]
         self._broken, self._broken_metadata = "", ""
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._ended = False
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="fake-ec2")
-        self._failure: Optional[BaseException] = None
 
     @property
     def url(self) -> str:
@@ -67,51 +63,7 @@ class FakeEc2:
                 "AWS_SECRET_ACCESS_KEY": key.secret, **token, "AWS_DEFAULT_REGION": region,
                 "AWS_REGION": region}
 
-    def __enter__(self) -> FakeEc2:
-        self._thread.start()
-        self._ready.wait()
-        self.check()
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._ended = True
-        self._thread.join(40)
-        if self._thread.is_alive():
-            raise RuntimeError("the fake EC2 does not end")
-        if unused[0] is None:
-            self.check()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    def check(self) -> None:
-        """Raises what has ended it, if something has."""
-        if self._failure is not None:
-            raise self._failure
-
-    def do(self, what: Callable[[], T]) -> T:
-        """In the cloud's thread, at its present time."""
-        assert self._loop is not None
-
-        async def run() -> T:
-            return self._now(what)
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
-
-    def order(self, **body: Any) -> None:
-        """As ``POST /fakecloud`` does it."""
-        self.do(lambda: self._obey(body))
-
     # ---- in the loop's thread ----
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._ended = True
-            self._ready.set()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fakecloud.ec2.errors import BadMarket
-from fakecloud.orders import Spread, is_amount, spread
+from fakecloud.orders import Spread, StrictSettings, is_amount, spread
 
 
 @dataclass
-class Settings:
+class Settings(StrictSettings):
     speed: float = 1.0              # Seconds of the market per second.
     launch_s: Spread = spread({"median": 2.0, "sigma": 0.3})   # Pending to running.
     shutdown_s: Spread = spread(1.0)           # Shutting-down to terminated; then SIGKILL.
@@ -34,43 +32,16 @@ class Settings:
         "Describe*": [20.0, 100.0], "*": [5.0, 50.0]})  # Action -> refill per second, bucket.
     environment: dict[str, str] = field(default_factory=dict)   # More of it for the instances.
 
-    def update(self, raw: Any, where: str) -> None:
-        """All or nothing."""
-        if not isinstance(raw, dict):
-            raise BadMarket(f"{where}: expected an object")
-        new = {key: self._read(key, value, f"{where}.{key}") for key, value in raw.items()}
-        for key, value in new.items():
-            setattr(self, key, value)
-
-    def _read(self, key: str, value: Any, where: str) -> Any:
-        if key not in self.__dataclass_fields__:
-            names = ", ".join(sorted(self.__dataclass_fields__))
-            raise BadMarket(f"{where}: there is no such setting; there are {names}")
-        now = getattr(self, key)
-        if isinstance(now, Spread):
-            return Spread(value, where)
+    def _is_good(self, key: str, value: Any) -> Optional[bool]:
         if key == "images":
-            good = value is None or isinstance(value, list) and all(
+            return value is None or isinstance(value, list) and all(
                 isinstance(one, str) for one in value)
-        elif key == "environment":
-            good = isinstance(value, dict) and all(
-                isinstance(one, str) and "\0" not in name + one and "=" not in name and name
-                for name, one in value.items())
-        elif key == "throttle":
-            good = value is None or isinstance(value, dict) and all(
+        if key == "throttle":
+            return value is None or isinstance(value, dict) and all(
                 isinstance(one, list) and len(one) == 2 and all(map(is_amount, one))
                 for one in value.values())
-        elif isinstance(now, bool):
-            good = isinstance(value, bool)
-        else:
-            good = is_amount(value) and (isinstance(now, float) or value == int(value))
-            good = good and (key != "speed" or value > 0)
-            good = good and (not key.endswith("_share") or value <= 1)
-        if not good:
-            raise BadMarket(f"{where}: {str(value)[:80]!r} is no value for it")
-        return type(now)(value) if isinstance(now, (int, float)) else value
-
-    def as_json(self) -> dict[str, Any]:
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {key: value.raw if isinstance(value, Spread) else value
-                for key, value in values.items()}
+        if key == "speed":
+            return is_amount(value) and value > 0
+        if key.endswith("_share"):
+            return is_amount(value) and value <= 1
+        return None

@@ -55,7 +55,7 @@ class Call:
 
 @dataclass
 class Streaming:
-    """A watch, for who writes it. ``timeout_s``: None for the server's own."""
+    """A watch that is to be answered. ``timeout_s``: None for the server's own."""
 
     watch: Watch
     call: Call

@@ -6,12 +6,11 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from fakecloud.hosting import check_host, end_with_parent, raise_limits
+from fakecloud import hosting
 from fakecloud.k8s import kubeconfig
 from fakecloud.k8s.cluster import ADMIN
 from fakecloud.k8s.service import FakeKubernetes
@@ -46,8 +45,7 @@ def parser() -> argparse.ArgumentParser:
                      help="is written when it ends: every pod's time, and that no process is left")
     new.add_argument("--folder", type=Path, help="where containers have theirs; default: a "
                      "temporary one")
-    new.add_argument("--with-parent", action="store_true",
-                     help="ends when the process ends that has started it, whatever way that does")
+    hosting.add_with_parent(new)
     return new
 
 
@@ -96,27 +94,23 @@ def _write_files(arguments: argparse.Namespace, cluster: FakeKubernetes) -> None
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    check_host(arguments.host)
+    hosting.check_host(arguments.host)
     cluster = FakeKubernetes(
         read_settings(arguments), arguments.seed, arguments.host, arguments.port,
         arguments.admin_port, arguments.folder, arguments.namespace)
-    ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    if arguments.with_parent:
-        end_with_parent()
-    with cluster:
+
+    def tell() -> None:
         _write_files(arguments, cluster)
         print(f"KUBERNETES_URL={cluster.url}")
         print(f"FAKECLOUD_URL={cluster.admin_url}", flush=True)
-        while not cluster.ended and signal.sigtimedwait(ends, 1.0) is None:
-            pass
-    cluster.check()
+
+    hosting.serve(cluster, arguments, tell)
     if arguments.ledger is not None:
         arguments.ledger.write_text(json.dumps(cluster.ledger(), indent=1) + "\n")
 
 
 def main(words: list[str]) -> None:
-    raise_limits()
+    hosting.raise_limits()
     arguments = parser().parse_args(words)
     try:
         serve(arguments)

@@ -15,7 +15,7 @@ from fakecloud.k8s.launch import Launch, Mount
 from fakecloud.warden import tree_of
 from fakecloud.wardens import WardenProcess
 
-LOG_MAX = 16 << 20      # Then the file begins anew.
+LOG_MAX = 16 << 20      # Then the file begins again, empty.
 TAIL_BYTES = 4_096
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

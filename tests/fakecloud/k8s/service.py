@@ -8,7 +8,6 @@ import email.utils
 import importlib
 import json
 import socket
-import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional, TypeVar
 from urllib.parse import parse_qsl
 
+from fakecloud.hosting import HostedCloud
 from fakecloud.k8s import admin, api, kubeconfig, logs, watches
 from fakecloud.k8s.api import Api, Call, Streaming
 from fakecloud.k8s.cluster import Cluster
@@ -37,13 +37,14 @@ STREAM = ("HTTP/1.1 200 OK\r\nContent-Type: {}\r\nDate: {}\r\nCache-Control: no-
           "Transfer-Encoding: chunked\r\n\r\n")
 
 
-class FakeKubernetes:
+class FakeKubernetes(HostedCloud):
     """Use as a context manager. ``settings``: see :class:`fakecloud.k8s.settings.Settings`.
     ``namespace``: where the user that is no administrator may do all."""
 
     def __init__(self, settings: Optional[dict[str, Any]] = None, seed: int = 0,
                  host: str = "127.0.0.1", port: int = 0, admin_port: int = 0,
                  folder: Optional[Path] = None, namespace: str = "default") -> None:
+        super().__init__("fake Kubernetes")
         read = Settings()
         read.update(settings or {}, "settings")
         if namespace not in ("default", *read.namespaces):
@@ -64,12 +65,7 @@ class FakeKubernetes:
             "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port),
             "KUBERNETES_SERVICE_PORT_HTTPS": str(port)}
         self._watches: set[Watch] = set()
-        self._ended = False
         self._wake: Optional[asyncio.Event] = None
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._ready = threading.Event()
-        self._failure: Optional[BaseException] = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name="fake-kubernetes")
 
     @property
     def url(self) -> str:
@@ -84,55 +80,11 @@ class FakeKubernetes:
         """See :func:`fakecloud.k8s.kubeconfig.document`."""
         return self.do(lambda: kubeconfig.document(self, **more))
 
-    def __enter__(self) -> FakeKubernetes:
-        self._thread.start()
-        self._ready.wait()
-        self.check()
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._ended = True
-        self._thread.join(40)
-        if self._thread.is_alive():
-            raise RuntimeError("the fake Kubernetes does not end")
-        if unused[0] is None:
-            self.check()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    def check(self) -> None:
-        """Raises what has ended it, if something has."""
-        if self._failure is not None:
-            raise self._failure
-
-    def do(self, what: Callable[[], T]) -> T:
-        """In the cluster's thread, at its present time."""
-        assert self._loop is not None
-
-        async def run() -> T:
-            return self._now(what)
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
-
-    def order(self, **body: Any) -> None:
-        """As ``POST /fakecloud`` does it."""
-        self.do(lambda: self._obey(body))
-
     def ledger(self) -> dict[str, Any]:
         """Of pods, with the processes that run. In the loop's thread, or when it has ended."""
         return {**self.cluster.ledger.as_json(), "processes": self.containers.processes()}
 
     # ---- in the loop's thread ----
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._ended = True
-            self._ready.set()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

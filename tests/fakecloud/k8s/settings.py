@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fakecloud.k8s import quantities
-from fakecloud.orders import BadOrder, Spread, is_amount, spread
+from fakecloud.orders import BadOrder, Spread, StrictSettings, is_amount, spread
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 TYPE, HOSTNAME = "node.kubernetes.io/instance-type", "kubernetes.io/hostname"
@@ -65,7 +65,7 @@ def _pool(raw: Any, where: str) -> Pool:
 
 
 @dataclass
-class Settings:
+class Settings(StrictSettings):
     pools: list[Pool] = field(default_factory=lambda: [
         Pool("default", count=2, cpu="64", memory="256Gi")])
     namespaces: list[str] = field(default_factory=list)     # Beside those that every cluster has.
@@ -86,50 +86,24 @@ class Settings:
     automount: bool = True                  # Tokens of service accounts in pods.
     memory_limits: bool = True              # Who takes more than its limit is killed.
 
-    def update(self, raw: Any, where: str) -> None:
-        """All or nothing."""
-        if not isinstance(raw, dict):
-            raise BadOrder(f"{where}: expected an object")
-        new = {key: self._read(key, value, f"{where}.{key}") for key, value in raw.items()}
-        for key, value in new.items():
-            setattr(self, key, value)
+    def _is_good(self, key: str, value: Any) -> Optional[bool]:
+        if key == "namespaces":
+            return isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if key == "mounts":
+            return value in MOUNTS
+        if key == "gone_s":
+            return value is None or is_amount(value)
+        return None
 
     def _read(self, key: str, value: Any, where: str) -> Any:
-        if key not in self.__dataclass_fields__:
-            names = ", ".join(sorted(self.__dataclass_fields__))
-            raise BadOrder(f"{where}: there is no such setting; there are {names}")
-        now = getattr(self, key)
-        if isinstance(now, Spread):
-            return Spread(value, where)
-        if key == "pools":
-            if not isinstance(value, list):
-                raise BadOrder(f"{where}: expected a list")
-            pools = [_pool(one, f"{where}[{number}]") for number, one in enumerate(value)]
-            if len({one.name for one in pools}) < len(pools):
-                raise BadOrder(f"{where}: two pools have one name")
-            return pools
-        if key == "namespaces":
-            good = isinstance(value, list) and all(isinstance(one, str) for one in value)
-        elif key == "environment":
-            good = isinstance(value, dict) and all(
-                isinstance(one, str) and "\0" not in name + one and "=" not in name and name
-                for name, one in value.items())
-        elif key == "mounts":
-            good = value in MOUNTS
-        elif isinstance(now, bool):
-            good = isinstance(value, bool)
-        elif key == "gone_s":
-            good = value is None or is_amount(value)
-        else:
-            good = is_amount(value) and (isinstance(now, float) or value == int(value))
-        if not good:
-            raise BadOrder(f"{where}: {str(value)[:80]!r} is no value for it")
-        if isinstance(now, bool) or value is None or not isinstance(now, (int, float)):
-            return value
-        return type(now)(value)
+        if key != "pools":
+            return super()._read(key, value, where)
+        if not isinstance(value, list):
+            raise BadOrder(f"{where}: expected a list")
+        pools = [_pool(one, f"{where}[{number}]") for number, one in enumerate(value)]
+        if len({one.name for one in pools}) < len(pools):
+            raise BadOrder(f"{where}: two pools have one name")
+        return pools
 
     def as_json(self) -> dict[str, Any]:
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        values["pools"] = [dataclasses.asdict(one) for one in self.pools]
-        return {key: value.raw if isinstance(value, Spread) else value
-                for key, value in values.items()}
+        return {**super().as_json(), "pools": [dataclasses.asdict(one) for one in self.pools]}

@@ -77,7 +77,26 @@ TEST(FleetFenceTest, WhoTakesOverEndsAllOthersAndWhatEndsIsNotWaitedFor) {
   ending.ending = true;
   fence.Take(kFenceStart, {NodeOf("a"), ending, NodeOf("c", "i-3")});
   EXPECT_THAT(fence.to_end(), ElementsAre(NodeOf("a"), NodeOf("c", "i-3")));
-  EXPECT_EQ(fence.verdict(kFenceStart), FenceVerdict::kGo);
+  EXPECT_EQ(fence.verdict(kFenceStart), FenceVerdict::kWait);
+  fence.Take(kFenceStart + seconds(2), {ending});
+  EXPECT_EQ(fence.verdict(kFenceStart + seconds(2)), FenceVerdict::kGo);
+}
+
+// They have the slots, or the quota, that the new ones want. A host that is stuck is no rival.
+TEST(FleetFenceTest, WhatIsToBeEndedIsWaitedForButNotForEver) {
+  FleetFence fence = FenceOf("c", {"a"});
+  fence.Take(kFenceStart, {NodeOf("a")});
+  fence.Take(kFenceStart + seconds(300), {NodeOf("a")});
+  EXPECT_EQ(fence.verdict(kFenceStart + seconds(359)), FenceVerdict::kWait);
+  EXPECT_EQ(fence.verdict(kFenceStart + seconds(360)), FenceVerdict::kGo);
+  fence.Take(kFenceStart + seconds(361), {NodeOf("a")});
+  EXPECT_EQ(fence.verdict(kFenceStart + seconds(361)), FenceVerdict::kGo);
+  // One that is listed late does not stop a fleet that is under way.
+  FleetFence under_way = FenceOf("c", {"a"});
+  under_way.Take(kFenceStart, {});
+  under_way.Take(kFenceStart + seconds(60), {NodeOf("a")});
+  EXPECT_EQ(under_way.verdict(kFenceStart + seconds(60)), FenceVerdict::kGo);
+  EXPECT_THAT(under_way.to_end(), ElementsAre(NodeOf("a")));
 }
 
 class ScriptedCensus final : public FleetCensus {
@@ -128,6 +147,15 @@ TEST_F(FleetSweepTest, NothingIsLeftWhenListsSaySoForAWhile) {
   EXPECT_TRUE(sweep_.done());
   EXPECT_EQ(sweep_.ended(), 1U);
   EXPECT_THAT(said_, ElementsAre("ending spot-1 (i-1)"));
+}
+
+TEST_F(FleetSweepTest, NodesThatComeMeanwhileAreEndedTooAndItIsSaid) {
+  census_.answer = std::vector{NodeOf("a")};
+  StepAt(seconds(0));
+  census_.answer = std::vector{NodeOf("a", "i-2")};
+  StepAt(seconds(1));
+  EXPECT_THAT(census_.ended, ElementsAre("i-1", "i-2"));
+  EXPECT_THAT(said_.back(), HasSubstr("if another host runs `troupe up` of it, end that first"));
 }
 
 TEST_F(FleetSweepTest, WhoStaysIsAskedAgainButNotAllTheTime) {

@@ -60,6 +60,31 @@ std::string TokenAt(const Decision& decision, size_t index) {
   return std::get<Launch>(decision.actions.at(index).what).token;
 }
 
+TEST(PolicyMovesTest, PricesThatRiseOverTheBudgetCostTheDearestNodesButNotTheFloor) {
+  FleetLimits limits = FleetOf({SpotIn("a", "a1"), SpotIn("b", "b1")}, 1, 3);
+  limits.budget_per_hour = 1;
+  AutoscalerPolicy policy(limits, "t");
+  const std::vector<FleetNode> fleet = {UpNode("a-1", "a"), UpNode("b-1", "b"), UpNode("b-2", "b")};
+  EXPECT_THAT(Said(policy.Decide(kMovesStart, {3}, fleet)), IsEmpty());  // $0.9.
+  policy.PriceIs("b", 0.45);
+  Decision decision = policy.Decide(kMovesStart, {3}, fleet);
+  EXPECT_THAT(Said(decision), ElementsAre("drain b-1"));
+  EXPECT_THAT(decision.actions[0].reason, HasSubstr("costs $1.2 an hour, budget_per_hour is $1"));
+  policy.PriceIs("b", 5);
+  policy.PriceIs("a", 2);
+  decision = policy.Decide(kMovesStart, {3}, fleet);
+  EXPECT_THAT(Said(decision), ElementsAre("drain b-1", "drain b-2"));
+  EXPECT_THAT(decision.reason, HasSubstr("over budget_per_hour, with no more than min_workers"));
+}
+
+TEST(PolicyMovesTest, ABudgetThatIsJustReachedIsNotExceeded) {
+  FleetLimits limits = FleetOf({SpotIn("a", "a1", 0.1)}, 1, 3);
+  limits.budget_per_hour = 0.3;
+  AutoscalerPolicy policy(limits, "t");
+  const std::vector<FleetNode> fleet = {UpNode("a-1", "a"), UpNode("a-2", "a"), UpNode("a-3", "a")};
+  EXPECT_THAT(Said(policy.Decide(kMovesStart, {3}, fleet)), IsEmpty());
+}
+
 TEST(PolicyMovesTest, RegionsAreTheZonesWithoutTheirLetter) {
   EXPECT_EQ(RegionOf("us-east-1a"), "us-east-1");
   EXPECT_EQ(RegionOf("europe-west4-b"), "europe-west4");

@@ -10,6 +10,21 @@
 namespace troupe::kubernetes {
 namespace {
 
+TEST(KubeFeedTest, WhereTooMuchHasComeBothKindsNeedAList) {
+  KubeFeed feed;
+  KubeNews node;
+  node.kind = KubeKind::kNodes;
+  KubeNews nodes = node;
+  nodes.nodes.emplace();
+  for (size_t i = 0; i < kKubeNewsMax; ++i) ASSERT_TRUE(feed.Push({}));
+  EXPECT_FALSE(feed.Push({}));
+  EXPECT_FALSE(feed.Push(node));  // Some of its events are lost as well.
+  EXPECT_TRUE(feed.Push(nodes));
+  EXPECT_TRUE(feed.Push(node));
+  EXPECT_FALSE(feed.Push({}));
+  EXPECT_EQ(feed.Take().size(), 2U);
+}
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -23,7 +23,7 @@ class StubKube {
 
   // Of the next requests whose method and end of their path are those, such as "POST pods".
   void Fail(const std::string& what, Fault fault);
-  // Changes a pod, and tells who watches.
+  // Changes a pod, and tells its watchers.
   void Update(const std::string& name, const StubJson& patch);
   void Run(const std::string& name);
   void Say(const std::string& line);
@@ -32,7 +32,7 @@ class StubKube {
   void Remove(const std::string& name);
   // Until so many of these were asked, in any place.
   bool Await(const std::string& what, size_t count);
-  // Until who watches has taken all that was told, after a list that has the rest.
+  // Until the watchers have taken all that was told, after a list that has the rest.
   bool AwaitHeard();
   size_t Count(const std::string& what);
   std::vector<HttpRequest> asked();

@@ -11,6 +11,7 @@
 namespace troupe::daemons {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class FleetLockTest : public ::testing::Test {
@@ -38,7 +39,11 @@ TEST_F(FleetLockTest, OfTwoOneHasItAndTheOtherIsToldWho) {
   EXPECT_EQ(second.error().code, ErrorCode::kAlreadyExists);
   EXPECT_THAT(second.error().message,
               HasSubstr("process " + std::to_string(::getpid()) + " of here holds it since 2027"));
-  EXPECT_THAT(second.error().message, HasSubstr("(/x/fleet.yaml)"));
+  EXPECT_THAT(second.error().message, EndsWith("(/x/fleet.yaml)"));
+  FleetHolder other = Mine("c");  // Two files that both have the name of those without any.
+  other.file = "/y/fleet.yaml";
+  EXPECT_THAT(FleetLock::Take(path_, other).error().message,
+              EndsWith("(/x/fleet.yaml); `name` tells two clusters apart"));
   EXPECT_EQ(FleetLock::HolderOf(path_)->pid, ::getpid());
   EXPECT_TRUE(FleetLock::HolderOf(path_)->held);
   first->LeaveNothing();  // And still does something.
