@@ -10,9 +10,12 @@
 namespace troupe::pyapi {
 namespace {
 
-constexpr Duration kLookAgain = seconds(1);  // Whether the process is being shut down.
+// Whether the process is being shut down, and whether a cancelled call has been interrupted.
+constexpr Duration kLookAgain = seconds(1);
 constexpr int kForcedExit = 1;
 constexpr size_t kReadyMin = 8;  // So many calls lie ready before fibers are woken for more.
+
+void SignalMainThread(int signal) { (void)::tgkill(::getpid(), ::getpid(), signal); }
 
 Error Closed() { return {ErrorCode::kPeerGone, "the actor has ended before this call ran"}; }
 
@@ -28,6 +31,12 @@ void PyRequest::Refuse() { Settle(Closed(), "", false); }
 void PyRequest::CancelChildren() {
   const std::optional<actors::Cancellation> how = call->cancellation();
   if (how && how->recursive) children.Cancel(*how);
+}
+
+bool PyRequest::Unheard() const {
+  if (heard_) return false;
+  const std::optional<actors::Cancellation> how = call->cancellation();
+  return how && !how->force;
 }
 
 void PyRequest::Settle(Result<std::string> result, std::string exit_reason, bool now) {
@@ -160,14 +169,21 @@ Result<std::string> PyInstance::Invoke(CallContext& context, const std::string& 
         const auto alive = weak.lock();
         if (!alive) return;
         // First, so that what it waits for does not end its wait in another way.
-        if (signal != 0 && !how.force) (void)::tgkill(::getpid(), ::getpid(), signal);
+        if (signal != 0 && !how.force) SignalMainThread(signal);
         if (queue->tell_cancelled()) return queue->PushCancelled(alive);
         alive->CancelChildren();
         if (signal != 0 && how.force) ::_exit(kForcedExit);
       });
-  Result<std::string> result = request->Await([this] { return queue_->closed(); });
+  Result<std::string> result = request->Await([this, &request] { return LookAt(*request); });
   if (!request->exit_reason().empty()) context.Exit(request->exit_reason());
   return result;
+}
+
+bool PyInstance::LookAt(const PyRequest& request) const {
+  // A signal that comes between Python's last look for signals and the system call in which its
+  // main thread waits does not end that wait: another one does.
+  if (signal_ != 0 && request.Unheard()) SignalMainThread(signal_);
+  return queue_->closed();
 }
 
 Result<std::string> PyInstance::Save() {

@@ -7,6 +7,7 @@
 // Invariants: while the state is being saved no call is handed out.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -38,15 +39,20 @@ struct PyRequest {
   void Answer(Result<std::string> result, std::string exit_reason = "");
   // When it is cancelled.
   void CancelChildren();
+  // It is cancelled, and its code has not been interrupted yet.
+  [[nodiscard]] bool Unheard() const;
+  // Its code has been interrupted. From any thread.
+  void Heard() { heard_ = true; }
   // It will not run, or not be heard. What that means to its caller is up to the fiber.
   void Refuse();
-  // What it was answered with; `closed` tells that nobody will answer.
+  // What it was answered with; `closed`, asked each second, tells that nobody will answer.
   [[nodiscard]] Result<std::string> Await(const std::function<bool()>& closed);
   [[nodiscard]] const std::string& exit_reason() const { return exit_reason_; }
 
  private:
   void Settle(Result<std::string> result, std::string exit_reason, bool now);
 
+  std::atomic<bool> heard_{false};
   std::mutex mu_;
   bool taken_ = false;  // It is being answered, or was, or nobody waits any more.
   std::optional<Result<std::string>> result_;
@@ -121,6 +127,9 @@ class PyInstance final : public actors::Instance {
   Status Restore(const std::string& state) override { return restore_(state); }
 
  private:
+  // What a request's fiber asks each second.
+  bool LookAt(const PyRequest& request) const;
+
   const std::shared_ptr<RequestQueue> queue_;
   const bool saves_;
   const Restorer restore_;

@@ -32,6 +32,8 @@ void BindRequest(py::module_& m) {
              const WithoutGil released;
              r.get().CancelChildren();
            })
+      // Its code has been interrupted: no other signal is needed.
+      .def("heard", [](const PyRequestHandle& r) { r.get().Heard(); })
       .def("reply", [](const PyRequestHandle& r,
                        const py::bytes& value) { (void)Answered(r, std::string(value)); })
       .def("exit", [](const PyRequestHandle& r, const py::bytes& value,

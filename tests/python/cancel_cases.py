@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import troupe
+from troupe.actors._interrupts import SIGNAL
 
 LONG_S = 3600.0
 
@@ -39,6 +41,28 @@ def sleep(path: str) -> None:
         raise
     finally:
         note(path, "cleaned")
+
+
+@troupe.remote(num_cpus=0.01)
+def miss_a_signal(path: str) -> None:
+    """Sleeps on after a first signal, as if that had come just before the kernel's sleep began;
+    when it is interrupted it cleans up for longer than it takes to send signals again.
+    """
+    handler = signal.getsignal(SIGNAL)
+
+    def miss(number: int, frame: Any) -> None:
+        signal.signal(SIGNAL, handler)
+        note(path, "missed")
+
+    signal.signal(SIGNAL, miss)
+    try:
+        note(path, f"began-{os.getpid()}")
+        time.sleep(LONG_S)
+    except KeyboardInterrupt as error:
+        note(path, type(error).__name__)
+        time.sleep(2.5)
+        note(path, "cleaned")
+        raise
 
 
 @troupe.remote(num_cpus=0.01)

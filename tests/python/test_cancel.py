@@ -41,6 +41,10 @@ def begun(path: Path) -> int:
 class Request:
     def __init__(self) -> None:
         self.cancelled = False
+        self.has_heard = False
+
+    def heard(self) -> None:
+        self.has_heard = True
 
 
 class TestInterrupts:
@@ -69,6 +73,7 @@ class TestInterrupts:
         with pytest.raises(TaskInterrupt):
             interrupts.run(request, task)
         assert cleaned == [True]
+        assert request.has_heard
         self.tell(interrupts)
 
     def test_what_was_cancelled_before_does_not_begin(self, interrupts: Interrupts) -> None:
@@ -76,6 +81,7 @@ class TestInterrupts:
         request.cancelled = True
         with pytest.raises(TaskInterrupt):
             interrupts.run(request, pytest.fail)
+        assert request.has_heard
 
     def test_another_one_is_left_alone(self, interrupts: Interrupts) -> None:
         def task() -> str:
@@ -165,6 +171,14 @@ class TestOnACluster:
         assert_cancelled(ref)
         assert not wait_gone([pid], SOON_S)
         assert notes(str(path))[1:] == ["TaskInterrupt", "cleaned"]
+
+    def test_a_signal_that_ends_no_wait_is_sent_again_until_one_does(self, tmp_path: Path) -> None:
+        path = tmp_path / "x"
+        ref = cases.miss_a_signal.remote(str(path))
+        begun(path)
+        troupe.cancel(ref)
+        assert_cancelled(ref)
+        until(lambda: notes(str(path))[1:], ["missed", "TaskInterrupt", "cleaned"])
 
     def test_force_ends_the_process_of_a_task(self, tmp_path: Path) -> None:
         path = tmp_path / "x"

@@ -3,7 +3,8 @@
 The runtime sends the main thread a signal, which also ends a wait in ``sleep``, ``select`` or a
 lock. Its handler raises only while the code of a task runs, and only if it is this very call that
 was cancelled: the worker's own code and whatever task follows are never hit, however late the
-signal is.
+signal is. One that comes when Python has looked for signals for the last time before such a wait
+does not end it: the runtime sends another each second until the call says that it has heard.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Interrupts:
         try:
             self._open = request
             if request.cancelled:  # The signal may have come before the line above.
+                request.heard()
                 raise TaskInterrupt(_TEXT)
             return fn(*args, **kwargs)
         finally:  # The handler may raise here, too: then it has done this itself.
@@ -55,4 +57,5 @@ class Interrupts:
         if request is None or not request.cancelled:
             return
         self._open = None
+        request.heard()
         raise TaskInterrupt(_TEXT)
