@@ -120,9 +120,17 @@ void FleetAccounts::TakeRuns(const std::vector<Run>& runs) {
     owed_stood_s_ += grown(run.stood_s, known.stood_s);
     owed_redone_s_ += grown(run.redone_s, known.redone_s);
     if (run.steps > known.steps) total_.steps += run.steps - known.steps;
+    if (run.samples > known.samples) {
+      const uint64_t samples = run.samples - known.samples;
+      total_.samples += samples;
+      if (run.samples_per_epoch > 0)
+        total_.epochs += static_cast<double>(samples) / static_cast<double>(run.samples_per_epoch);
+    }
     const uint64_t steps = std::max(run.steps, known.steps);
+    const uint64_t samples = std::max(run.samples, known.samples);
     known = run;
     known.steps = steps;
+    known.samples = samples;
   }
 }
 

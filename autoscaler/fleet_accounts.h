@@ -60,6 +60,8 @@ class FleetAccounts {
     uint64_t steps = 0;  // Each of these only grows, in one life of the run.
     double stood_s = 0;
     double redone_s = 0;
+    uint64_t samples = 0;            // Of committed steps.
+    uint64_t samples_per_epoch = 0;  // Of its data; 0: not known.
   };
   using Uses = std::array<double, kTimeUses>;
   struct Sums {
@@ -71,7 +73,9 @@ class FleetAccounts {
     int preemptions = 0;  // Nodes with a notice, and nodes that went without being ended.
     // Of redone and recovering time, and of nodes that started in place of such ones.
     double lost_dollars = 0;
-    uint64_t steps = 0;  // Committed by all runs.
+    uint64_t steps = 0;    // Committed by all runs;
+    uint64_t samples = 0;  // and their samples,
+    double epochs = 0;     // in times through the data of each.
 
     [[nodiscard]] double PaidSeconds() const;
     [[nodiscard]] double Dollars() const;

@@ -290,11 +290,13 @@ class PyWorker {
   }
   py::object MetricsTaken() const { return TakenTuple(client().metrics().taken()); }
   void Report(const py::bytes& payload) { Note(NoteKind::kReport, payload); }
-  // An event: "warning" or "resumed" with a sentence for people, "recovered" with JSON.
+  // An event: "warning" or "resumed" with a sentence for people, "recovered" with JSON; or
+  // "progress" with JSON, which only the head takes.
   void Tell(const std::string& kind, const std::string& message) {
     static const std::map<std::string, NoteKind> kKinds = {{"warning", NoteKind::kWarning},
                                                            {"resumed", NoteKind::kResumed},
-                                                           {"recovered", NoteKind::kRecovered}};
+                                                           {"recovered", NoteKind::kRecovered},
+                                                           {"progress", NoteKind::kProgress}};
     const auto known = kKinds.find(kind);
     if (known == kKinds.end()) throw py::value_error("no event of a worker is a \"" + kind + '"');
     Note(known->second, py::bytes(message));

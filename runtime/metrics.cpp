@@ -47,6 +47,8 @@ constexpr std::array<Definition, static_cast<size_t>(Id::kCount)> kCatalogue{{
      "Steps that a group computed again after it went back to a commit"},
     {Id::kSamplesReturned, kCounter, "troupe_samples_returned_total", "",
      "Samples of dead members that went back to a sampler"},
+    {Id::kSamplesTrained, kCounter, "troupe_samples_trained_total", "",
+     "Samples of committed steps"},
     {Id::kWorkerEvents, kCounter, "troupe_worker_events_total", "event",
      "Workers that started, died, drained, finished or failed"},
     {Id::kSpares, kGauge, "troupe_spare_workers", "", "Warm processes without work"},

@@ -37,6 +37,7 @@ enum class Id : uint8_t {
   kStepsReplayed,
   kStepsRecomputed,
   kSamplesReturned,
+  kSamplesTrained,
   kWorkerEvents,
   kSpares,
   kRuns,

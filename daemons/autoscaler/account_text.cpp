@@ -38,6 +38,8 @@ AccountOf ObjectOf(const FleetAccounts::Sums& sums) {
   json["preemptions"] = sums.preemptions;
   json["lost_dollars"] = Rounded(sums.lost_dollars);
   json["steps"] = sums.steps;
+  json["samples"] = sums.samples;
+  json["epochs"] = Rounded(sums.epochs);
   return json;
 }
 
@@ -61,12 +63,15 @@ std::string AccountLine(const FleetAccounts& accounts) {
     line += "; " + std::to_string(sums.preemptions) +
             (sums.preemptions == 1 ? " preemption" : " preemptions") + ", which cost " +
             Money(sums.lost_dollars);
-  if (sums.steps > 0) {
-    line += "; " + std::to_string(sums.steps) + " steps";
-    if (sums.Dollars() > 0)
-      line +=
-          ", " + Money(sums.Dollars() * 1000 / static_cast<double>(sums.steps)) + " per thousand";
-  }
+  const auto each = [&](double count, const std::string& what, const char* unit) {
+    if (count <= 0) return;
+    line += "; " + what;
+    if (sums.Dollars() > 0) line += ", " + Money(sums.Dollars() / count) + unit;
+  };
+  const auto thousands = [](uint64_t count) { return static_cast<double>(count) / 1000; };
+  each(thousands(sums.steps), std::to_string(sums.steps) + " steps", " per thousand");
+  each(thousands(sums.samples), std::to_string(sums.samples) + " samples", " per thousand");
+  each(sums.epochs, Number("%.3g epochs", sums.epochs), " each");
   return line;
 }
 

@@ -224,7 +224,8 @@ void AutoscalerService::Account(Time now) {
   }
   std::vector<FleetAccounts::Run> runs;
   for (const ClusterState::Run& run : cluster_.runs)
-    runs.push_back({run.id, run.steps, run.stood_s, run.redone_s});
+    runs.push_back(
+        {run.id, run.steps, run.stood_s, run.redone_s, run.samples, run.samples_per_epoch});
   accounts_.Advance(now, nodes, runs);
   const FleetAccounts::Sums& sums = accounts_.total();
   for (size_t i = 0; i < kTimeUses; ++i) {

@@ -20,7 +20,7 @@
 #include "autoscaler/node_provider.h"
 #include "autoscaler/policy.h"
 #include "autoscaler/scaling_curve.h"
-#include "daemons/protocol/run_events.h"
+#include "daemons/protocol/cluster_state.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
 

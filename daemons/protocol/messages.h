@@ -345,8 +345,9 @@ enum class NoteKind : uint8_t {
   kWarning,    // A sentence for people, like
   kResumed,    // this one.
   kRecovered,  // JSON.
+  kProgress,   // JSON, for the head alone.
 };
-constexpr NoteKind LastValue(NoteKind) { return NoteKind::kRecovered; }
+constexpr NoteKind LastValue(NoteKind) { return NoteKind::kProgress; }
 
 struct WorkerNote {  // At most once.
   std::string process;

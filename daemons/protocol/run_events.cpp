@@ -1,7 +1,5 @@
-// Adapter of nlohmann::json: the only file that includes it.
 #include "daemons/protocol/run_events.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "runtime/wire.h"
@@ -10,8 +8,6 @@ namespace troupe::daemons {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr double kDrainMost_s = 1e8;  // Beyond, it is no deadline.
 
 Json Base(const char* kind, const std::string& run, Time at) {
   return Json{{"kind", kind}, {"run", run}, {"time_s", static_cast<double>(at.ns) / 1e9}};
@@ -54,7 +50,9 @@ Json RunJson(const RunStatus& s) {
               {"redone_s", s.redone_s},
               {"steps_replayed", s.steps_replayed},
               {"steps_recomputed", s.steps_recomputed},
-              {"samples_returned", s.samples_returned}};
+              {"samples_returned", s.samples_returned},
+              {"samples", s.samples},
+              {"samples_per_epoch", s.samples_per_epoch}};
 }
 
 }  // namespace
@@ -136,20 +134,37 @@ RunEvent DroppedEvent(const std::string& run, Time at, uint64_t lines) {
   return {"log", Dump(json), ""};
 }
 
+namespace {
+
+// Null if the note is of another kind, or no object.
+Json ObjectOf(const WorkerNote& note, NoteKind kind) {
+  if (note.kind != kind) return Json();
+  Json json = Json::parse(note.payload, nullptr, false);
+  return json.is_object() ? json : Json();
+}
+
+uint64_t CountIn(const Json& json, const char* name) {
+  const auto it = json.find(name);
+  return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+}
+
+}  // namespace
+
 std::optional<Recovered> ReadRecovered(const WorkerNote& note) {
-  if (note.kind != NoteKind::kRecovered) return std::nullopt;
-  const Json json = Json::parse(note.payload, nullptr, false);
+  const Json json = ObjectOf(note, NoteKind::kRecovered);
   if (!json.is_object()) return std::nullopt;
-  const auto count = [&](const char* name) -> uint64_t {
-    const auto it = json.find(name);
-    return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
-  };
-  Recovered recovered{count("steps_replayed"), count("steps_recomputed"), count("samples_returned"),
-                      ""};
+  Recovered recovered{CountIn(json, "steps_replayed"), CountIn(json, "steps_recomputed"),
+                      CountIn(json, "samples_returned"), ""};
   if (const auto it = json.find("message"); it != json.end() && it->is_string()) {
     recovered.message = it->get<std::string>();
   }
   return recovered;
+}
+
+std::optional<Progress> ReadProgress(const WorkerNote& note) {
+  const Json json = ObjectOf(note, NoteKind::kProgress);
+  if (!json.is_object()) return std::nullopt;
+  return Progress{CountIn(json, "samples"), CountIn(json, "samples_per_epoch")};
 }
 
 RunEvent NoteEvent(const std::string& run, Time at, const WorkerStatus& worker,
@@ -253,68 +268,6 @@ std::string ClusterJson(const std::vector<NodeStatus>& nodes, const std::vector<
   }
   for (const RunStatus& s : runs) json["runs"].push_back(RunJson(s));
   return Dump(json);
-}
-
-namespace {
-
-void CountWorker(const std::map<std::string, ClusterState::Node*>& nodes, const Json& worker,
-                 const std::string& phase) {
-  const std::string how = worker.at("state");
-  const bool over = phase == "succeeded" || phase == "failed" || phase == "cancelled" ||
-                    how == "finished" || how == "drained" || how == "dead";
-  if (over) return;
-  const auto node = nodes.find(worker.value("node", ""));
-  if (node == nodes.end()) return;
-  ++node->second->workers;
-  if (phase == "running" && worker.at("rank") >= 0) ++node->second->members;
-}
-
-}  // namespace
-
-Result<ClusterState> ParseClusterState(const std::string& json) {
-  try {
-    const Json root = Json::parse(json);
-    ClusterState state;
-    for (const Json& node : root.at("nodes")) {
-      bool idle = true;
-      for (const auto& [name, amount] : node.at("used").items())
-        idle = idle && amount.get<double>() <= 0;
-      ClusterState::Node& known = state.nodes.emplace_back();
-      known = {node.at("id"), node.at("alive"), idle, node.at("draining"), node.at("reason")};
-      const double left_s = node.at("drain_left_s").get<double>();
-      if (left_s < kDrainMost_s) known.drain_left = Duration(static_cast<int64_t>(left_s * 1e9));
-      known.source = node.at("notice").at(0);
-      known.kind = node.at("notice").at(1);
-      known.warning_source = node.at("warning").at(0);
-      known.warning_kind = node.at("warning").at(1);
-      known.warning = node.at("warning").at(2);
-    }
-    std::map<std::string, ClusterState::Node*> by_id;
-    for (ClusterState::Node& node : state.nodes) by_id[node.id] = &node;
-    for (const Json& run : root.at("runs")) {
-      const std::string phase = run.at("state");
-      const auto members =
-          std::ranges::count_if(run.at("workers"), [](const Json& w) { return w.at("rank") >= 0; });
-      state.running =
-          state.running || (phase == "running" && members >= run.at("target").get<int>());
-      std::string reason = run.at("reason");
-      if (reason.empty()) reason = run.value("epoch_reason", "");
-      uint64_t steps = 0;
-      for (const Json& worker : run.at("workers")) {
-        steps = std::max(steps, worker.value("version", uint64_t{0}));
-        CountWorker(by_id, worker, phase);
-      }
-      state.runs.push_back({run.at("name"), phase, std::move(reason), run.at("epoch"),
-                            static_cast<int>(members), run.at("target"), run.at("run"), steps,
-                            run.value("stood_s", 0.0), run.value("redone_s", 0.0)});
-      if (phase != "succeeded" && phase != "failed" && phase != "cancelled")
-        state.wanted_workers += run.at("target").get<int>();
-    }
-    return state;
-  } catch (const Json::exception& error) {
-    return Error{ErrorCode::kInvalidArgument,
-                 std::string("not a description of a cluster: ") + error.what()};
-  }
 }
 
 }  // namespace troupe::daemons

@@ -48,6 +48,14 @@ def test_the_last_account_is_told(tmp_path: Path, capsys: Any) -> None:
     assert ["base", "0.000", "0.00%", "1.0000"] in lines
 
 
+def test_samples_and_epochs_are_told_where_a_sampler_counts(tmp_path: Path, capsys: Any) -> None:
+    _, out, _ = accounts(capsys, journal(tmp_path, POOL | {"samples": 64000, "epochs": 2.5}))
+    assert "samples: 64000; $0.0156 per thousand" in out
+    assert "epochs: 2.500; $0.4000 each" in out
+    _, out, _ = accounts(capsys, journal(tmp_path, POOL | {"samples": 0, "epochs": 0.0}))
+    assert "samples" not in out and "epochs" not in out
+
+
 def test_without_an_on_demand_pool_nothing_is_said_of_one(tmp_path: Path, capsys: Any) -> None:
     _, out, _ = accounts(capsys, journal(tmp_path, POOL | {"on_demand_dollars": None}))
     assert "on demand" not in out

@@ -97,6 +97,7 @@ def test_a_new_run_continues_where_the_old_one_ended(tmp_path: Path, alone: None
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), later.parameters()))
     train(resumed, 100)
     assert sorted(taken) == list(range(20))
+    assert sampler.trained_num == 9
 
 
 def test_a_second_state_of_the_same_epoch_resumes_too(tmp_path: Path, alone: None) -> None:

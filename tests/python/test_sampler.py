@@ -122,6 +122,34 @@ def test_batch_sampler_for_prefetching_loaders() -> None:
     assert len(wrapped[0]) == 1 and sum(len(b) for b in wrapped[0]) == 3
 
 
+def test_samples_of_committed_steps_are_counted_over_all_epochs_of_a_run() -> None:
+    sampler = samplers(1, 10)[0]
+    sampler.enter_run("first")
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for _ in batches(sampler, 4):
+            sampler.commit()
+    assert sampler.trained_num == 20
+    sampler.set_epoch(2)
+    next(batches(sampler, 4))
+    assert sampler.trained_num == 20  # Leased, and not committed.
+    before = sampler.state_dict()
+    sampler.commit()
+    assert sampler.trained_num == 24
+    sampler.load_state_dict({**before, "processed_num": 0, "trained": (20, 0, "first")})
+    assert sampler.trained_num == 20
+    again = samplers(1, 10)[0]
+    again.load_state_dict(before)  # What was drawn counts as recorded, as in `processed_num`.
+    again.enter_run("first")
+    assert again.trained_num == 24
+    again.enter_run("second")
+    assert again.trained_num == 0
+    list(map(lambda _: again.commit(), batches(again, 4)))
+    assert again.trained_num == 6
+    again.load_state_dict({"epoch": 3, "processed_num": 4})  # Of Horovod's form.
+    assert again.trained_num == 0
+
+
 def test_set_epoch_keeps_progress_of_the_same_epoch() -> None:
     sampler = samplers(1, 6)[0]
     steps = batches(sampler, 4)

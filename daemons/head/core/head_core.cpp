@@ -247,10 +247,20 @@ void HeadCore::OnWorkerOutput(const std::string& from, const WorkerOutput& outpu
 void HeadCore::OnWorkerNote(const WorkerNote& note) {
   const auto [run, worker] = Owner(note.process);
   if (worker == nullptr) return;
+  const auto count = [&](metrics::Id id, uint64_t by) {
+    queue_.Put(step::Count{id, static_cast<double>(by)});
+  };
+  if (note.kind == NoteKind::kProgress) {
+    const std::optional<Progress> progress = ReadProgress(note);
+    if (!progress) return;
+    // A group that goes back to a commit counts those behind it once more.
+    if (progress->samples > run->samples)
+      count(metrics::Id::kSamplesTrained, progress->samples - run->samples);
+    run->samples = std::max(run->samples, progress->samples);
+    run->samples_per_epoch = progress->samples_per_epoch;
+    return;
+  }
   if (const std::optional<Recovered> recovered = ReadRecovered(note)) {
-    const auto count = [&](metrics::Id id, uint64_t by) {
-      queue_.Put(step::Count{id, static_cast<double>(by)});
-    };
     count(metrics::Id::kStepsReplayed, recovered->steps_replayed);
     count(metrics::Id::kStepsRecomputed, recovered->steps_recomputed);
     count(metrics::Id::kSamplesReturned, recovered->samples_returned);

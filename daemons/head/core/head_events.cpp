@@ -208,7 +208,8 @@ RunStatus HeadCore::StatusOf(const Run& run) const {
                    run.spec.min_workers, run.spec.max_workers, {},
                    run.spec.detached,    Attended(run),        ToSeconds(Now() - run.submitted),
                    run.view.reason,      run.stood_s,          run.redone_s,
-                   run.steps_replayed,   run.steps_recomputed, run.samples_returned};
+                   run.steps_replayed,   run.steps_recomputed, run.samples_returned,
+                   run.samples,          run.samples_per_epoch};
   for (const RunWorker& worker : run.record.workers)
     status.workers.push_back(StatusOf(run, worker));
   if (const groups::Coordinator* group = coordinators_->Find(run.spec.id);

@@ -78,6 +78,8 @@ struct Run {
   uint64_t steps_replayed = 0;  // As its members have told: see Recovered.
   uint64_t steps_recomputed = 0;
   uint64_t samples_returned = 0;
+  uint64_t samples = 0;  // See Progress; 0: none was told.
+  uint64_t samples_per_epoch = 0;
   double step_s = 0;  // That pace; 0: not known.
   Time epoch_at{};
   uint64_t epoch_steps = 0;  // Committed when it began.

@@ -41,9 +41,13 @@ def table_of(figures: dict[str, Any]) -> list[str]:
         lines.append(f"on demand: ${on_demand:.4f}; saved ${saved:.4f} ({saved / on_demand:.1%})")
     lines.append(f"preemptions: {figures['preemptions']}, which cost "
                  f"${figures['lost_dollars']:.4f}")
-    if figures["steps"]:
-        per_step = figures["paid_dollars"] * 1000 / figures["steps"]
-        lines.append(f"steps: {figures['steps']}; ${per_step:.4f} per thousand")
+    for what in ("steps", "samples"):
+        if figures.get(what):
+            dollars = figures["paid_dollars"] * 1000 / figures[what]
+            lines.append(f"{what}: {figures[what]}; ${dollars:.4f} per thousand")
+    if figures.get("epochs"):
+        dollars = figures["paid_dollars"] / figures["epochs"]
+        lines.append(f"epochs: {figures['epochs']:.3f}; ${dollars:.4f} each")
     pools = figures.get("pools", {})
     if len(pools) > 1:
         lines.append(f"{'pool':12}{'worker-hours':>14}{'useful':>9}{'dollars':>12}")

@@ -89,6 +89,18 @@ TEST_F(AccountsTest, AHeadThatWasRestartedCountsFromZero) {
   EXPECT_EQ(accounts_.total().steps, 12U);
 }
 
+TEST_F(AccountsTest, SamplesAndTimesThroughTheDataAreThoseOfAllRuns) {
+  After(0, {Up("n", 2, 2)}, {{"a", 10, 0, 0, 500, 1000}, {"b", 5, 0, 0}});
+  After(1, {Up("n", 2, 2)}, {{"a", 20, 0, 0, 1000, 1000}, {"b", 9, 0, 0, 100, 50}});
+  EXPECT_EQ(accounts_.total().samples, 1100U);
+  EXPECT_DOUBLE_EQ(accounts_.total().epochs, 1 + 2);
+  // A group that has gone back to a commit, and a head that was restarted.
+  After(1, {Up("n", 2, 2)}, {{"a", 20, 0, 0, 900, 1000}, {"b", 9, 0, 0}});
+  After(1, {}, {{"a", 20, 0, 0, 1200, 1000}, {"b", 9, 0, 0, 150, 50}});
+  EXPECT_EQ(accounts_.total().samples, 1350U);
+  EXPECT_DOUBLE_EQ(accounts_.total().epochs, 1.2 + 3);
+}
+
 TEST_F(AccountsTest, APreemptionCostsTheStartOfWhoFollows) {
   Billed noticed = Up("a", 2, 2);
   After(0, {Up("a", 2, 2), {"first", "spot", NodePhase::kLaunching}});

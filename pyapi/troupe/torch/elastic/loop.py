@@ -82,6 +82,7 @@ def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: 
             _native.trace_phase("train")
             result = func(state, *args, **kwargs)
             state.finish_sync()
+            state.finished()
             _end_together(context)
             return result
         except HorovodInternalError as error:

@@ -87,6 +87,9 @@ class ElasticSampler(Sampler):
         self.rank = 0
         self.num_replicas = 1
         self._samples = len(dataset)
+        self._trained = 0  # Samples committed over all data epochs,
+        self._trained_before = 0  # those of them that earlier runs have committed,
+        self._run = ""  # and the run that came after them.
         self._ledger = _native.core().SampleLedger(self._samples)
         self._ledger.begin_epoch(0)
         self._counts: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
@@ -110,6 +113,16 @@ class ElasticSampler(Sampler):
     def remaining(self) -> int:
         """Samples of this data epoch that no step has leased."""
         return self._samples - self.processed_num
+
+    @property
+    def trained_num(self) -> int:
+        """Samples of steps that this run has committed, over all data epochs."""
+        return self._trained - self._trained_before
+
+    def enter_run(self, run: str) -> None:
+        """What is committed is of earlier runs, unless this one was entered before."""
+        if run != self._run:
+            self._run, self._trained_before = run, self._trained
 
     def set_epoch(self, epoch: int) -> None:
         """Begins a data epoch; naming the present one again keeps it unless it is exhausted."""
@@ -155,6 +168,7 @@ class ElasticSampler(Sampler):
         self._trainer = threading.get_ident()
         self._catch_up()
         if self._drawn:
+            self._trained += self._drawn - _length(self._returned)
             self._ledger.commit(self._ledger.next_step, self._returned)
             self._forget_leases()
 
@@ -183,6 +197,8 @@ class ElasticSampler(Sampler):
             "epoch": self.epoch,
             "processed_num": self.processed_num,
             "ledger": bytes(self._ledger.state()),
+            "trained": (self._trained + self._drawn - _length(self._returned),
+                        self._trained_before, self._run),
         }
         if self._returned:
             state["returned"] = list(self._returned)
@@ -196,6 +212,9 @@ class ElasticSampler(Sampler):
             raise ValueError(
                 f"the sampler's state counts {processed} samples, the dataset has {self._samples}"
             )
+        whole = self.epoch * self._samples + processed
+        trained = state_dict.get("trained", (whole, whole, ""))
+        self._trained, self._trained_before, self._run = trained
         self._begin(self.epoch)
         if state_dict.get("ledger"):
             self._ledger.load(state_dict["ledger"])

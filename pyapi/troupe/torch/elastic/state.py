@@ -85,6 +85,9 @@ class State:
         if self._has_state and (self._reset_callbacks or type(self).reset is not State.reset):
             self.save()  # what they changed belongs to the version
 
+    def finished(self) -> None:
+        """Called by ``run`` when the function has returned."""
+
     def resumes_silently(self) -> bool:
         """Whether nobody wants to hear of new members."""
         kind = type(self)

@@ -32,6 +32,7 @@ from troupe.torch.elastic.handlers import (
     TreeHandler,
     find_handler,
 )
+from troupe.torch.elastic._progress import Progress
 from troupe.torch.elastic.sampler import ElasticSampler
 from troupe.torch.elastic.state import ObjectState
 
@@ -100,6 +101,7 @@ class TorchState(ObjectState):
         self._unwritten: Optional[in_place.Stamps] = None  # What they must not miss a change of.
         self._whole_objects: dict[str, Any] = {}
         self._looked_for_unlisted = False
+        self._progress = Progress()
         super().__init__(durable=durable, **plain)
         self._saved(0, False)
         self._attach()
@@ -195,6 +197,10 @@ class TorchState(ObjectState):
         for sampler in self._samplers():
             sampler.commit()
         super()._save_version()
+        self._progress.committed(_context.current(), self._samplers())
+
+    def finished(self) -> None:
+        self._progress.tell(_context.current(), self._samplers())
 
     def _save_commit(self) -> None:
         context, version = _context.current(), self._version + 1
@@ -413,11 +419,13 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             if not isinstance(handler, TreeHandler):
                 handler.sync()
+        context = _context.current()
         for sampler in self._samplers():
+            sampler.enter_run(str(context.runtime.assignment.get("run", "")))
             sampler.reset()
             sampler.follow(self._followers)
-        self._followed_in = _context.current().synced_epoch
-        self._habits.entered(_context.current().user_operations)
+        self._followed_in = context.synced_epoch
+        self._habits.entered(context.user_operations)
 
     def _binding(self) -> Binding:
         return Binding({name: handler.value for name, handler in self._handlers.items()})

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "daemons/protocol/cluster_state.h"
 #include "daemons/protocol/run_events.h"
 
 namespace troupe::daemons {
@@ -70,6 +71,16 @@ TEST(ClusterStateTest, WhatANodeWasToldSurvivesToo) {
   EXPECT_EQ(second.warning, "recommended");
 }
 
+TEST(ClusterStateTest, SamplesOfARunSurviveToo) {
+  RunStatus run = RunIn("running", 1, 1);
+  run.samples = 640;
+  run.samples_per_epoch = 1000;
+  const Result<ClusterState> state = ParseClusterState(ClusterJson({}, {run}));
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ(state->runs[0].samples, 640U);
+  EXPECT_EQ(state->runs[0].samples_per_epoch, 1000U);
+}
+
 TEST(ClusterStateTest, AnEmptyClusterWantsNothing) {
   const Result<ClusterState> state = ParseClusterState(ClusterJson({}, {}));
   ASSERT_TRUE(state.ok());
@@ -110,6 +121,25 @@ TEST(RunEventsTest, ARecoveryIsANoteOfCounts) {
   EXPECT_EQ(event.kind, "recovered");
   EXPECT_THAT(event.json, HasSubstr(R"("samples_returned":64)"));
   EXPECT_THAT(event.json, HasSubstr(R"("steps_recomputed":0)"));
+}
+
+TEST(RunEventsTest, ProgressIsANoteOfWholeFigures) {
+  WorkerNote note;
+  note.kind = NoteKind::kProgress;
+  note.payload = R"({"samples": 640, "samples_per_epoch": 1000})";
+  const std::optional<Progress> progress = ReadProgress(note);
+  ASSERT_TRUE(progress.has_value());
+  EXPECT_EQ(progress->samples, 640U);
+  EXPECT_EQ(progress->samples_per_epoch, 1000U);
+  for (const char* payload : {"", "{", "[1]", "7"}) {
+    note.payload = payload;
+    EXPECT_FALSE(ReadProgress(note).has_value()) << payload;
+  }
+  note.payload = R"({"samples": -1, "samples_per_epoch": "many"})";
+  ASSERT_TRUE(ReadProgress(note).has_value());
+  EXPECT_EQ(ReadProgress(note)->samples, 0U);
+  note.kind = NoteKind::kReport;
+  EXPECT_FALSE(ReadProgress(note).has_value());
 }
 
 TEST(RunEventsTest, AMalformedRecoveryIsAReportLikeAnyOther) {
