@@ -22,5 +22,7 @@ namespace troupe {
 [[nodiscard]] std::string HexHash(std::string_view text);
 // On one line, at most `most` bytes, for a message.
 [[nodiscard]] std::string Printable(std::string_view text, size_t most);
+// The end of what was printed, in the same way: "..." and at most `most` bytes.
+[[nodiscard]] std::string LastOf(std::string_view printed, size_t most);
 
 }  // namespace troupe

@@ -71,8 +71,35 @@ Status MachineProvider::Terminate(const std::string& id) {
   return Status::Ok();
 }
 
+void MachineProvider::WantWords(const std::string& id) {
+  const auto found = nodes_.find(id);
+  if (found != nodes_.end() && !found->second.terminating)
+    found->second.words = Node::Words::kWanted;
+}
+
+// True if its end is to wait for them: until the next time that it is asked for at most.
+bool MachineProvider::AskForWords(const std::string& id, Node& node) {
+  if (node.words != Node::Words::kWanted) return false;
+  node.words = Node::Words::kAsked;
+  source_->Printed(node.machine, [this, id](const std::string& words) { HasPrinted(id, words); });
+  return true;
+}
+
+void MachineProvider::HasPrinted(const std::string& id, const std::string& words) {
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return;
+  Node& node = found->second;
+  if (!words.empty())
+    failures_.push_back({ProviderFailure::Kind::kWords, node.token, node.pool, id,
+                         Error{ErrorCode::kUnavailable, words}});
+  if (std::exchange(node.words, Node::Words::kNotWanted) == Node::Words::kAsked)
+    AskToEnd(clock_->Now(), id, node);
+}
+
 void MachineProvider::AskToEnd(Time now, const std::string& id, Node& node) {
   node.ask_again = now + options_.interval;
+  if (AskForWords(id, node)) return;
+  node.words = Node::Words::kNotWanted;
   source_->Terminate({node.machine}, [this, id](const Status& status) { Ended(id, status); });
 }
 

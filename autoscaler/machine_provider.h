@@ -35,6 +35,7 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
 
   Result<std::string> Launch(const std::string& token, const std::string& pool) override;
   Status Terminate(const std::string& id) override;
+  void WantWords(const std::string& id) override;
   Result<std::vector<ProviderNode>> List() override;
   std::vector<ProviderFailure> TakeFailures() override { return std::exchange(failures_, {}); }
   std::map<std::string, double> TakePrices() override { return source_->TakePrices(); }
@@ -55,6 +56,7 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
     bool terminating = false;
     Time ask_again;       // To end it, if it is still listed then.
     std::string trouble;  // With its end, as it was told last.
+    enum class Words { kNotWanted, kWanted, kAsked } words = Words::kNotWanted;
     bool noticed = false;
     std::optional<Time> preempted_at;
   };
@@ -62,6 +64,8 @@ class MachineProvider final : public NodeProvider, public NoticeSource {
   void Made(const std::string& id, Result<std::vector<Machine>> made);
   void AskToEnd(Time now, const std::string& id, Node& node);
   void Ended(const std::string& id, const Status& status);
+  bool AskForWords(const std::string& id, Node& node);
+  void HasPrinted(const std::string& id, const std::string& words);
   void Refresh();
   void Listed(const Result<std::vector<Machine>>& listed);
   std::vector<const Machine*> OneOfEach(const std::vector<Machine>& listed);

@@ -31,6 +31,7 @@ struct ProviderFailure {
     kLaunch,     // The node was not made, and is listed no longer.
     kTerminate,  // It is tried again.
     kEnded,      // The node has ended by itself; the error has its last words.
+    kWords,      // No failure: the error has what WantWords has asked for.
   };
   Kind kind = Kind::kLaunch;
   std::string token;
@@ -48,6 +49,9 @@ class NodeProvider {
   virtual Result<std::string> Launch(const std::string& token, const std::string& pool) = 0;
   // Starts the end of a node; List shows when it is over.
   virtual Status Terminate(const std::string& id) = 0;
+  // The node never came up, and is ended for that: what its machine has printed is to be told, and
+  // its end waits for that a little.
+  virtual void WantWords(const std::string& id) {}
   // As of what was heard last; an error if that is one.
   virtual Result<std::vector<ProviderNode>> List() = 0;
   // Those that came since the last call.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "autoscaler/cloud_text.h"
+
 namespace troupe::ec2 {
 namespace {
 
@@ -230,6 +232,14 @@ void Ec2Api::TerminateSome(std::vector<std::string> ids, const std::set<std::str
     TerminateSome({middle, ids.end()}, young, patience, ended);
     return;
   }
+}
+
+std::string Ec2Api::Printed(const std::string& id) {
+  const Time until = caller_.Now() + kEc2WordsLimit;
+  const Ec2Answer answer = caller_.Call(ConsoleRequest(id), {until, until});
+  if (!answer.ok()) return "";
+  const Result<std::string> printed = DecodeBase64(answer.xml.TextOf("output"));
+  return printed.ok() ? LastOf(*printed, kEc2WordsMax) : "";
 }
 
 Result<int> Ec2Api::Sweep() {

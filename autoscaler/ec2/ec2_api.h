@@ -23,6 +23,8 @@ namespace troupe::ec2 {
 // So long an order is repeated while EC2 only says that it is asked too often.
 inline constexpr Duration kEc2ThrottlePatience = seconds(300);
 inline constexpr int kEc2FleetsMax = 3;  // For one order, if EC2 throttles inside of a fleet.
+inline constexpr Duration kEc2WordsLimit = seconds(10);
+inline constexpr size_t kEc2WordsMax = 2000;  // Bytes.
 inline constexpr size_t kEc2PagesMax = 200;
 inline constexpr size_t kEc2TerminateMax = 200;  // Instances in one request.
 
@@ -41,6 +43,9 @@ class Ec2Api {
   // Of each of them. `young`: those that EC2 may not know yet.
   std::map<std::string, Ec2End> Terminate(const std::vector<std::string>& ids,
                                           const std::set<std::string>& young);
+  // What an instance has printed on its console; empty: EC2 has nothing, or does not say. No longer
+  // than kEc2WordsLimit.
+  std::string Printed(const std::string& id);
   // What spot instances cost now, by offer. Nothing if no offer is on spot.
   Result<std::map<std::string, double>> Prices(int64_t now_s);
   // Deletes templates of this cluster that nobody needs any more. How many.

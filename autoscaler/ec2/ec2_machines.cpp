@@ -44,7 +44,7 @@ Ec2Machines::Ec2Machines(Ec2Options options, Ec2Tools tools)
     : options_(std::move(options)),
       clock_(tools.clock),
       identity_(AwsChain(WithRun(std::move(tools.world)), options_.aws)),
-      lanes_({"EC2", {kEc2CreateThreads, 1, 1}, kEc2WaitingMax}, std::move(tools.link),
+      lanes_({"EC2", {kEc2CreateThreads, 1, 1, 1}, kEc2WaitingMax}, std::move(tools.link),
              tools.clock) {}
 
 Ec2Machines::~Ec2Machines() = default;
@@ -121,6 +121,13 @@ void Ec2Machines::AskToList(Time now) {
 void Ec2Machines::Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) {
   ends_.push_back({ids, std::move(done)});
   if (!ending_) AskToEnd();
+}
+
+void Ec2Machines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+  const Status posted = Post(kWords, [id, done](Ec2Api& api) -> RequestLanes::Finish {
+    return [done, words = api.Printed(id)] { done(words); };
+  });
+  if (!posted.ok()) done("");
 }
 
 // All that is asked for meanwhile goes into the next request.

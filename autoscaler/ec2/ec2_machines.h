@@ -3,7 +3,7 @@
 // Requests wait for EC2 on threads of this source, so that its owner never does; what has come is
 // told in Step. docs/decisions/0045-* says why machines are made as they are.
 // Thread: one, beside its own.
-// Owns: kEc2CreateThreads + 2 threads at most, started when there is something to ask; the
+// Owns: kEc2CreateThreads + 3 threads at most, started when there is something to ask; the
 // destructor cancels what is under way and joins them.
 // Limits: kEc2WaitingMax requests wait.
 #pragma once
@@ -50,6 +50,7 @@ class Ec2Machines final : public MachineSource {
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
+  void Printed(const std::string& id, std::function<void(const std::string&)> done) override;
   void Withdraw(const std::string& request_id) override;
   std::map<std::string, double> TakePrices() override { return std::exchange(prices_, {}); }
   bool Step(Time now) override;
@@ -59,7 +60,7 @@ class Ec2Machines final : public MachineSource {
     std::vector<std::string> ids;
     std::function<void(Status)> done;
   };
-  enum Lane : size_t { kCreate, kList, kEnd, kLanes };
+  enum Lane : size_t { kCreate, kList, kEnd, kWords, kLanes };
   using Ask = std::function<RequestLanes::Finish(Ec2Api&)>;
   AwsWorld WithRun(AwsWorld world);
   Status Post(Lane lane, Ask ask, std::shared_ptr<const std::atomic<bool>> wanted = nullptr);

@@ -284,6 +284,12 @@ AwsParameters DescribeSubnetsRequest(const std::vector<std::string>& subnets) {
   return request;
 }
 
+AwsParameters ConsoleRequest(const std::string& id) {
+  AwsParameters request = Begin("GetConsoleOutput");
+  request.emplace_back("InstanceId", id);
+  return request;
+}
+
 AwsParameters TerminateRequest(const std::vector<std::string>& ids) {
   AwsParameters request = Begin("TerminateInstances");
   for (size_t i = 0; i < ids.size(); ++i) request.emplace_back(At("InstanceId", i + 1), ids[i]);

@@ -86,6 +86,7 @@ struct Ec2Override {
 // What spot instances of those types cost at `now_s`, seconds since 1970.
 [[nodiscard]] AwsParameters SpotPricesRequest(const std::set<std::string>& types, int64_t now_s,
                                               const std::string& next);
+[[nodiscard]] AwsParameters ConsoleRequest(const std::string& id);
 [[nodiscard]] AwsParameters TerminateRequest(const std::vector<std::string>& ids);
 
 struct Ec2Instance {

@@ -112,9 +112,7 @@ std::string KubeApi::LastWords(const WordsAsked& asked) {
            "&limitBytes=" + std::to_string(kWordsBytes)},
       caller_.Now() + kWordsLimit);
   if (!answer.ok()) return "";
-  std::string line = Printable(answer.body, kWordsBytes);
-  if (line.size() > kWordsShown) line = "..." + line.substr(line.size() - kWordsShown);
-  return line;
+  return LastOf(answer.body, kWordsShown);
 }
 
 }  // namespace troupe::kubernetes

@@ -215,6 +215,13 @@ std::vector<WordsAsked> KubeInventory::TakeWords(Time now) {
   return asked;
 }
 
+WordsAsked KubeInventory::WordsOf(const std::string& name) const {
+  const auto found = known_.find(name);
+  if (found == known_.end() || !found->second.pod.started || found->second.gone) return {};
+  const KubePod& pod = found->second.pod;
+  return {name, pod.uid, pod.container};
+}
+
 std::string KubeInventory::EndText(const Known& known) {
   std::string text = known.pod.end;
   if (text.empty())

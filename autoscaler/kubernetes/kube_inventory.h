@@ -76,6 +76,8 @@ class KubeInventory {
 
   [[nodiscard]] PodEnd EndOf(Time now, const std::string& name) const;
   [[nodiscard]] std::vector<WordsAsked> TakeWords(Time now);
+  // Of one that runs; nobody's if it does not.
+  [[nodiscard]] WordsAsked WordsOf(const std::string& name) const;
   // Pods of another autoscaler that have ended, and that nobody has taken away.
   [[nodiscard]] std::vector<std::string> TakeRelics(Time now);
   // What there is now.

@@ -157,6 +157,15 @@ void KubeMachines::Terminate(const std::vector<std::string>& ids,
   }
 }
 
+void KubeMachines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+  const WordsAsked asked = inventory_.WordsOf(id);
+  const auto read = [this, asked, done](const RequestSeams& seams) {
+    const std::string words = KubeApi(&options_, &identity_, seams).LastWords(asked);
+    return [done, words] { done(words); };
+  };
+  if (asked.container.empty() || !lanes_.Post(kWords, read).ok()) done("");
+}
+
 void KubeMachines::List(Answer done) {
   Begin();
   lists_.push_back(std::move(done));

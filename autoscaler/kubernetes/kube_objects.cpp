@@ -121,6 +121,7 @@ KubePod PodOf(const KubeJson& json) {
   const KubeJson& init = At(status, "initContainerStatuses");
   const KubeJson& containers = At(status, "containerStatuses");
   const std::string wanted = NodeContainerOf(spec);
+  pod.container = wanted;
   if (init.is_array()) ReadContainers(init, wanted, true, pod);
   if (containers.is_array()) ReadContainers(containers, wanted, false, pod);
   const std::string phase = TextAt(status, "phase");

@@ -38,7 +38,8 @@ struct KubePod {
   std::string offer;
   std::string request_id;
   std::map<std::string, std::string> tags;
-  std::string node;  // Of the cluster; empty: it has no place yet.
+  std::string container;  // That becomes the node.
+  std::string node;       // Of the cluster; empty: it has no place yet.
   std::vector<Toleration> tolerations;
   int64_t grace_s = 30;
   int64_t made_s = 0;         // Since 1970.

@@ -293,6 +293,9 @@ void AutoscalerService::Act(Time now, const Action& action) {
          {FleetNoteKind::kDrain, drain->node, {}, {}, action.reason});
   } else if (const auto* terminate = std::get_if<Terminate>(&action.what)) {
     metrics::Add(metrics::Id::kAutoscalerActions, 1, "terminate");
+    const auto said = said_.find(terminate->node);
+    if (said != said_.end() && said->second == NodePhase::kLaunching)
+      callbacks_.provider->WantWords(terminate->node);
     const Status status = callbacks_.provider->Terminate(terminate->node);
     if (!status.ok()) return CannotEnd("terminate", terminate->node, status.error());
     fleet_.Terminating(now, terminate->node);
@@ -320,7 +323,11 @@ void AutoscalerService::TakeFailures(Time now) {
   for (const ProviderFailure& failure : callbacks_.provider->TakeFailures()) {
     const auto said = said_.find(failure.node);
     const bool was_up = said != said_.end() && said->second >= NodePhase::kUp;
-    if (failure.kind == Kind::kTerminate) {
+    if (failure.kind == Kind::kWords) {
+      const std::string what = "its machine had printed: " + failure.error.message;
+      Tell("node " + failure.node + " never came up; " + what,
+           {FleetNoteKind::kFailure, failure.node, failure.pool, {}, what});
+    } else if (failure.kind == Kind::kTerminate) {
       CannotEnd("terminate", failure.node, failure.error);
     } else if (failure.kind == Kind::kEnded && was_up) {
       Tell("node " + failure.node + " has ended: " + failure.error.message,

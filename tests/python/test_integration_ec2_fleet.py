@@ -70,7 +70,7 @@ class Fleet(fleets.Fleet):
         super().__init__(folder, mark, HOME=str(folder), **cloud.environment)
         self.cloud = cloud
 
-    def up(self, training: str) -> subprocess.Popen[str]:
+    def up(self, training: str, more: str = "", autoscaler: str = "") -> subprocess.Popen[str]:
         (self.folder / "train.py").write_text(training)
         path = self.folder / "fleet.yaml"
         path.write_text(
@@ -78,9 +78,9 @@ class Fleet(fleets.Fleet):
             f"head: {{listen: '127.0.0.1:{free_port()}'}}\n"
             f"training: {{command: ['{sys.executable}', train.py], min_workers: 1,"
             "  max_workers: 2}\n"
-            "autoscaler: {tick: 200ms, cooldown: 1s, drain_timeout: 10s}\n"
+            f"autoscaler: {{tick: 200ms, cooldown: 1s, drain_timeout: 10s{autoscaler}}}\n"
             "pools: [{name: spot, market: spot, max_workers: 2,"
-            f"  instance_types: [m5.large, c5.xlarge], {ZONES}}}]\n")
+            f"  instance_types: [m5.large, c5.xlarge], {ZONES}}}]\n{more}")
         return self.start("up", str(path))
 
 
@@ -145,3 +145,42 @@ def test_no_capacity_is_waited_out(fleet: Fleet) -> None:
     assert up.returncode == 0, out
     assert re.search(r"no capacity: CreateFleet of \S+ in us-east-1[ab]: \w+", out), out
     assert "worked [7]" in out
+
+
+def test_a_clock_that_is_wrong_is_told_and_right_again_nothing_is_lost(fleet: Fleet) -> None:
+    fleet.cloud.order(do="shift_clock", by_s=7200)
+    with fleet.up("import troupe\nwith troupe.Executor(1, progress='off') as executor:\n"
+                  "    print('worked', executor.run(lambda: 7))\n") as up:
+        try:
+            out = ""
+            assert up.stdout is not None
+            for line in up.stdout:
+                out += line
+                if "this host's clock is 7200 s behind EC2's" in line:
+                    fleet.cloud.order(do="shift_clock", by_s=0)
+                    break
+            out += up.communicate(timeout=60)[0]
+        finally:
+            up.kill()
+    assert up.returncode == 0, out
+    assert "worked [7]" in out
+
+
+def test_a_node_that_does_not_boot_is_told_with_what_it_has_printed(fleet: Fleet) -> None:
+    more = "nodes: {setup: ['echo the disk is full >&2; exit 3']}\n"
+    with fleet.up("import time; time.sleep(100)", more, ", launch_timeout: 3s") as up:
+        out = ""
+        try:
+            assert up.stdout is not None
+            for line in up.stdout:
+                out += line
+                if "had printed" in line:
+                    break
+            up.send_signal(signal.SIGTERM)
+            out += up.communicate(timeout=60)[0]
+        finally:
+            up.kill()
+    assert re.search(r"terminate spot-1: it did not come up within 3 s", out), out
+    assert re.search(r"spot-1 never came up; its machine had printed: .*the disk is full", out), out
+    _, told = fleet.run("why", "spot-1")
+    assert "the disk is full" in told

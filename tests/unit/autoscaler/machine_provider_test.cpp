@@ -278,11 +278,68 @@ class ListedMachines final : public MachineSource {
     done(machines);
   }
   void List(Answer done) override { done(machines); }
-  void Terminate(const std::vector<std::string>&, std::function<void(Status)> done) override {
+  void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override {
+    ended.insert(ended.end(), ids.begin(), ids.end());
     done(Status::Ok());
   }
+  void Printed(const std::string& id, std::function<void(const std::string&)> done) override {
+    asked.push_back(id);
+    answer = std::move(done);
+  }
   std::vector<Machine> machines;
+  std::vector<std::string> ended, asked;
+  std::function<void(const std::string&)> answer;
 };
+
+class WordsTest : public MachineProviderTest {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(nodes_.Launch("t1", "spot").ok());
+    ASSERT_TRUE(nodes_.List().ok());
+    nodes_.WantWords("spot-1");
+    ASSERT_TRUE(nodes_.Terminate("spot-1").ok());
+    ASSERT_THAT(source_.asked, ElementsAre("i-1"));
+    EXPECT_THAT(source_.ended, IsEmpty());
+  }
+  ListedMachines source_;
+  MachineProvider nodes_{&clock_, &source_, Options("life-1")};
+};
+
+TEST_F(WordsTest, ANodeThatNeverCameUpIsEndedWhenItIsKnownWhatItHasPrinted) {
+  source_.answer("no space left");
+  EXPECT_THAT(source_.ended, ElementsAre("i-1"));
+  const auto told = nodes_.TakeFailures();
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0].kind, ProviderFailure::Kind::kWords);
+  EXPECT_EQ(told[0].node, "spot-1");
+  EXPECT_EQ(told[0].error.message, "no space left");
+  ASSERT_TRUE(nodes_.Terminate("spot-1").ok());
+  EXPECT_EQ(source_.asked.size(), 1);
+}
+
+TEST_F(WordsTest, NothingIsToldOfOneThatHasPrintedNothing) {
+  source_.answer("");
+  EXPECT_THAT(source_.ended, ElementsAre("i-1"));
+  EXPECT_THAT(nodes_.TakeFailures(), IsEmpty());
+}
+
+TEST_F(WordsTest, ItsEndDoesNotWaitForLong) {
+  clock_.Advance(seconds(10));
+  ASSERT_TRUE(nodes_.List().ok());
+  EXPECT_THAT(source_.ended, ElementsAre("i-1"));
+  source_.answer("late");  // Told all the same, and nothing is ended for it.
+  EXPECT_EQ(nodes_.TakeFailures().size(), 1);
+  EXPECT_EQ(source_.ended.size(), 1);
+}
+
+TEST_F(WordsTest, AnAnswerMayComeWhenTheNodeHasGone) {
+  source_.machines.clear();
+  clock_.Advance(seconds(10));
+  ASSERT_TRUE(nodes_.List().ok());
+  source_.answer("late");
+  EXPECT_THAT(nodes_.TakeFailures(), IsEmpty());
+  EXPECT_THAT(source_.ended, IsEmpty());
+}
 
 TEST_F(MachineProviderTest, OfANodeThatWasMadeTwiceOneIsEnded) {
   (void)provider_.Launch("t1", "spot");

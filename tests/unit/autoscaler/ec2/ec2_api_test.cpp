@@ -157,6 +157,15 @@ TEST_F(Ec2ApiTest, WhoeverDoesNotAnswerIsAskedAFewTimes) {
   EXPECT_EQ(Api().List().error().code, ErrorCode::kCancelled);
 }
 
+TEST_F(Ec2ApiTest, WhatAnInstanceHasPrintedIsToldFromItsEnd) {
+  ec2_.Answers("GetConsoleOutput",
+               {Success("GetConsoleOutput", "<output>Ym9vdGluZwpubyBzcGFjZSBsZWZ0Cg==</output>"),
+                Success("GetConsoleOutput", "<output>?</output>"), Success("GetConsoleOutput"),
+                Refusal(403, "UnauthorizedOperation")});
+  EXPECT_EQ(Api().Printed("i-1"), "booting no space left");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Api().Printed("i-1"), "");
+}
+
 TEST_F(Ec2ApiTest, AWrongClockIsToldAndStaleCredentialsAreLookedForOnce) {
   HttpReply skewed = Refusal(400, "RequestExpired");
   skewed.headers["date"] = "Fri, 02 Jan 2026 05:04:05 GMT";

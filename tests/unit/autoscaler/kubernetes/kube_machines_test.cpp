@@ -229,6 +229,20 @@ TEST_F(KubeMachinesTest, OneThatEndsIsToldWithItsLastWords) {
   EXPECT_EQ(kube_.Count("DELETE pod"), 1U);
 }
 
+TEST_F(KubeMachinesTest, WhatAPodThatRunsHasPrintedIsToldWhereItIsWanted) {
+  Create("r");
+  ASSERT_TRUE(kube_.Await("POST secrets", 1));
+  kube_.Run(Name("r"));
+  StepUntil(1);
+  said_.clear();
+  const auto tell = [this](const std::string& words) { said_.push_back(words); };
+  machines_->Printed(Name("r"), tell);
+  machines_->Printed("nobody", tell);
+  EXPECT_THAT(said_, ElementsAre(""));
+  StepUntil(2);
+  EXPECT_EQ(said_[1], "no disk");
+}
+
 TEST_F(KubeMachinesTest, AnApiThatIsNotThereIsTold) {
   kube_.Fail("GET pods", Fault::kForbidden);
   List();
