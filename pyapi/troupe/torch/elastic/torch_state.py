@@ -21,6 +21,7 @@ from troupe.torch.elastic import _following as following
 from troupe.torch.elastic import _in_place as in_place
 from troupe.torch.elastic._binding import Binding, unlisted
 from troupe.torch.elastic._checksum import Checksum
+from troupe.torch.elastic._progress import Progress
 from troupe.torch.elastic.durable import CommitLog
 from troupe.torch.elastic.handlers import (
     Handlers,
@@ -32,7 +33,6 @@ from troupe.torch.elastic.handlers import (
     TreeHandler,
     find_handler,
 )
-from troupe.torch.elastic._progress import Progress
 from troupe.torch.elastic.sampler import ElasticSampler
 from troupe.torch.elastic.state import ObjectState
 
