@@ -144,7 +144,8 @@ def test_samples_of_committed_steps_are_counted_over_all_epochs_of_a_run() -> No
     assert again.trained_num == 24
     again.enter_run("second")
     assert again.trained_num == 0
-    list(map(lambda _: again.commit(), batches(again, 4)))
+    for _ in batches(again, 4):
+        again.commit()
     assert again.trained_num == 6
     again.load_state_dict({"epoch": 3, "processed_num": 4})  # Of Horovod's form.
     assert again.trained_num == 0
