@@ -100,6 +100,23 @@ void ReadSlurm(const ConfigMap& root, ClusterConfig& config) {
     root.Fail("slurm", "is of no use without provider: slurm");
 }
 
+// Another region, and what is there.
+Ec2Region ReadEc2Region(const ConfigMap& map, const Ec2Spec& ec2) {
+  Ec2Region region;
+  region.name = map.String("name");
+  region.image = map.String("image", "");
+  region.key_name = map.String("key_name", "");
+  region.security_groups = map.Strings("security_groups");
+  region.subnets = map.Strings("subnets");
+  region.launch_template = map.String("launch_template", "");
+  if (region.name == ec2.region && map.Has("name"))
+    map.Fail("name", "is ec2.region; what is there is said in ec2");
+  for (const Ec2Region& other : ec2.regions) {
+    if (other.name == region.name) map.Fail("name", "another one is called " + region.name);
+  }
+  return region;
+}
+
 void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
   const ConfigMap map = root.Map("ec2");
   Ec2Spec& ec2 = config.ec2;
@@ -112,6 +129,8 @@ void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
   ec2.subnets = map.Strings("subnets");
   ec2.instance_profile = map.String("instance_profile", "");
   ec2.launch_template = map.String("launch_template", "");
+  for (const ConfigMap& region : map.List("regions"))
+    ec2.regions.push_back(ReadEc2Region(region, ec2));
   ec2.strategy = map.Choice("strategy",
                             {"price-capacity-optimized", "capacity-optimized",
                              "capacity-optimized-prioritized", "diversified", "lowest-price"},
@@ -239,7 +258,8 @@ void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& 
   pool.zones = map.Strings("zones");
   pool.max_price = map.Double("max_price", 0, kPrice);
   pool.image = map.String("image", "");
-  for (const char* key : {"instance_types", "zones", "max_price", "image"}) {
+  pool.region = map.String("region", "");
+  for (const char* key : {"instance_types", "zones", "max_price", "image", "region"}) {
     const bool of_pods = provider == "kubernetes" && std::string_view(key) == "image";
     if (map.Has(key) && provider != "ec2" && !of_pods)
       map.Fail(key, "is of no use without provider: ec2");
@@ -249,6 +269,31 @@ void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& 
   if (map.Has("zones") && map.Has("zone")) map.Fail("zones", "give either zone or zones, not both");
   if (pool.zones.empty() && provider == "ec2" && !pool.limits.zone.empty())
     pool.zones = {pool.limits.zone};
+}
+
+// What a pool of EC2 has to have, and where.
+void CheckPoolOfEc2(const ConfigMap& map, const Ec2Spec& ec2, const PoolSpec& pool) {
+  std::string image = ec2.image;
+  std::string launch_template = ec2.launch_template;
+  if (!pool.region.empty() && pool.region != ec2.region) {
+    const auto found = std::ranges::find(ec2.regions, pool.region, &Ec2Region::name);
+    const Ec2Region there = found == ec2.regions.end() ? Ec2Region{} : *found;
+    image = there.image;
+    launch_template = there.launch_template;
+  }
+  const std::string region = pool.region.empty() ? ec2.region : pool.region;
+  for (const std::string& zone : pool.zones) {
+    if (!region.empty() && !zone.starts_with(region))
+      map.Fail(map.Has("zones") ? "zones" : "zone", zone + " is no zone of " + region);
+  }
+  if (!launch_template.empty()) return;
+  if (pool.instance_types.empty())
+    map.Fail("instance_types", "which ones? Such as [g5.xlarge, g4dn.xlarge]");
+  if (!pool.image.empty() || !image.empty()) return;
+  map.Fail("image", pool.region.empty() || pool.region == ec2.region
+                        ? "give ec2.image, or an image of this pool, such as ami-0abc"
+                        : "images are those of a region: give one of this pool, or in " +
+                              std::string("ec2.regions one of ") + pool.region);
 }
 
 PoolSpec ReadPool(const ConfigMap& map, const ClusterConfig& config, const std::string& folder) {
@@ -305,12 +350,7 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config, const std::string& 
       map.Fail("resources", "a worker needs " + config.training.resources.ToString() +
                                 ", a node of this pool has " + pool.resources.ToString());
     }
-    if (config.provider == "ec2" && config.ec2.launch_template.empty()) {
-      if (pool.instance_types.empty())
-        map.Fail("instance_types", "which ones? Such as [g5.xlarge, g4dn.xlarge]");
-      if (pool.image.empty() && config.ec2.image.empty())
-        map.Fail("image", "give ec2.image, or an image of this pool, such as ami-0abc");
-    }
+    if (config.provider == "ec2") CheckPoolOfEc2(map, config.ec2, pool);
     if (config.provider == "kubernetes" && pool.pod.empty() && !map.Has("template") &&
         !root.Map("kubernetes").Has("template"))
       map.Fail("template", "give kubernetes.image or kubernetes.template, or one of this pool");

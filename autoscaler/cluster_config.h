@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autoscaler/ec2_spec.h"
 #include "autoscaler/kubernetes_spec.h"
 #include "autoscaler/plan.h"
 #include "autoscaler/spot_schedule.h"
@@ -51,6 +52,7 @@ struct PoolSpec {
   std::vector<std::string> zones;           // Without any: `zone`, if that is given.
   double max_price = 0;                     // Of a spot instance, dollars per hour; 0: no limit.
   std::string image;                        // Instead of that of all pools.
+  std::string region;                       // Empty: that of all pools.
   std::map<std::string, std::string> labels;
   PodTemplate pod;  // With provider: kubernetes.
 };
@@ -86,23 +88,6 @@ struct SlurmSpec {
 };
 
 // Instances of Amazon's EC2 (autoscaler/ec2/ec2_machines.h), one for each node.
-struct Ec2Spec {
-  std::string region;  // Empty, also of the next two: as Amazon's tools find it.
-  std::string profile;
-  std::string endpoint;
-  std::string image;
-  std::string key_name;
-  std::vector<std::string> security_groups;
-  std::vector<std::string> subnets;
-  std::string instance_profile;            // A name or an ARN.
-  std::string launch_template;             // NAME or lt-ID, with :VERSION if need be.
-  std::string strategy;                    // Of EC2, by which it chooses among spot instances.
-  Duration price_interval = seconds(300);  // Between two looks at spot prices; 0: none.
-  std::map<std::string, std::string> tags;
-  Duration timeout = seconds(60);  // Of one order, listing or end.
-  Duration interval = seconds(5);  // Between two listings.
-};
-
 // Where other hosts find the head.
 struct HeadSpec {
   std::string listen;     // HOST:PORT; empty: nothing beyond this host is listened to.

@@ -58,6 +58,13 @@ const std::map<std::string_view, std::string_view>& Sentences() {
        "NAME or lt-ID, with :VERSION if need be: what else instances are like; types are then "
        "tried "
        "one by one"},
+      {"ec2.regions", "others than ec2.region, for pools with a region, and what is there"},
+      {"ec2.regions[].name", "such as eu-west-1"},
+      {"ec2.regions[].image", "what instances boot there"},
+      {"ec2.regions[].key_name", "the key pair with which people log in to them there"},
+      {"ec2.regions[].security_groups", "ids or, in a default VPC, names, there"},
+      {"ec2.regions[].subnets", "where they may be there; of each pool those in its zones"},
+      {"ec2.regions[].launch_template", "NAME or lt-ID, with :VERSION if need be, there"},
       {"ec2.price_interval",
        "between two looks at the spot prices of the market; 0: those of the file stay"},
       {"ec2.strategy", "by which EC2 chooses among a spot pool's instance types and zones"},
@@ -142,6 +149,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"pools[].zones", "of EC2, of which any will do; without it `zone`, or where there is room"},
       {"pools[].max_price", "dollars per hour that EC2 may take for a spot instance; 0: no limit"},
       {"pools[].image", "instead of ec2.image, or of the image of kubernetes.template"},
+      {"pools[].region", "of EC2, instead of ec2.region"},
       {"pools[].template", "instead of kubernetes.template"},
       {"pools[].labels", "of its nodes, for placement strategies"},
       {"pools[].labels.*", "the value of the label"},
@@ -159,7 +167,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
 
 // A file that has the reader ask for every key.
 constexpr std::string_view kEveryKey = R"(
-ec2: {tags: {NAME: value}}
+ec2: {tags: {NAME: value}, regions: [{name: eu-west-1}]}
 training: {env: {NAME: value}, resources: {CPU: 1, memory: 1GiB}}
 pools:
   - {name: spot, market: spot, max_workers: 1, resources: {CPU: 1, memory: 1GiB},

@@ -66,7 +66,7 @@ std::string AccountLine(const FleetAccounts& accounts) {
   const auto each = [&](double count, const std::string& what, const char* unit) {
     if (count <= 0) return;
     line += "; " + what;
-    if (sums.Dollars() > 0) line += ", " + Money(sums.Dollars() / count) + unit;
+    if (sums.Dollars() > 0) line += Number(", $%.3g", sums.Dollars() / count) + unit;
   };
   const auto thousands = [](uint64_t count) { return static_cast<double>(count) / 1000; };
   each(thousands(sums.steps), std::to_string(sums.steps) + " steps", " per thousand");

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "autoscaler/boot_script.h"
 #include "autoscaler/ec2/ec2_machines.h"
 #include "autoscaler/exec_machines.h"
+#include "autoscaler/joined_machines.h"
 #include "autoscaler/kubernetes/kube_machines.h"
 #include "autoscaler/machine_provider.h"
 #include "autoscaler/process_provider.h"
@@ -187,14 +189,15 @@ class ProcessSupplier final : public Supplier {
 // Whoever makes machines, and nodes of them.
 class MachineSupplier final : public Supplier {
  public:
-  // `limit`: of one request.
+  // `limit`: of one request. `counted`: a source of the same machines that has whole lists only;
+  // null: `source` has.
   MachineSupplier(const SupplierOptions& options, std::unique_ptr<MachineSource> source,
-                  Duration interval, Duration limit)
+                  Duration interval, Duration limit, MachineSource* counted = nullptr)
       : options_(options),
         source_(std::move(source)),
         interval_(interval),
         limit_(limit),
-        census_(source_.get(), options.config->name),
+        census_(counted == nullptr ? source_.get() : counted, options.config->name),
         provider_(options.clock, source_.get(), ProviderOptions(interval)) {}
 
   NodeProvider& nodes() override { return provider_; }
@@ -254,30 +257,59 @@ std::unique_ptr<Supplier> MakeSlurmSupplier(const SupplierOptions& options) {
       slurm.timeout);
 }
 
-std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
+// Of the pools in that region.
+ec2::Ec2Options Ec2OptionsOf(const SupplierOptions& options, const Ec2Region& region) {
   const Ec2Spec& spec = options.config->ec2;
   ec2::Ec2Options ec2_options;
-  ec2_options.aws = {spec.profile, spec.region, spec.endpoint};
-  ec2_options.image = spec.image;
-  ec2_options.key_name = spec.key_name;
-  ec2_options.security_groups = spec.security_groups;
-  ec2_options.subnets = spec.subnets;
+  ec2_options.aws = {spec.profile, region.name, spec.endpoint};
+  ec2_options.image = region.image;
+  ec2_options.key_name = region.key_name;
+  ec2_options.security_groups = region.security_groups;
+  ec2_options.subnets = region.subnets;
   ec2_options.instance_profile = spec.instance_profile;
-  ec2_options.launch_template = spec.launch_template;
+  ec2_options.launch_template = region.launch_template;
   ec2_options.strategy = spec.strategy;
   ec2_options.tags = spec.tags;
   ec2_options.cluster = options.config->name;
   ec2_options.limit = spec.timeout;
   ec2_options.price_interval = spec.price_interval;
   for (const PoolSpec& pool : options.config->pools) {
+    if ((pool.region.empty() ? spec.region : pool.region) != region.name) continue;
     ec2_options.offers[pool.limits.name] = {
         pool.limits.market == Market::kSpot, pool.instance_types, pool.zones,
         pool.max_price > 0 ? NumberText(pool.max_price) : "", pool.image};
   }
-  return std::make_unique<MachineSupplier>(
-      options,
-      std::make_unique<ec2::Ec2Machines>(std::move(ec2_options), ec2::RealEc2Tools(options.clock)),
-      spec.interval, spec.timeout);
+  return ec2_options;
+}
+
+std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
+  const Ec2Spec& spec = options.config->ec2;
+  std::vector<Ec2Region> regions = {{spec.region, spec.image, spec.key_name, spec.security_groups,
+                                     spec.subnets, spec.launch_template}};
+  regions.insert(regions.end(), spec.regions.begin(), spec.regions.end());
+  for (const PoolSpec& pool : options.config->pools) {
+    const bool named = std::ranges::count(regions, pool.region, &Ec2Region::name) > 0;
+    if (!pool.region.empty() && !named) regions.push_back({pool.region, "", "", {}, {}, ""});
+  }
+  std::vector<JoinedMachines::Part> parts;
+  for (const Ec2Region& region : regions) {
+    ec2::Ec2Options of_region = Ec2OptionsOf(options, region);
+    std::set<std::string> offers;
+    for (const auto& [name, offer] : of_region.offers) offers.insert(name);
+    // Those of ec2.regions may hold machines of an earlier life, whose pools are gone.
+    if (offers.empty() && region.name == spec.region) continue;
+    parts.push_back({"EC2 in " + (region.name.empty() ? "its region" : region.name),
+                     std::move(offers),
+                     std::make_unique<ec2::Ec2Machines>(std::move(of_region),
+                                                        ec2::RealEc2Tools(options.clock))});
+  }
+  if (parts.size() == 1)
+    return std::make_unique<MachineSupplier>(options, std::move(parts.front().source),
+                                             spec.interval, spec.timeout);
+  auto all = std::make_unique<JoinedMachines>(std::move(parts));
+  MachineSource* const whole = &all->whole();
+  return std::make_unique<MachineSupplier>(options, std::move(all), spec.interval, spec.timeout,
+                                           whole);
 }
 
 std::unique_ptr<Supplier> MakeKubernetesSupplier(const SupplierOptions& options) {

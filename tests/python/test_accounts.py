@@ -43,7 +43,7 @@ def test_the_last_account_is_told(tmp_path: Path, capsys: Any) -> None:
     assert ["paid", "2.000", "100%", "1.0000"] in lines
     assert "on demand: $4.0000; saved $3.0000 (75.0%)" in out
     assert "preemptions: 3, which cost $0.1250" in out
-    assert "steps: 2000; $0.5000 per thousand" in out
+    assert "steps: 2000; $0.5 per thousand" in out
     assert ["spot", "2.000", "75.00%", "1.0000"] in lines
     assert ["base", "0.000", "0.00%", "1.0000"] in lines
 
@@ -51,7 +51,7 @@ def test_the_last_account_is_told(tmp_path: Path, capsys: Any) -> None:
 def test_samples_and_epochs_are_told_where_a_sampler_counts(tmp_path: Path, capsys: Any) -> None:
     _, out, _ = accounts(capsys, journal(tmp_path, POOL | {"samples": 64000, "epochs": 2.5}))
     assert "samples: 64000; $0.0156 per thousand" in out
-    assert "epochs: 2.500; $0.4000 each" in out
+    assert "epochs: 2.500; $0.4 each" in out
     _, out, _ = accounts(capsys, journal(tmp_path, POOL | {"samples": 0, "epochs": 0.0}))
     assert "samples" not in out and "epochs" not in out
 

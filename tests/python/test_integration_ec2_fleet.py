@@ -29,8 +29,9 @@ ZONES = "zones: [us-east-1a, us-east-1b]"
 class Cloud:
     """A fake EC2 in a process of its own."""
 
-    def __init__(self, *settings: str, **variables: str) -> None:
+    def __init__(self, *settings: str, market: str = "", **variables: str) -> None:
         words = [word for setting in settings for word in ("--set", setting)]
+        words += ["--market", market] if market else []
         words += [word for name, value in variables.items()
                   for word in ("--env", f"{name}={value}")]
         self._process = subprocess.Popen([sys.executable, str(FAKECLOUD), "ec2", *words],
@@ -70,8 +71,11 @@ class Fleet(fleets.Fleet):
         super().__init__(folder, mark, HOME=str(folder), **cloud.environment)
         self.cloud = cloud
 
-    def up(self, training: str, more: str = "", autoscaler: str = "") -> subprocess.Popen[str]:
+    def up(self, training: str, more: str = "", autoscaler: str = "",
+           pools: str = "") -> subprocess.Popen[str]:
         (self.folder / "train.py").write_text(training)
+        pools = pools or ("[{name: spot, market: spot, max_workers: 2,"
+                          f" instance_types: [m5.large, c5.xlarge], {ZONES}}}]")
         path = self.folder / "fleet.yaml"
         path.write_text(
             "name: demo\nprovider: ec2\nec2: {image: ami-0123456789abcdef0, interval: 300ms}\n"
@@ -79,8 +83,7 @@ class Fleet(fleets.Fleet):
             f"training: {{command: ['{sys.executable}', train.py], min_workers: 1,"
             "  max_workers: 2}\n"
             f"autoscaler: {{tick: 200ms, cooldown: 1s, drain_timeout: 10s{autoscaler}}}\n"
-            "pools: [{name: spot, market: spot, max_workers: 2,"
-            f"  instance_types: [m5.large, c5.xlarge], {ZONES}}}]\n{more}")
+            f"pools: {pools}\n{more}")
         return self.start("up", str(path))
 
 
@@ -184,3 +187,39 @@ def test_a_node_that_does_not_boot_is_told_with_what_it_has_printed(fleet: Fleet
     assert re.search(r"spot-1 never came up; its machine had printed: .*the disk is full", out), out
     _, told = fleet.run("why", "spot-1")
     assert "the disk is full" in told
+
+
+@pytest.fixture
+def two_regions(mark: str, tmp_path: Path) -> Iterator[Fleet]:
+    market = tmp_path / "market.json"
+    market.write_text(json.dumps({"pools": [
+        {"zone": zone, "type": "m5.large", "points": [[0.0, 4, price]]}
+        for zone, price in (("us-east-1a", 0.02), ("eu-west-1a", 0.03))]}))
+    cloud = Cloud("launch_s=0.2", "shutdown_s=0.2", market=str(market), PYTHONPATH=str(PYAPI),
+                  **{MARK: mark}, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    cloud.environment["AWS_REGION"] = "us-east-1"
+    try:
+        with tempfile.TemporaryDirectory(prefix="ecr-") as folder:
+            yield Fleet(Path(folder), mark, cloud)
+            assert not cloud.instances("pending", "running")
+    finally:
+        cloud.end()
+    assert_nothing_left(mark)
+
+
+def test_a_training_goes_on_in_another_region_when_one_dries_up(two_regions: Fleet) -> None:
+    fleet, cloud = two_regions, two_regions.cloud
+    pools = ("[{name: east, market: spot, max_workers: 2, instance_types: [m5.large]},"
+             " {name: west, market: spot, max_workers: 2, region: eu-west-1,"
+             " instance_types: [m5.large], zones: [eu-west-1a], image: ami-0fedcba9876543210}]")
+    with fleet.up(fleet.seen_training(fleets.NODE, 4), pools=pools) as up:
+        try:
+            fleet.await_seen(up, 2)
+            assert {one["zone"] for one in cloud.instances("running").values()} == {"us-east-1a"}
+            cloud.order(do="outage", zone="us-east-1a", lead_s=8)
+            out, _ = up.communicate(timeout=120)
+        finally:
+            up.kill()
+    assert up.returncode == 0, out
+    assert re.search(r"seen \['east-1', 'east-2', 'west-\d+', 'west-\d+'\]", out), out
+    assert re.search(r"price of pool west: \$0.03 per node-hour", out), out

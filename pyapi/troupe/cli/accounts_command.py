@@ -44,10 +44,10 @@ def table_of(figures: dict[str, Any]) -> list[str]:
     for what in ("steps", "samples"):
         if figures.get(what):
             dollars = figures["paid_dollars"] * 1000 / figures[what]
-            lines.append(f"{what}: {figures[what]}; ${dollars:.4f} per thousand")
+            lines.append(f"{what}: {figures[what]}; ${dollars:.3g} per thousand")
     if figures.get("epochs"):
         dollars = figures["paid_dollars"] / figures["epochs"]
-        lines.append(f"epochs: {figures['epochs']:.3f}; ${dollars:.4f} each")
+        lines.append(f"epochs: {figures['epochs']:.3f}; ${dollars:.3g} each")
     pools = figures.get("pools", {})
     if len(pools) > 1:
         lines.append(f"{'pool':12}{'worker-hours':>14}{'useful':>9}{'dollars':>12}")

@@ -237,6 +237,29 @@ TEST(ClusterConfigTest, WhatEc2NeedsIsAskedFor) {
                     HasSubstr("either zone or zones")));
 }
 
+TEST(ClusterConfigTest, PoolsMayBeInOtherRegions) {
+  const std::string ec2 =
+      "provider: ec2\nec2: {region: us-east-1, image: ami-1, regions: [{name: eu-west-1, image: i,"
+      " subnets: [s]}]}\n";
+  const std::string pool =
+      "pools: [{name: s, market: spot, max_workers: 1, instance_types: t, region: ";
+  const Result<ClusterConfig> config =
+      ParseClusterConfig(ec2 + pool + "eu-west-1, zone: eu-west-1a}]\n", "c.yaml");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->pools[0].region, "eu-west-1");
+  EXPECT_THAT(config->ec2.regions.at(0).subnets, ElementsAre("s"));
+  EXPECT_EQ(ProblemsOf(ec2 + pool + "us-east-1}]\n"), "");
+  EXPECT_EQ(ProblemsOf(ec2 + pool + "us-west-2, image: ami-2}]\n"), "");
+  EXPECT_THAT(ProblemsOf(ec2 + pool + "us-west-2}]\n"), HasSubstr("one of us-west-2"));
+  EXPECT_THAT(ProblemsOf(ec2 + pool + "eu-west-1, zones: [us-east-1a]}]\n"),
+              HasSubstr("us-east-1a is no zone of eu-west-1"));
+  EXPECT_THAT(ProblemsOf("provider: ec2\nec2: {region: a, image: i, regions: [{name: a},"
+                         " {name: b}, {name: b}]}\n" +
+                         pool + "a}]\n"),
+              AllOf(HasSubstr("regions[0].name: is ec2.region"),
+                    HasSubstr("regions[2].name: another one is called b")));
+}
+
 TEST(ClusterConfigTest, TheHeadMayListenForOtherHosts) {
   const std::string pools = "pools: [{name: spot, market: spot, max_workers: 4}]\n";
   const Result<ClusterConfig> config = ParseClusterConfig(
