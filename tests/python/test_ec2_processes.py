@@ -25,7 +25,8 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from ec2_world import IMAGE
-from fakecloud.ec2 import machines, sigv4
+from fakecloud import machines
+from fakecloud.ec2 import sigv4
 from fakecloud.ec2.cloud import DEFAULT_KEY
 from fakecloud.ec2.instances import Instance
 from fakecloud.ec2.machines import Machines

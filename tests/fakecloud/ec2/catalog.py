@@ -3,28 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from dataclasses import dataclass
-from typing import Any
 
-from fakecloud.ec2.errors import BadMarket
-
-_ZONE = re.compile(r"([a-z]{2}(?:-[a-z]+)+-[0-9])([a-z])")
-_TYPE = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
-
-
-@dataclass(frozen=True)
-class InstanceType:
-    """``on_demand``: dollars per hour."""
-
-    name: str
-    vcpus: int
-    memory_mib: int
-    on_demand: float
-    gpus: int = 0
-    gpu: str = ""
-    gpu_mib: int = 0
-
+from fakecloud.catalogs import Catalog, InstanceType
 
 # Sizes are those of AWS, prices those of us-east-1 at some time.
 _TYPES = [
@@ -47,18 +27,9 @@ _TYPES = [
     InstanceType("p4d.24xlarge", 96, 1179648, 32.7726, 8, "A100", 40960),
     InstanceType("p5.48xlarge", 192, 2097152, 98.32, 8, "H100", 81920),
 ]
-TYPES = {one.name: one for one in _TYPES}
-
-
-def region_of(zone: str) -> str:
-    match = _ZONE.fullmatch(zone)
-    if match is None:
-        raise BadMarket(f"{zone!r} is no zone; expected one such as us-east-1a")
-    return match.group(1)
-
-
-def is_zone(word: str) -> bool:
-    return _ZONE.fullmatch(word) is not None
+EC2 = Catalog(_TYPES, r"([a-z]{2}(?:-[a-z]+)+-[0-9])([a-z])", r"[a-z0-9-]+\.[a-z0-9-]+", "m5.large",
+              ("us-east-1a", "p3.2xlarge"), "FAMILY.SIZE")
+TYPES, region_of = EC2.types, EC2.region_of
 
 
 def zone_id(zone: str) -> str:
@@ -70,33 +41,3 @@ def zone_id(zone: str) -> str:
 
 def subnet_of(zone: str) -> str:
     return "subnet-" + hashlib.sha256(zone.encode()).hexdigest()[:17]
-
-
-def gpu_type(model: str, count: int) -> str:
-    """The type with so many GPUs of a model: p3.2xlarge for one v100. Empty if there is none."""
-    for one in _TYPES:
-        if one.gpu.lower() == model.lower() and one.gpus == count:
-            return one.name
-    return ""
-
-
-def read_types(raw: Any, where: str) -> dict[str, InstanceType]:
-    """Of a market file: ``{"x1.small": {"vcpus": 1, "memory_mib": 512, "on_demand": 0.1}}``."""
-    if not isinstance(raw, dict):
-        raise BadMarket(f"{where}: types: expected an object")
-    types = {}
-    for name, body in raw.items():
-        if not _TYPE.fullmatch(name) or not isinstance(body, dict):
-            raise BadMarket(f"{where}: types: {name!r}: expected FAMILY.SIZE and an object")
-        unknown = set(body) - set(InstanceType.__dataclass_fields__)
-        if unknown:
-            raise BadMarket(f"{where}: types.{name}: unknown key {sorted(unknown)[0]}")
-        for key in ("vcpus", "memory_mib", "on_demand", "gpus", "gpu_mib"):
-            value = body.get(key, 0 if key.startswith("gpu") else None)
-            kinds = (int, float) if key == "on_demand" else (int,)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 1e9:
-                raise BadMarket(f"{where}: types.{name}.{key}: expected a number, got {value!r}")
-        if body["vcpus"] < 1 or not isinstance(body.get("gpu", ""), str):
-            raise BadMarket(f"{where}: types.{name}: expected 1 vcpu or more and a name as gpu")
-        types[name] = InstanceType(**{**body, "name": name})
-    return types

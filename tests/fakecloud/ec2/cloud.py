@@ -5,7 +5,6 @@ It has no clock, thread, socket or process of its own: a test runs it under any 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 from collections.abc import Callable
@@ -16,27 +15,15 @@ from fakecloud.ec2 import catalog
 from fakecloud.ec2.errors import BadMarket, Ec2Error
 from fakecloud.ec2.guards import Once, Throttle
 from fakecloud.ec2.instances import Instance, LaunchSpec, Notice
-from fakecloud.ec2.ledger import Entry, Ledger
-from fakecloud.ec2.market import Clock, Market, Pool
 from fakecloud.ec2.settings import Settings
 from fakecloud.ec2.sigv4 import Key
+from fakecloud.ledger import Entry
+from fakecloud.markets import Market, Pool
+from fakecloud.timeline import Effect, Timeline, loopback_address
 
 INSTANCES_MAX = 20_000      # That are listed at a time.
 FALSE_ALARM_S = 120.0       # For so long one is shown.
 DEFAULT_KEY = Key("AKIAFAKECLOUD0000001", "fakecloud/not/a/secret/key/0000000000000")
-
-
-@dataclass
-class Effect:
-    """An order to the one that runs processes.
-
-    ``do``: create (its metadata), boot, soft (SIGTERM), kill, notice, rebalance, calm, forget (its
-    files).
-    """
-
-    do: str
-    instance: str
-    at_s: float = 0.0   # The deadline of a notice.
 
 
 @dataclass
@@ -54,64 +41,24 @@ class Budget:
         self.instances -= count
 
 
-class Cloud:
+class Cloud(Timeline):
     def __init__(self, market: Market, settings: Optional[Settings] = None, seed: int = 0,
                  now_s: float = 0.0, keys: Optional[list[Key]] = None) -> None:
-        self.market, self.settings = market, settings or Settings()
-        self.now_s, self.shift_s = now_s, 0.0
-        self.clock = Clock(now_s, self.settings.speed)
-        self.rng, self._ids = random.Random(seed), random.Random(f"ids of {seed}")
+        self.settings = settings or Settings()
+        super().__init__(market, self.settings.speed, seed, now_s)
+        self._ids = random.Random(f"ids of {seed}")
         self.keys = {key.id: key for key in keys or [Key(**vars(DEFAULT_KEY))]}
         self.denied: set[str] = set()
         self.refusals: list[tuple[str, str, str, int]] = []  # Action, code, message, how often.
-        self.throttle, self.once, self.ledger = Throttle(), Once(), Ledger()
+        self.throttle, self.once = Throttle(), Once()
         self.instances: dict[str, Instance] = {}
         self.templates: dict[str, Any] = {}
         self.fleets: dict[str, Any] = {}
-        self.effects: list[Effect] = []
         self.console_of: Callable[[str], bytes] = lambda instance: b""  # Who has files sets it.
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order, self._addresses = itertools.count(), itertools.count(1)
-        for pool in market.pools.values():
-            pool.note_price(now_s)
-
-    # ---- time ----
-
-    def market_s(self) -> float:
-        return self.clock.market(self.now_s)
-
-    def at(self, when_s: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (when_s, next(self._order), do))
-
-    def next_due(self) -> Optional[float]:
-        """When :meth:`advance` has something to do."""
-        change = self.market.next_change()
-        due = [] if change is None else [self.clock.wall(change)]
-        return min([*due, *(one[0] for one in self._agenda[:1])], default=None)
-
-    def advance(self, now_s: float) -> None:
-        """All that happens until then, in its order."""
-        while True:
-            due = self.next_due()
-            if due is None or due > now_s:
-                break
-            self.now_s = max(self.now_s, due)
-            change = self.market.next_change()
-            if change is not None and self.clock.wall(change) <= due:
-                self.changed(self.market.step())
-            else:
-                heapq.heappop(self._agenda)[2]()
-        self.now_s = max(self.now_s, now_s)
-
-    def set_speed(self, speed: float) -> None:
-        self.clock.set_speed(self.now_s, speed)
-        self.settings.speed = speed
+        self._addresses = itertools.count(1)
 
     def new_id(self, kind: str) -> str:
         return f"{kind}-{self._ids.getrandbits(68):017x}"
-
-    def note(self, event: str, **more: Any) -> None:
-        self.ledger.note(event, self.now_s, self.market_s(), **more)
 
     # ---- room ----
 
@@ -188,7 +135,7 @@ class Cloud:
 
     def _launch_one(self, spec: LaunchSpec, reservation: str, index: int) -> Instance:
         number = next(self._addresses)
-        address = f"127.{16 + (number // 62500) % 200}.{number // 250 % 250}.{number % 250 + 2}"
+        address = loopback_address(number)
         lag_s = self.settings.lag_s.draw(self.rng)
         one = Instance(self.new_id("i"), reservation, index, spec, self.now_s, self.now_s + lag_s,
                        address, number, self.new_id("sir")[:12] if spec.spot else "",
@@ -280,7 +227,7 @@ class Cloud:
             self.interrupt(one, why="capacity")
 
     def _scaled(self, seconds: float) -> float:
-        return seconds / self.clock.speed if self.settings.lead_scaled else seconds
+        return self.scaled(seconds) if self.settings.lead_scaled else seconds
 
     def interrupt(self, one: Instance, lead_s: Optional[float] = None, why: str = "order") -> None:
         """With a lead of so many seconds, or of one that is drawn, and then perhaps a rebalance
@@ -372,7 +319,3 @@ class Cloud:
         one = self.instances.get(instance)
         if one is not None:
             self.kill(one, "Server.InternalError")
-
-    def take_effects(self) -> list[Effect]:
-        effects, self.effects = self.effects, []
-        return effects
