@@ -2,8 +2,9 @@
 
 Each module is one cloud, and follows its documentation to the status codes and headers. Only
 Python's standard library is used. ``python3 tests/fakecloud aws --port 1338`` serves one; see
-:mod:`fakecloud.service` for what it can be told to do. :mod:`fakecloud.ec2` is a whole EC2, and
-:mod:`fakecloud.k8s` a Kubernetes, whose certificates alone need a package.
+:mod:`fakecloud.service` for what it can be told to do. :mod:`fakecloud.ec2` is a whole EC2,
+:mod:`fakecloud.gce` a Compute Engine and :mod:`fakecloud.k8s` a Kubernetes; the key of the one and
+the certificates of the other alone need a package.
 """
 
 from __future__ import annotations

@@ -6,31 +6,13 @@ import fnmatch
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Optional
 
+from fakecloud.buckets import Bucket
 from fakecloud.ec2.errors import Ec2Error, bad_value
 
 TOKENS_MAX = 20_000     # Client tokens that are remembered.
 BUCKETS_MAX = 1_000
-
-
-@dataclass
-class Bucket:
-    """Has ``left`` requests at ``at_s``, and gets some back every second."""
-
-    rate: float
-    size: float
-    left: float
-    at_s: float
-
-    def take(self, now_s: float) -> bool:
-        self.left = min(self.size, self.left + max(0.0, now_s - self.at_s) * self.rate)
-        self.at_s = now_s
-        if self.left < 1.0:
-            return False
-        self.left -= 1.0
-        return True
 
 
 class Throttle:
