@@ -125,7 +125,7 @@ def test_quotas_are_of_a_region() -> None:
 
 @pytest.mark.parametrize("shape, count, zones", [
     ("ANY", 7, "aaaabcc"), ("ANY", 3, "aaa"), ("ANY_SINGLE_ZONE", 4, "aaaa"), ("", 2, "aa"),
-    ("BALANCED", 3, "abc")])
+    ("BALANCED", 3, "abc"), ("BALANCED", 5, "aabcc"), ("BALANCED", 7, "aaaabcc")])
 def test_shapes_of_a_bulk_insertion(shape: str, count: int, zones: str) -> None:
     world = World(SPREAD)
     operation = world.bulk(count=count, shape=shape)
@@ -138,14 +138,6 @@ def test_shapes_of_a_bulk_insertion(shape: str, count: int, zones: str) -> None:
         letter: {"targetVmCount": zones.count(letter), "createdVmCount": zones.count(letter),
                  "status": "DONE"} for letter in set(zones)}
     assert set(world.status()) == {f"vm-{number:02d}" for number in range(1, count + 1)}
-
-
-def test_balanced_goes_no_further_than_it_is_balanced() -> None:
-    world = World(SPREAD)
-    operation = world.bulk(count=7, shape="BALANCED", least=1)
-    assert world.zones() == list("aabcc")     # Another one makes three where there is one.
-    world.after(10)
-    assert "error" not in world.again(operation)
 
 
 def test_fewer_than_wanted_is_enough() -> None:

@@ -60,15 +60,13 @@ def _any(zones: dict[str, list[Offer]], wish: Wish) -> list[Offer]:
 
 
 def _balanced(zones: dict[str, list[Offer]], wish: Wish) -> list[Offer]:
-    """As even as can be: no zone gets two more than another one."""
+    """As even as can be where there is room."""
     counts = dict.fromkeys(sorted(zones), 0)
-    while sum(counts.values()) < wish.count and counts:
-        low = min(counts.values())
-        open_ = [zone for zone, count in counts.items()
-                 if count < _room(zones[zone], wish, zone) and count == low]
+    while sum(counts.values()) < wish.count:
+        open_ = [zone for zone, count in counts.items() if count < _room(zones[zone], wish, zone)]
         if not open_:
             break
-        counts[open_[0]] += 1
+        counts[min(open_, key=lambda zone: counts[zone])] += 1
     return [one for zone, count in counts.items() for one in _take(zones[zone], count)]
 
 
