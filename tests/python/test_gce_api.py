@@ -228,6 +228,24 @@ def test_operations() -> None:
     world.refused(400, "resourceNotReady", "DELETE", f"zones/{A}/operations/{name}")
 
 
+def test_each_machine_of_many_has_an_operation() -> None:
+    world = World()
+    group = world.bulk(count=2)["operationGroupId"]
+    for status in ("PENDING", "DONE"):
+        found = world.get(f"zones/{A}/operations", filter=f"operationGroupId={group}")["items"]
+        assert [one["status"] for one in found] == [status] * 2
+        assert {one["targetLink"].rpartition("/")[2] for one in found} == {"vm-01", "vm-02"}
+        world.after(10)
+
+
+@pytest.mark.parametrize("method, path, query", [
+    ("GET", INSTANCES, {"filters": "a=b"}), ("GET", "zones", {"requestId": ID.format(1)}),
+    ("POST", INSTANCES, {"sourceTemplate": "a"}), ("DELETE", VM, {"force": "true"})])
+def test_queries_that_the_api_does_not_know(method: str, path: str, query: dict[str, str]) -> None:
+    told = World().refused(400, "badRequest", method, path, {}, **query)
+    assert "Cannot bind query parameter" in told
+
+
 def test_templates() -> None:
     world = World()
     body = {"name": "node", "properties": properties("echo", labels={"a": "1", "b": "2"})}

@@ -24,6 +24,15 @@ from fakecloud.service import Reply, Request
 ROOT = "/compute/v1/"
 REQUESTS_MAX = 20_000   # Request ids that are remembered.
 CONSOLE_MAX = 1 << 20
+# Names in a query: of all methods, of lists, and of some methods beside these.
+COMMON = {"alt", "$alt", "fields", "key", "prettyPrint", "quotaUser", "userIp"}
+LISTS = {"filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess",
+         "includeAllScopes", "serviceProjectNumber"}
+QUERY = {"instances.insert": {"sourceInstanceTemplate", "sourceMachineImage"},
+         "instances.stop": {"discardLocalSsd", "noGracefulShutdown"},
+         "instances.delete": {"noGracefulShutdown"},
+         "instances.simulateMaintenanceEvent": {"withExtendedNotifications"},
+         "instances.getSerialPortOutput": {"port", "start"}}
 
 
 @dataclass
@@ -115,6 +124,19 @@ def find(verb: str, path: str) -> tuple[Optional[Route], dict[str, str]]:
     return None, {}
 
 
+def check_query(route: Route, query: dict[str, str]) -> None:
+    """Raises GceError for what the method does not know."""
+    known = {*COMMON, *QUERY.get(route.method, ())}
+    if route.method.lower().endswith("list"):
+        known |= LISTS
+    elif route.changes and not route.method.endswith("Operations.delete"):
+        known.add("requestId")
+    for name in query:
+        if name not in known:
+            raise bad_request(f'Invalid JSON payload received. Unknown name "{name[:80]}": Cannot '
+                              "bind query parameter. Field could not be found in request message.")
+
+
 @dataclass
 class Once:
     """Request ids: what comes again has the operation that the first one has begun."""
@@ -164,6 +186,7 @@ class Api:
         if not self.rates.take(route.method, cloud.settings.throttle, cloud.now_s):
             raise throttled(403, route.method)
         query = dict(parse_qsl(request.query, keep_blank_values=True))
+        check_query(route, query)
         call = Call(route.method, parts, query, self._body(request), token, path)
         self._check_place(call)
         self.tokens.check(token, route.permission, path)

@@ -76,7 +76,8 @@ class Cloud(Timeline):
     # ---- operations ----
 
     def operation(self, kind: str, scope: str, target: str, user: str,
-                  target_id: str = "") -> Operation:
+                  target_id: str = "", parent: Optional[Operation] = None) -> Operation:
+        """``parent``: the bulk insertion that it is a part of."""
         word = self._ids.getrandbits(96)
         begin = "systemevent" if user == SYSTEM else "operation"
         name = (f"{begin}-{int(self.now_s * 1000)}-{word >> 48:012x}-{word >> 24 & 0xffffff:08x}"
@@ -89,7 +90,10 @@ class Cloud(Timeline):
             self.finish(made)
             return made
         trap = next((one for one in self.traps if one.kind in ("*", kind)), None)
-        if trap is not None:
+        if parent is not None:
+            made.group = parent.group
+            parent.children[target_id] = made
+        elif trap is not None:
             trap.left -= 1
             self.traps = [one for one in self.traps if one.left > 0]
             made.stuck, made.forced, made.undone = trap.stuck, trap.error, trap.undone
@@ -164,6 +168,9 @@ class Cloud(Timeline):
         self.note("launched", instance=one.id, name=spec.name, market=one.market, zone=one.zone,
                   type=spec.shape.name, price=self._price(one), group=one.group or None)
         operation.awaiting.add(one.id)
+        if operation.group:
+            self.operation("insert", f"zones/{one.zone}", spec.path, operation.user, one.id,
+                           operation)
         self._provision(one, self.settings.launch_s.draw(self.rng), operation)
         return one
 
@@ -195,6 +202,9 @@ class Cloud(Timeline):
     def _started(self, one: Instance, operation: Operation) -> None:
         """Or not: either way, nothing is awaited of it any more."""
         operation.awaiting.discard(one.id)
+        if one.id in operation.children:
+            refused = operation.refusals[-1:] if one.reason == "refused" else []
+            self.finish(operation.children.pop(one.id), refused)
         place = operation.places.get(one.zone)
         if place is not None:
             place.made += one.started_s is not None

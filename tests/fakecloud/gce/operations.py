@@ -59,6 +59,7 @@ class Operation:
     forced: Optional[OpError] = None    # It ends so, whatever has come of it.
     undone: bool = False            # What was made is gone again then.
     awaiting: set[str] = field(default_factory=set)     # Instances that still start.
+    children: dict[str, Operation] = field(default_factory=dict)    # By their instance.
     least: int = 0
     refusals: list[OpError] = field(default_factory=list)
 
