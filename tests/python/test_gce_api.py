@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import pytest
@@ -85,7 +86,9 @@ def test_what_is_not_there(change: dict[str, Any], path: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"nmae": "x"}, {"scheduling": {"spot": True}}, {"name": 7},
-                                    {"labels": {"a": 7}}, {"disks": {}}, {"canIpForward": "x"}])
+                                    {"labels": {"a": 7}}, {"disks": {}},
+                                    {"labels": {"a": None}}, {"disks": [None]},
+                                    {"canIpForward": "x"}])
 def test_fields_that_the_api_does_not_know(change: dict[str, Any]) -> None:
     world = World()
     world.refused(400, "badRequest", "POST", INSTANCES, {**instance(), **change})
@@ -345,6 +348,37 @@ def test_bodies_are_not_changed() -> None:
     before = copy.deepcopy(body)
     world.ask("POST", REGION, body)
     assert body == before and IMAGE in str(before)
+
+
+def spots(body: Any) -> list[tuple[Any, Any]]:
+    """All places in a body where a value is."""
+    keys: list[Any] = list(body) if isinstance(body, dict) else (
+        list(range(len(body))) if isinstance(body, list) else [])
+    return [(body, key) for key in keys] + [one for key in keys for one in spots(body[key])]
+
+
+def test_no_body_breaks_it() -> None:
+    """Whatever stands in its place: it is taken, or refused with a word."""
+    rng, answers = random.Random(3), [0, 0]
+    values = [None, "", 0, -1, "x", [], {}, [None], {"a": None}, True, "9" * 19, 1e300, [{}], A]
+    asked = [(REGION, bulk(count=2, least=1, shape="ANY", script="x", labels={"a": "b"}, flexible={
+                 "a": {"machineTypes": ["e2-standard-2"], "rank": "1"}})),
+             (INSTANCES, instance(script="x", serviceAccounts=[{"email": "a", "scopes": ["b"]}]))]
+    for number in range(400):
+        path, body = asked[number % 2]
+        body = copy.deepcopy(body)
+        where, key = rng.choice(spots(body))
+        where[key] = copy.deepcopy(rng.choice(values))
+        world = World()
+        try:
+            world.ask("POST", path, body)
+            world.after(30)
+            world.get("aggregated/instances"), world.get("aggregated/operations")
+            answers[0] += 1
+        except GceError as error:
+            assert error.code in (400, 404) and error.message
+            answers[1] += 1
+    assert min(answers) > 10
 
 
 def test_simulated_maintenance() -> None:

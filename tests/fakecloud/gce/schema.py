@@ -42,35 +42,34 @@ def _wrong(where: str, value: Any) -> GceError:
     return bad_request(f"Invalid value at '{where}', {str(value)[:80]!r}")
 
 
-def _check(kind: str, value: Any, where: str) -> None:
+def _read(kind: str, value: Any, where: str) -> Any:
+    """The value without fields that are null."""
     known = messages()
-    if value is None:
-        return
     if kind.startswith("["):
         if not isinstance(value, list):
             raise _wrong(where, value)
-        for number, one in enumerate(value):
-            _check(kind[1:-1], one, f"{where}[{number}]")
-    elif kind.startswith("{"):
+        return [_read(kind[1:-1], one, f"{where}[{number}]") for number, one in enumerate(value)]
+    if kind.startswith("{"):
         if not isinstance(value, dict):
             raise _wrong(where, value)
-        for name, one in value.items():
-            _check(kind[1:-1], one, f"{where}.{name}")
-    elif kind in known:
+        return {name: _read(kind[1:-1], one, f"{where}.{name}") for name, one in value.items()}
+    if kind in known:
         if not isinstance(value, dict):
             raise _wrong(where, value)
-        for name, one in value.items():
+        for name in value:
             if name not in known[kind]:
                 raise bad_request("Invalid JSON payload received. Unknown name "
                                   f'"{name[:80]}" at \'{where}\': Cannot find field.')
-            _check(known[kind][name], one, f"{where}.{name}")
-    elif not _is_plain(kind, value):
+        return {name: _read(known[kind][name], one, f"{where}.{name}")
+                for name, one in value.items() if one is not None}
+    if not _is_plain(kind, value):
         raise _wrong(where, value)
+    return value
 
 
 def check(message: str, body: Any) -> dict[str, Any]:
-    """The body, if it is such a message. Raises GceError."""
+    """The body as it is read, if it is such a message. Raises GceError."""
     if not isinstance(body, dict):
         raise bad_request("Invalid JSON payload received. Expected an object.")
-    _check(message, body, "resource")
-    return body
+    read: dict[str, Any] = _read(message, body, "resource")
+    return read
