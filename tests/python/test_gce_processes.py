@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
+from fakecloud.gce.machines import Machines
 from fakecloud.gce.service import FakeGce
-from gce_world import REGION, A, Client, bulk, serving
+from gce_world import REGION, A, Client, bulk, instance, serving
 from processes import MARK, assert_nothing_left, marked, until
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(90)]
@@ -184,6 +185,21 @@ def test_what_runs_an_instance_is_killed(mark: str, client: Client) -> None:
     os.kill(keeper, signal.SIGKILL)
     until(lambda: client.statuses(), {}, 10)
     assert_nothing_left(mark)
+
+
+def test_a_host_that_has_no_room(cloud: FakeGce, client: Client,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts again by itself tries again, and holds up nobody."""
+    with monkeypatch.context() as patch:
+        def no_port(self: Machines, one: Any) -> Any:
+            raise OSError("no port")
+        patch.setattr(Machines, "_bind", no_port)
+        client.ask("POST", f"zones/{A}/instances", instance(spot=False, script="echo up"))
+        client.ask("POST", f"zones/{A}/instances", instance("spot"))
+        kinds = [one["event"] for one in cloud.do(lambda: cloud.cloud.ledger.since(0))]
+        assert kinds.count("host") == 2 and set(client.statuses()) == {"vm"}
+    until(lambda: client.statuses(), {"vm": "RUNNING"}, 10)
+    client.says("up")
 
 
 def test_many_at_once(mark: str, client: Client) -> None:

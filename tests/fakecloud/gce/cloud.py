@@ -188,6 +188,8 @@ class Cloud(Timeline):
 
         def stage() -> None:
             one.status = "STAGING"
+            if launch > 1:      # Its metadata has ended with what ran before.
+                self.effects.append(Effect("create", one.id))
 
         def refuse() -> None:
             operation.refusals.append(self.no_room(one.zone, one.spec.type_name))
@@ -258,7 +260,6 @@ class Cloud(Timeline):
         if self.free(pool, one.spec.spot) < 1:
             return self.finish_soon(operation, [self.no_room(one.zone, one.spec.type_name)])
         one.status, one.doomed, one.preempted, one.reason = "PROVISIONING", False, False, ""
-        self.effects.append(Effect("create", one.id))
         operation.awaiting.add(one.id)
         self._provision(one, max(AGAIN_S, self.settings.launch_s.draw(self.rng)), operation)
 
