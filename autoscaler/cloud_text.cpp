@@ -21,6 +21,25 @@ std::optional<int64_t> OffsetOf(std::string_view text) {
   return (hours * 3600 + minutes * 60) * (text[0] == '-' ? -1 : 1);
 }
 
+bool IsUnreserved(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.' || c == '~';
+}
+
+void AppendEncoded(std::string& to, std::string_view text) {
+  static constexpr char kHex[] = "0123456789ABCDEF";
+  for (const char c : text) {
+    if (IsUnreserved(c)) {
+      to += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    to += '%';
+    to += kHex[byte >> 4];
+    to += kHex[byte & 15];
+  }
+}
+
 }  // namespace
 
 std::string EncodeBase64(std::string_view bytes) {
@@ -71,6 +90,17 @@ std::optional<int64_t> ParseCloudTime(std::string_view text) {
       notices::ParseIsoTime(std::string(text.substr(0, text.size() - kOffset)) + "Z");
   if (!offset || !local) return std::nullopt;
   return *local - *offset;
+}
+
+std::string FormBody(const std::vector<std::pair<std::string, std::string>>& parameters) {
+  std::string body;
+  for (const auto& [name, value] : parameters) {
+    if (!body.empty()) body += '&';
+    AppendEncoded(body, name);
+    body += '=';
+    AppendEncoded(body, value);
+  }
+  return body;
 }
 
 std::string HexHash(std::string_view text) {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/result.h"
 
@@ -18,6 +20,9 @@ namespace troupe {
 [[nodiscard]] Result<std::string> DecodeBase64(std::string_view text);
 // Seconds since 1970 of "2026-01-02T03:04:05Z", with a fraction or an offset if need be.
 [[nodiscard]] std::optional<int64_t> ParseCloudTime(std::string_view text);
+// "Action=RunInstances&Version=...", percent-encoded.
+[[nodiscard]] std::string FormBody(
+    const std::vector<std::pair<std::string, std::string>>& parameters);
 // 16 digits, the same in every release; not for what somebody may want to forge.
 [[nodiscard]] std::string HexHash(std::string_view text);
 // On one line, at most `most` bytes, for a message.

@@ -17,6 +17,8 @@ constexpr Range<Duration> kSpan{milliseconds(1), seconds(7 * 86400)};
 constexpr Range<double> kPrice{0, 1e6};
 // Of EC2's 50 some are ours.
 constexpr size_t kTagsMax = 40;
+constexpr size_t kGceLabelsMax = 50;
+constexpr size_t kNumberMax = 8;  // Of a node, behind the name of its pool.
 constexpr size_t kTagNameMax = 128;
 constexpr size_t kTagValueMax = 256;
 
@@ -154,9 +156,77 @@ void ReadEc2(const ConfigMap& root, ClusterConfig& config) {
   if (ec2.tags.size() > kTagsMax) map.Fail("tags", "at most 40 tags can be given");
 }
 
+bool IsGceLabel(const std::string& text, bool is_name) {
+  const bool plain = std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  });
+  const bool begins = !is_name || (!text.empty() && text.front() >= 'a' && text.front() <= 'z');
+  return plain && begins && text.size() <= kGceLabelMax;
+}
+
+void ReadGce(const ConfigMap& root, ClusterConfig& config) {
+  const ConfigMap map = root.Map("gce");
+  GceSpec& gce = config.gce;
+  gce.project = map.String("project", "");
+  gce.credentials = map.String("credentials", "");
+  gce.endpoint = map.String("endpoint", "");
+  gce.image = map.String("image", "");
+  gce.network = map.String("network", "");
+  gce.subnetwork = map.String("subnetwork", "");
+  gce.external_ip = map.Bool("external_ip", gce.external_ip);
+  gce.service_account = map.String("service_account", "");
+  gce.instance_template = map.String("instance_template", "");
+  gce.disk_type = map.String("disk_type", "");
+  gce.disk_gb = map.Int("disk_gb", 0, {0, 65536});
+  gce.target_shape = map.Choice("target_shape", {"ANY", "ANY_SINGLE_ZONE", "BALANCED"}, "ANY");
+  gce.labels = Words(map.Map("labels"));
+  gce.timeout = map.Span("timeout", gce.timeout, kSpan);
+  gce.interval = map.Span("interval", gce.interval, kSpan);
+  if (config.provider != "gce") {
+    if (root.Has("gce")) root.Fail("gce", "is of no use without provider: gce");
+    return;
+  }
+  if (!gce.endpoint.empty() && !gce.endpoint.starts_with("http://") &&
+      !gce.endpoint.starts_with("https://"))
+    map.Fail("endpoint", "expected https://HOST or http://HOST:PORT, got \"" + gce.endpoint + "\"");
+  for (const auto& [name, value] : gce.labels) {
+    if (name.starts_with("troupe-"))
+      map.Map("labels").Fail(name, "labels that begin with troupe- are not yours");
+    if (!IsGceLabel(name, true) || !IsGceLabel(value, false))
+      map.Map("labels").Fail(name,
+                             "labels have up to 63 lower-case letters, digits, - and _, and "
+                             "their names begin with a letter");
+  }
+  if (gce.labels.size() > kGceLabelsMax) map.Fail("labels", "at most 50 labels can be given");
+  if (GceLabelOf(config.name).size() > kGceLabelMax)
+    root.Fail("name",
+              "is too long for a label of Compute Engine: 63 characters, and each but "
+              "lower-case letters, digits and - counts three");
+}
+
+// What a pool of Compute Engine has to have, and where.
+void CheckPoolOfGce(const ConfigMap& map, const GceSpec& gce, const PoolSpec& pool) {
+  if (pool.zones.empty()) map.Fail("zones", "which ones? Such as [us-central1-a, us-central1-b]");
+  for (const std::string& zone : pool.zones) {
+    if (GceRegionOf(zone) != GceRegionOf(pool.zones.front()))
+      map.Fail("zones", zone + " and " + pool.zones.front() +
+                            " are of two regions: make a pool for each region");
+  }
+  if (pool.instance_types.empty() && gce.instance_template.empty())
+    map.Fail("instance_types", "which ones? Such as [g2-standard-4, n1-standard-8]");
+  if (pool.image.empty() && gce.image.empty() && gce.instance_template.empty())
+    map.Fail("image",
+             "give gce.image, or an image of this pool, such as "
+             "projects/debian-cloud/global/images/family/debian-12");
+  if (GceLabelOf(pool.limits.name).size() > kGceLabelMax - kNumberMax)
+    map.Fail("name",
+             "is too long for a label of Compute Engine: 55 characters, and each but "
+             "lower-case letters, digits and - counts three");
+}
+
 void ReadProvider(const ConfigMap& root, ClusterConfig& config) {
-  config.provider =
-      root.Choice("provider", {"process", "exec", "ssh", "slurm", "ec2", "kubernetes"}, "process");
+  config.provider = root.Choice(
+      "provider", {"process", "exec", "ssh", "slurm", "ec2", "gce", "kubernetes"}, "process");
   const ConfigMap map = root.Map("exec");
   ExecSpec& exec = config.exec;
   exec.command = map.Strings("command");
@@ -182,8 +252,9 @@ std::string Place(const ConfigMap& map, std::string_view key) {
 void ReadHead(const ConfigMap& map, ClusterConfig& config) {
   config.head.listen = Place(map, "listen");
   // As `troupe start --head` does: its nodes are of other hosts.
-  if (!map.Has("listen") && (config.provider == "ssh" || config.provider == "slurm" ||
-                             config.provider == "ec2" || config.provider == "kubernetes"))
+  if (!map.Has("listen") &&
+      (config.provider == "ssh" || config.provider == "slurm" || config.provider == "ec2" ||
+       config.provider == "gce" || config.provider == "kubernetes"))
     config.head.listen = "0.0.0.0:6380";
   config.head.advertise = Place(map, "advertise");
   if (config.head.listen.empty() && map.Has("advertise") && !map.Has("listen"))
@@ -253,21 +324,23 @@ void ReadAutoscaler(const ConfigMap& map, ClusterConfig& config) {
   if (limits.cooldown > limits.cooldown_max) map.Fail("cooldown", "is over cooldown_max");
 }
 
-void ReadPoolOfEc2(const ConfigMap& map, const std::string& provider, PoolSpec& pool) {
+void ReadPoolOfCloud(const ConfigMap& map, const std::string& provider, PoolSpec& pool) {
   pool.instance_types = map.Strings("instance_types");
   pool.zones = map.Strings("zones");
   pool.max_price = map.Double("max_price", 0, kPrice);
   pool.image = map.String("image", "");
   pool.region = map.String("region", "");
   for (const char* key : {"instance_types", "zones", "max_price", "image", "region"}) {
-    const bool of_pods = provider == "kubernetes" && std::string_view(key) == "image";
-    if (map.Has(key) && provider != "ec2" && !of_pods)
+    const std::string_view name = key;
+    const bool of_pods = provider == "kubernetes" && name == "image";
+    const bool of_gce = provider == "gce" && name != "max_price" && name != "region";
+    if (map.Has(key) && provider != "ec2" && !of_pods && !of_gce)
       map.Fail(key, "is of no use without provider: ec2");
   }
   if (map.Has("max_price") && pool.limits.market == Market::kOnDemand)
     map.Fail("max_price", "is of no use with market: on_demand, whose price is fixed");
   if (map.Has("zones") && map.Has("zone")) map.Fail("zones", "give either zone or zones, not both");
-  if (pool.zones.empty() && provider == "ec2" && !pool.limits.zone.empty())
+  if (pool.zones.empty() && (provider == "ec2" || provider == "gce") && !pool.limits.zone.empty())
     pool.zones = {pool.limits.zone};
 }
 
@@ -312,7 +385,7 @@ PoolSpec ReadPool(const ConfigMap& map, const ClusterConfig& config, const std::
   pool.sbatch = map.Strings("sbatch");
   if (map.Has("sbatch") && provider != "slurm")
     map.Fail("sbatch", "is of no use without provider: slurm");
-  ReadPoolOfEc2(map, provider, pool);
+  ReadPoolOfCloud(map, provider, pool);
   pool.pod = ReadPodOfPool(map, folder, config.kubernetes);
   if (map.Has("template") && provider != "kubernetes")
     map.Fail("template", "is of no use without provider: kubernetes");
@@ -351,6 +424,7 @@ void ReadPools(const ConfigMap& root, ClusterConfig& config, const std::string& 
                                 ", a node of this pool has " + pool.resources.ToString());
     }
     if (config.provider == "ec2") CheckPoolOfEc2(map, config.ec2, pool);
+    if (config.provider == "gce") CheckPoolOfGce(map, config.gce, pool);
     if (config.provider == "kubernetes" && pool.pod.empty() && !map.Has("template") &&
         !root.Map("kubernetes").Has("template"))
       map.Fail("template", "give kubernetes.image or kubernetes.template, or one of this pool");
@@ -430,6 +504,7 @@ Result<ClusterConfig> ReadClusterConfig(const ConfigDocument& document) {
   ReadSsh(root, config);
   ReadSlurm(root, config);
   ReadEc2(root, config);
+  ReadGce(root, config);
   const std::string folder = std::filesystem::path(document.name()).parent_path().string();
   config.kubernetes = ReadKubernetes(root, folder, config.provider == "kubernetes");
   ReadHead(root.Map("head"), config);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "autoscaler/ec2_spec.h"
+#include "autoscaler/gce_spec.h"
 #include "autoscaler/kubernetes_spec.h"
 #include "autoscaler/plan.h"
 #include "autoscaler/spot_schedule.h"
@@ -47,7 +48,7 @@ struct PoolSpec {
   PoolLimits limits;
   ResourceSet resources;            // Of one node.
   std::vector<std::string> sbatch;  // Further options, with provider: slurm.
-  // With provider: ec2.
+  // With provider: ec2, and but for the last two and max_price also gce.
   std::vector<std::string> instance_types;  // The first is liked best.
   std::vector<std::string> zones;           // Without any: `zone`, if that is given.
   double max_price = 0;                     // Of a spot instance, dollars per hour; 0: no limit.
@@ -109,6 +110,7 @@ struct ClusterConfig {
   SshSpec ssh;
   SlurmSpec slurm;
   Ec2Spec ec2;
+  GceSpec gce;
   KubernetesSpec kubernetes;
   Duration tick = seconds(1);  // How often the policy decides at least.
   int metrics_port = 0;        // Of the head, on the loopback interface; 0: none.

@@ -20,7 +20,8 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"name", "what the cluster is called; letters, digits, - and _"},
       {"provider",
        "who supplies nodes; process: processes of this machine; exec: a program of yours; ssh: "
-       "hosts that are there already; slurm: jobs; ec2: instances of Amazon EC2; kubernetes: pods"},
+       "hosts that are there already; slurm: jobs; ec2: instances of Amazon EC2; gce: of Google "
+       "Compute Engine; kubernetes: pods"},
       {"exec", "the program that supplies nodes (docs/fleets.md)"},
       {"exec.command", "it and its arguments, run in the folder of this file"},
       {"exec.timeout", "how long it may take for one request"},
@@ -72,6 +73,26 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"ec2.tags.*", "the value of the tag"},
       {"ec2.timeout", "how long EC2 may take, tried again included"},
       {"ec2.interval", "how often it is asked for instances"},
+      {"gce", "what instances are like, and how Compute Engine is reached (docs/fleets.md)"},
+      {"gce.project", "whose; without it GOOGLE_CLOUD_PROJECT, or that of the credentials"},
+      {"gce.credentials",
+       "a file, from the folder of this one on; without it as Google's tools choose"},
+      {"gce.endpoint", "where Compute Engine answers, if that is another URL"},
+      {"gce.image",
+       "what instances boot, such as projects/p/global/images/family/f; it has Troupe, or "
+       "nodes.setup installs it"},
+      {"gce.network", "a name, or a path; without it default"},
+      {"gce.subnetwork", "a name in the region of the pool, or a path"},
+      {"gce.external_ip", "whether instances have an address of their own in the internet"},
+      {"gce.service_account", "the email of the one that instances act as; without it none"},
+      {"gce.instance_template", "a name, or a path: what else instances are like"},
+      {"gce.disk_type", "of the boot disk, such as pd-ssd"},
+      {"gce.disk_gb", "its size; 0: as the image has it"},
+      {"gce.target_shape", "how Google spreads what a pool asks for over its zones"},
+      {"gce.labels", "further labels of instances"},
+      {"gce.labels.*", "the value of the label"},
+      {"gce.timeout", "how long one request may take, tried again included"},
+      {"gce.interval", "how often it is asked for instances"},
       {"kubernetes", "what pods are like, and how Kubernetes is reached (docs/fleets.md)"},
       {"kubernetes.namespace",
        "where pods are made; without it that of the context, or of the pod this runs in"},
@@ -88,7 +109,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"head", "the process that knows the cluster; it runs where `troupe up` does"},
       {"head.listen",
        "HOST:PORT where it listens for nodes of other hosts; without it nowhere but on this host, "
-       "with provider: ssh, slurm, ec2 or kubernetes at 0.0.0.0:6380"},
+       "with provider: ssh, slurm, ec2, gce or kubernetes at 0.0.0.0:6380"},
       {"head.advertise", "HOST:PORT by which nodes find it, if that is another one"},
       {"nodes", "what happens on a machine before it is a node"},
       {"nodes.setup", "commands of a shell, run in order; one that fails ends the node"},
@@ -146,9 +167,10 @@ const std::map<std::string_view, std::string_view>& Sentences() {
       {"pools[].resources.*", "how much; memory with a unit"},
       {"pools[].sbatch", "further options of sbatch for its nodes, such as --partition=spot"},
       {"pools[].instance_types", "of EC2, of which any will do; the first is liked best"},
-      {"pools[].zones", "of EC2, of which any will do; without it `zone`, or where there is room"},
+      {"pools[].zones",
+       "of the cloud, of which any will do; without it `zone`, or where there is room"},
       {"pools[].max_price", "dollars per hour that EC2 may take for a spot instance; 0: no limit"},
-      {"pools[].image", "instead of ec2.image, or of the image of kubernetes.template"},
+      {"pools[].image", "instead of ec2.image, gce.image, or of the image of kubernetes.template"},
       {"pools[].region", "of EC2, instead of ec2.region"},
       {"pools[].template", "instead of kubernetes.template"},
       {"pools[].labels", "of its nodes, for placement strategies"},
@@ -168,6 +190,7 @@ const std::map<std::string_view, std::string_view>& Sentences() {
 // A file that has the reader ask for every key.
 constexpr std::string_view kEveryKey = R"(
 ec2: {tags: {NAME: value}, regions: [{name: eu-west-1}]}
+gce: {labels: {name: value}}
 training: {env: {NAME: value}, resources: {CPU: 1, memory: 1GiB}}
 pools:
   - {name: spot, market: spot, max_workers: 1, resources: {CPU: 1, memory: 1GiB},

@@ -29,8 +29,6 @@ struct AwsCredentials {
   std::string source = {};                          // For people.
 };
 
-// "Action=RunInstances&Version=...", percent-encoded.
-[[nodiscard]] std::string FormBody(const AwsParameters& parameters);
 // A POST to `url`, signed as of when it is sent.
 [[nodiscard]] HttpRequest SignedPost(const std::string& url, const std::string& service,
                                      const std::string& region, const AwsCredentials& credentials,

@@ -18,8 +18,8 @@
 
 #include "autoscaler/ec2/aws_identity.h"
 #include "autoscaler/ec2/ec2_api.h"
-#include "autoscaler/ec2/ec2_inventory.h"
 #include "autoscaler/ec2/ec2_requests.h"
+#include "autoscaler/machine_inventory.h"
 #include "autoscaler/machine_source.h"
 #include "autoscaler/request_lanes.h"
 #include "runtime/clock.h"
@@ -70,7 +70,7 @@ class Ec2Machines final : public MachineSource {
 
   const Ec2Options options_;
   const Clock* const clock_;
-  Ec2Inventory inventory_;
+  MachineInventory inventory_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> wanted_;  // Orders, by request.
   std::vector<End> ends_;      // Asked for, and not yet sent.
   bool ending_ = false;        // A request is under way.

@@ -13,6 +13,7 @@
 #include "autoscaler/ec2/aws_query.h"
 #include "autoscaler/ec2/aws_xml.h"
 #include "autoscaler/ec2/ec2_errors.h"
+#include "autoscaler/machine_inventory.h"
 #include "autoscaler/machine_source.h"
 #include "runtime/clock.h"
 #include "runtime/result.h"
@@ -89,10 +90,7 @@ struct Ec2Override {
 [[nodiscard]] AwsParameters ConsoleRequest(const std::string& id);
 [[nodiscard]] AwsParameters TerminateRequest(const std::vector<std::string>& ids);
 
-struct Ec2Instance {
-  Machine machine;
-  bool ended = false;  // It is listed for an hour all the same.
-};
+using Ec2Instance = ListedMachine;  // One that has ended is listed for an hour.
 // Of DescribeInstances, of one page.
 [[nodiscard]] std::vector<Ec2Instance> InstancesOf(const XmlElement& answer);
 // Of RunInstances, ids only.

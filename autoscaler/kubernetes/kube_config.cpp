@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "autoscaler/cloud_text.h"
-#include "autoscaler/kubernetes/internal/kube_json.h"
+#include "autoscaler/internal/read_json.h"
 #include "runtime/config.h"
 
 namespace troupe::kubernetes {
@@ -14,7 +14,7 @@ constexpr const char* kPluginApi = "client.authentication.k8s.io/";
 
 // One entry of a list of named things, and the file that has it.
 struct Named {
-  KubeJson value;
+  LooseJson value;
   std::string path;
 };
 
@@ -31,9 +31,9 @@ Error Wrong(const std::string& path, const std::string& what) {
   return {ErrorCode::kInvalidArgument, path + ": " + what};
 }
 
-void TakeNamed(const KubeJson& root, const char* list, const char* what, const std::string& path,
+void TakeNamed(const LooseJson& root, const char* list, const char* what, const std::string& path,
                std::map<std::string, Named>& into) {
-  for (const KubeJson& entry : ListAt(root, list))
+  for (const LooseJson& entry : ListAt(root, list))
     into.emplace(TextAt(entry, "name"), Named{At(entry, what), path});
 }
 
@@ -42,7 +42,7 @@ Result<Merged> Merge(const std::vector<KubeFile>& files) {
   for (const KubeFile& file : files) {
     const Result<ConfigDocument> document = ConfigDocument::Parse(file.text, file.path);
     if (!document.ok()) return document.error();
-    const KubeJson root = ParseJson(document->Root().Json("", "anything"));
+    const LooseJson root = ParseJson(document->Root().Json("", "anything"));
     if (const Status status = document->Finish(); !status.ok()) return status.error();
     TakeNamed(root, "clusters", "cluster", file.path, merged.clusters);
     TakeNamed(root, "users", "user", file.path, merged.users);
@@ -92,21 +92,21 @@ Status TakeCluster(const Named& cluster, KubeContext& context) {
 
 // What a plugin may want to know of the cluster.
 std::string InfoOf(const KubeExec& exec, const KubeContext& context, bool with_cluster) {
-  KubeJson spec{{"interactive", false}};
+  LooseJson spec{{"interactive", false}};
   if (with_cluster) {
-    KubeJson cluster{{"server", context.server}};
+    LooseJson cluster{{"server", context.server}};
     if (!context.ca.empty()) cluster["certificate-authority-data"] = EncodeBase64(context.ca);
     if (!context.tls_server_name.empty()) cluster["tls-server-name"] = context.tls_server_name;
     if (context.insecure) cluster["insecure-skip-tls-verify"] = true;
     if (!context.proxy.empty()) cluster["proxy-url"] = context.proxy;
     spec["cluster"] = cluster;
   }
-  return KubeJson{{"apiVersion", exec.api_version}, {"kind", "ExecCredential"}, {"spec", spec}}
+  return LooseJson{{"apiVersion", exec.api_version}, {"kind", "ExecCredential"}, {"spec", spec}}
       .dump();
 }
 
 Status TakeExec(const Named& user, KubeContext& context) {
-  const KubeJson& given = At(user.value, "exec");
+  const LooseJson& given = At(user.value, "exec");
   if (!given.is_object()) return Status::Ok();
   KubeExec exec;
   exec.command = TextAt(given, "command");
@@ -122,9 +122,9 @@ Status TakeExec(const Named& user, KubeContext& context) {
     return Wrong(user.path, "the exec of its user asks people (interactiveMode: Always)");
   if (exec.command.find('/') != std::string::npos)
     exec.command = (std::filesystem::path(exec.folder) / exec.command).string();
-  for (const KubeJson& word : ListAt(given, "args"))
+  for (const LooseJson& word : ListAt(given, "args"))
     exec.args.push_back(word.is_string() ? word.get<std::string>() : word.dump());
-  for (const KubeJson& one : ListAt(given, "env"))
+  for (const LooseJson& one : ListAt(given, "env"))
     exec.env[TextAt(one, "name")] = TextAt(one, "value");
   exec.info = InfoOf(exec, context, FlagAt(given, "provideClusterInfo"));
   context.exec = std::move(exec);
@@ -178,13 +178,13 @@ Result<KubeContext> ReadKubeconfig(const std::vector<KubeFile>& files, const std
 }
 
 Result<KubePluginAnswer> ReadPluginAnswer(std::string_view text, const std::string& api_version) {
-  const KubeJson root = ParseJson(text);
+  const LooseJson root = ParseJson(text);
   if (TextAt(root, "kind") != "ExecCredential")
     return Error{ErrorCode::kCorrupt, "it did not print an ExecCredential"};
   if (const std::string version = TextAt(root, "apiVersion"); version != api_version)
     return Error{ErrorCode::kCorrupt, "it printed an ExecCredential of " + Printable(version, 60) +
                                           ", " + api_version + " was asked for"};
-  const KubeJson& status = At(root, "status");
+  const LooseJson& status = At(root, "status");
   KubePluginAnswer answer;
   answer.token = TextAt(status, "token");
   answer.certificate = TextAt(status, "clientCertificateData");

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "autoscaler/cloud_text.h"
-#include "autoscaler/kubernetes/internal/kube_json.h"
+#include "autoscaler/internal/read_json.h"
 
 namespace troupe::kubernetes {
 namespace {
@@ -47,10 +47,10 @@ KubeFailure FailureOf(int status, std::string_view reason, std::string_view mess
 }
 
 // "spec.containers[0].image: Required value; ...", of causes that the message does not tell.
-std::string CausesOf(const KubeJson& status, const std::string& message) {
+std::string CausesOf(const LooseJson& status, const std::string& message) {
   std::string causes;
   size_t shown = 0;
-  for (const KubeJson& cause : ListAt(At(status, "details"), "causes")) {
+  for (const LooseJson& cause : ListAt(At(status, "details"), "causes")) {
     const std::string field = TextAt(cause, "field");
     const std::string what = TextAt(cause, "message");
     if (Has(message, what) && Has(message, field)) continue;
@@ -88,7 +88,7 @@ ErrorCode CodeOf(KubeFailure failure) {
 }  // namespace
 
 KubeError ReadKubeStatus(int status, std::string_view body) {
-  const KubeJson json = ParseJson(body);
+  const LooseJson json = ParseJson(body);
   KubeError error;
   error.status = status;
   if (TextAt(json, "kind") == "Status") {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "autoscaler/cloud_text.h"
-#include "autoscaler/kubernetes/internal/kube_json.h"
+#include "autoscaler/internal/read_json.h"
 #include "autoscaler/kubernetes/kube_pods.h"
 
 namespace troupe::kubernetes {
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kToldMax = 400;
 
-std::string Told(const KubeJson& json, const char* key) {
+std::string Told(const LooseJson& json, const char* key) {
   return Printable(TextAt(json, key), kToldMax);
 }
 
@@ -20,9 +20,9 @@ std::string Joined(const std::string& reason, const std::string& message) {
   return reason + (reason.empty() || message.empty() ? "" : ": ") + message;
 }
 
-std::vector<Toleration> TolerationsOf(const KubeJson& spec) {
+std::vector<Toleration> TolerationsOf(const LooseJson& spec) {
   std::vector<Toleration> tolerations;
-  for (const KubeJson& one : ListAt(spec, "tolerations")) {
+  for (const LooseJson& one : ListAt(spec, "tolerations")) {
     Toleration toleration;
     toleration.key = TextAt(one, "key");
     toleration.value = TextAt(one, "value");
@@ -35,8 +35,8 @@ std::vector<Toleration> TolerationsOf(const KubeJson& spec) {
   return tolerations;
 }
 
-void ReadConditions(const KubeJson& status, KubePod& pod) {
-  for (const KubeJson& condition : ListAt(status, "conditions")) {
+void ReadConditions(const LooseJson& status, KubePod& pod) {
+  for (const LooseJson& condition : ListAt(status, "conditions")) {
     const std::string type = TextAt(condition, "type");
     const std::string is = TextAt(condition, "status");
     if (type == "PodScheduled" && is == "False" && TextAt(condition, "reason") == "Unschedulable") {
@@ -51,7 +51,7 @@ void ReadConditions(const KubeJson& status, KubePod& pod) {
 }
 
 // "exit code 137, OOMKilled". Kubernetes says Error or Completed where it knows no reason.
-std::string EndOf(const KubeJson& terminated) {
+std::string EndOf(const LooseJson& terminated) {
   const std::string reason = TextAt(terminated, "reason");
   std::string end = "exit code " + std::to_string(NumberAt(terminated, "exitCode"));
   if (!reason.empty() && reason != "Error" && reason != "Completed") end += ", " + reason;
@@ -59,11 +59,11 @@ std::string EndOf(const KubeJson& terminated) {
   return message.empty() ? end : end + " (" + message + ")";
 }
 
-void ReadContainers(const KubeJson& statuses, const std::string& wanted, bool init, KubePod& pod) {
-  for (const KubeJson& container : statuses) {
+void ReadContainers(const LooseJson& statuses, const std::string& wanted, bool init, KubePod& pod) {
+  for (const LooseJson& container : statuses) {
     const std::string name = TextAt(container, "name");
-    const KubeJson& state = At(container, "state");
-    const KubeJson& waiting = At(state, "waiting");
+    const LooseJson& state = At(container, "state");
+    const LooseJson& waiting = At(state, "waiting");
     const std::string reason = TextAt(waiting, "reason");
     if (!reason.empty() && reason != "ContainerCreating" && reason != "PodInitializing" &&
         pod.stuck.empty()) {
@@ -71,7 +71,7 @@ void ReadContainers(const KubeJson& statuses, const std::string& wanted, bool in
       pod.stuck_message = Told(waiting, "message");
       pod.stuck_container = name;
     }
-    const KubeJson& terminated = At(state, "terminated");
+    const LooseJson& terminated = At(state, "terminated");
     const bool failed = NumberAt(terminated, "exitCode") != 0;
     if (terminated.is_object() && (init ? failed : name == wanted)) {
       pod.ended = pod.ended || !init;
@@ -84,9 +84,9 @@ void ReadContainers(const KubeJson& statuses, const std::string& wanted, bool in
 }
 
 // Which container becomes the node: the one that mounts our secret.
-std::string NodeContainerOf(const KubeJson& spec) {
-  for (const KubeJson& container : ListAt(spec, "containers")) {
-    for (const KubeJson& mount : ListAt(container, "volumeMounts")) {
+std::string NodeContainerOf(const LooseJson& spec) {
+  for (const LooseJson& container : ListAt(spec, "containers")) {
+    for (const LooseJson& mount : ListAt(container, "volumeMounts")) {
       if (TextAt(mount, "mountPath") == kBootFolder) return TextAt(container, "name");
     }
   }
@@ -94,11 +94,11 @@ std::string NodeContainerOf(const KubeJson& spec) {
   return containers.empty() ? "" : TextAt(containers.front(), "name");
 }
 
-KubePod PodOf(const KubeJson& json) {
+KubePod PodOf(const LooseJson& json) {
   KubePod pod;
-  const KubeJson& metadata = At(json, "metadata");
-  const KubeJson& spec = At(json, "spec");
-  const KubeJson& status = At(json, "status");
+  const LooseJson& metadata = At(json, "metadata");
+  const LooseJson& spec = At(json, "spec");
+  const LooseJson& status = At(json, "status");
   pod.name = TextAt(metadata, "name");
   pod.uid = TextAt(metadata, "uid");
   pod.version = TextAt(metadata, "resourceVersion");
@@ -110,7 +110,7 @@ KubePod PodOf(const KubeJson& json) {
   };
   pod.request_id = word(kRequestAnnotation);
   pod.offer = word(kOfferAnnotation);
-  const KubeJson tags{{"tags", ParseJson(word(kTagsAnnotation))}};
+  const LooseJson tags{{"tags", ParseJson(word(kTagsAnnotation))}};
   pod.tags = WordsAt(tags, "tags");
   pod.node = TextAt(spec, "nodeName");
   pod.tolerations = TolerationsOf(spec);
@@ -118,8 +118,8 @@ KubePod PodOf(const KubeJson& json) {
   pod.deletion_s = ParseCloudTime(TextAt(metadata, "deletionTimestamp"));
   pod.deletion_grace_s = NumberAt(metadata, "deletionGracePeriodSeconds", pod.grace_s);
   ReadConditions(status, pod);
-  const KubeJson& init = At(status, "initContainerStatuses");
-  const KubeJson& containers = At(status, "containerStatuses");
+  const LooseJson& init = At(status, "initContainerStatuses");
+  const LooseJson& containers = At(status, "containerStatuses");
   const std::string wanted = NodeContainerOf(spec);
   pod.container = wanted;
   if (init.is_array()) ReadContainers(init, wanted, true, pod);
@@ -135,21 +135,21 @@ KubePod PodOf(const KubeJson& json) {
   return pod;
 }
 
-KubeNode NodeOf(const KubeJson& json) {
+KubeNode NodeOf(const LooseJson& json) {
   KubeNode node;
   node.name = TextAt(At(json, "metadata"), "name");
-  for (const KubeJson& taint : ListAt(At(json, "spec"), "taints"))
+  for (const LooseJson& taint : ListAt(At(json, "spec"), "taints"))
     node.taints.push_back({TextAt(taint, "key"), TextAt(taint, "value"), TextAt(taint, "effect")});
   return node;
 }
 
 template <class T, class Read>
 Result<KubeList<T>> ListOf(std::string_view text, const char* kind, Read read) {
-  const KubeJson json = ParseJson(text);
+  const LooseJson json = ParseJson(text);
   if (!At(json, "items").is_array() && TextAt(json, "kind") != kind)
     return Error{ErrorCode::kCorrupt, std::string("its answer is no ") + kind};
   KubeList<T> list;
-  for (const KubeJson& item : ListAt(json, "items")) list.items.push_back(read(item));
+  for (const LooseJson& item : ListAt(json, "items")) list.items.push_back(read(item));
   list.version = TextAt(At(json, "metadata"), "resourceVersion");
   list.next = TextAt(At(json, "metadata"), "continue");
   return list;
@@ -164,7 +164,7 @@ bool Taint::IsToleratedBy(const Toleration& toleration) const {
 }
 
 Result<KubePod> ReadPod(std::string_view text) {
-  const KubeJson json = ParseJson(text);
+  const LooseJson json = ParseJson(text);
   if (TextAt(At(json, "metadata"), "uid").empty())
     return Error{ErrorCode::kCorrupt, "its answer is no Pod"};
   return PodOf(json);
@@ -179,8 +179,8 @@ Result<KubeList<KubeNode>> ReadNodeList(std::string_view json) {
 }
 
 Result<KubeEvent> ReadEvent(KubeKind kind, std::string_view line) {
-  const KubeJson json = ParseJson(line);
-  const KubeJson& object = At(json, "object");
+  const LooseJson json = ParseJson(line);
+  const LooseJson& object = At(json, "object");
   const std::string type = TextAt(json, "type");
   if (type.empty() || !object.is_object())
     return Error{ErrorCode::kCorrupt, "a line of it is no event"};

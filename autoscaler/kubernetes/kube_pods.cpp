@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "autoscaler/cloud_text.h"
-#include "autoscaler/kubernetes/internal/kube_json.h"
+#include "autoscaler/internal/read_json.h"
 #include "autoscaler/kubernetes/kube_caller.h"
 
 namespace troupe::kubernetes {
@@ -40,8 +40,8 @@ std::string HostPart(const std::string& text) {
   return from == std::string::npos ? "x" : part.substr(from);
 }
 
-KubeJson MetadataOf(const KubeOptions& options, const MachineOrder& order,
-                    const std::string& name) {
+LooseJson MetadataOf(const KubeOptions& options, const MachineOrder& order,
+                     const std::string& name) {
   return {{"name", name},
           {"labels",
            {{"app.kubernetes.io/managed-by", "troupe"},
@@ -51,7 +51,7 @@ KubeJson MetadataOf(const KubeOptions& options, const MachineOrder& order,
           {"annotations",
            {{kRequestAnnotation, order.request_id},
             {kOfferAnnotation, order.offer},
-            {kTagsAnnotation, KubeJson(order.tags).dump()}}}};
+            {kTagsAnnotation, LooseJson(order.tags).dump()}}}};
 }
 
 // As Kubernetes writes amounts: whole ones, or thousandths.
@@ -62,10 +62,10 @@ std::string Quantity(double amount) {
 }
 
 // Asks for what the node will have, where the template says nothing of it.
-void AskFor(KubeJson& container, const std::string& resource, const std::string& amount,
+void AskFor(LooseJson& container, const std::string& resource, const std::string& amount,
             bool extended) {
-  KubeJson& resources = container["resources"];
-  if (!resources.is_object()) resources = KubeJson::object();
+  LooseJson& resources = container["resources"];
+  if (!resources.is_object()) resources = LooseJson::object();
   for (const char* part : {"requests", "limits"}) {
     if (At(resources, part).is_null()) resources.erase(part);
     if (At(At(resources, part), resource.c_str()).is_null() == false) return;
@@ -74,9 +74,9 @@ void AskFor(KubeJson& container, const std::string& resource, const std::string&
   resources[extended ? "limits" : "requests"][resource] = amount;
 }
 
-bool NamesGpu(const KubeJson& container) {
+bool NamesGpu(const LooseJson& container) {
   for (const char* part : {"requests", "limits"}) {
-    const KubeJson& amounts = At(At(container, "resources"), part);
+    const LooseJson& amounts = At(At(container, "resources"), part);
     if (!amounts.is_object()) continue;
     for (const auto& [name, amount] : amounts.items()) {
       if (name.find("gpu") != std::string::npos) return true;
@@ -85,7 +85,7 @@ bool NamesGpu(const KubeJson& container) {
   return false;
 }
 
-void AskForAll(KubeJson& container, const std::map<std::string, double>& resources) {
+void AskForAll(LooseJson& container, const std::map<std::string, double>& resources) {
   for (const auto& [name, amount] : resources) {
     if (amount <= 0) continue;
     if (name == "CPU") {
@@ -100,20 +100,20 @@ void AskForAll(KubeJson& container, const std::map<std::string, double>& resourc
   }
 }
 
-void Append(KubeJson& parent, const char* list, KubeJson value) {
-  if (!At(parent, list).is_array()) parent[list] = KubeJson::array();
+void Append(LooseJson& parent, const char* list, LooseJson value) {
+  if (!At(parent, list).is_array()) parent[list] = LooseJson::array();
   parent[list].push_back(std::move(value));
 }
 
 // The node's container runs the script of the secret.
-void AddBoot(KubeJson& spec, KubeJson& container, const MachineOrder& order) {
+void AddBoot(LooseJson& spec, LooseJson& container, const MachineOrder& order) {
   Append(spec, "volumes", {{"name", kBootVolume}, {"secret", {{"secretName", SecretName(order)}}}});
   Append(container, "volumeMounts",
          {{"name", kBootVolume}, {"mountPath", kBootFolder}, {"readOnly", true}});
   container["command"] = {"/bin/sh", std::string(kBootFolder) + "/" + kBootKey};
 }
 
-void TakeWords(KubeJson& into, const KubeJson& from) {
+void TakeWords(LooseJson& into, const LooseJson& from) {
   if (!from.is_object()) return;
   for (const auto& [name, value] : from.items()) {
     if (!into.contains(name)) into[name] = value;
@@ -149,12 +149,12 @@ std::string PodName(const MachineOrder& order, int index) {
 
 Result<std::string> PodBody(const KubeOptions& options, const KubeOffer& offer,
                             const MachineOrder& order, int index) {
-  const KubeJson given = ParseJson(offer.pod);
-  KubeJson spec = At(given, "spec");
+  const LooseJson given = ParseJson(offer.pod);
+  LooseJson spec = At(given, "spec");
   if (!spec.is_object() || !At(spec, "containers").is_array())
     return InvalidArgument("the template of pool " + order.offer + " is no pod");
-  KubeJson metadata = MetadataOf(options, order, PodName(order, index));
-  const KubeJson& theirs = At(given, "metadata");
+  LooseJson metadata = MetadataOf(options, order, PodName(order, index));
+  const LooseJson& theirs = At(given, "metadata");
   TakeWords(metadata["labels"], At(theirs, "labels"));
   TakeWords(metadata["annotations"], At(theirs, "annotations"));
   // Whoever tidies up nodes asks first; the template may say otherwise.
@@ -166,30 +166,30 @@ Result<std::string> PodBody(const KubeOptions& options, const KubeOffer& offer,
     }
   }
   spec["restartPolicy"] = "Never";
-  for (KubeJson& container : spec["containers"]) {
+  for (LooseJson& container : spec["containers"]) {
     if (TextAt(container, "name") != offer.container) continue;
     AskForAll(container, offer.resources);
     AddBoot(spec, container, order);
   }
-  return KubeJson{{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata", metadata}, {"spec", spec}}
+  return LooseJson{{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata", metadata}, {"spec", spec}}
       .dump();
 }
 
 std::string SecretBody(const KubeOptions& options, const MachineOrder& order,
                        const std::vector<PodOwner>& owners) {
-  KubeJson metadata = MetadataOf(options, order, SecretName(order));
+  LooseJson metadata = MetadataOf(options, order, SecretName(order));
   for (const PodOwner& owner : owners) {
     Append(metadata, "ownerReferences",
            {{"apiVersion", "v1"}, {"kind", "Pod"}, {"name", owner.name}, {"uid", owner.uid}});
   }
-  return KubeJson{{"apiVersion", "v1"},   {"kind", "Secret"},
-                  {"metadata", metadata}, {"type", "Opaque"},
-                  {"immutable", true},    {"stringData", {{kBootKey, order.user_data}}}}
+  return LooseJson{{"apiVersion", "v1"},   {"kind", "Secret"},
+                   {"metadata", metadata}, {"type", "Opaque"},
+                   {"immutable", true},    {"stringData", {{kBootKey, order.user_data}}}}
       .dump();
 }
 
 std::string DeleteBody(const std::string& uid, int64_t grace_s) {
-  KubeJson body{{"apiVersion", "v1"}, {"kind", "DeleteOptions"}, {"gracePeriodSeconds", grace_s}};
+  LooseJson body{{"apiVersion", "v1"}, {"kind", "DeleteOptions"}, {"gracePeriodSeconds", grace_s}};
   if (!uid.empty()) body["preconditions"] = {{"uid", uid}};
   return body.dump();
 }

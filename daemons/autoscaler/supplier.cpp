@@ -16,6 +16,7 @@
 #include "autoscaler/boot_script.h"
 #include "autoscaler/ec2/ec2_machines.h"
 #include "autoscaler/exec_machines.h"
+#include "autoscaler/gce/gce_machines.h"
 #include "autoscaler/joined_machines.h"
 #include "autoscaler/kubernetes/kube_machines.h"
 #include "autoscaler/machine_provider.h"
@@ -127,6 +128,7 @@ Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
                           {"--term-notice", NumberText(ToSeconds(PodDrains(pool.pod)))});
   // Each has a cloud's notices to itself, and nobody else hears of them.
   if (config.provider == "ec2") plan.env.emplace("TROUPE_NOTICES", "aws");
+  if (config.provider == "gce") plan.env.emplace("TROUPE_NOTICES", "gcp");
   if (!config.head.listen.empty()) {
     Result<JoinOffer> offer = options.client->OfferJoin(id, config.limits.launch_timeout);
     if (!offer.ok()) return offer.error();
@@ -312,6 +314,34 @@ std::unique_ptr<Supplier> MakeEc2Supplier(const SupplierOptions& options) {
                                            whole);
 }
 
+std::unique_ptr<Supplier> MakeGceSupplier(const SupplierOptions& options) {
+  const GceSpec& spec = options.config->gce;
+  gce::GceOptions gce_options;
+  gce_options.image = spec.image;
+  gce_options.network = spec.network;
+  gce_options.subnetwork = spec.subnetwork;
+  gce_options.external_ip = spec.external_ip;
+  gce_options.service_account = spec.service_account;
+  gce_options.instance_template = spec.instance_template;
+  gce_options.disk_type = spec.disk_type;
+  gce_options.disk_gb = spec.disk_gb;
+  gce_options.target_shape = spec.target_shape;
+  gce_options.labels = spec.labels;
+  gce_options.cluster = options.config->name;
+  gce_options.limit = spec.timeout;
+  for (const PoolSpec& pool : options.config->pools)
+    gce_options.offers[pool.limits.name] = {pool.limits.market == Market::kSpot,
+                                            pool.instance_types, pool.zones, pool.image};
+  gce::GceChoice choice{"", spec.project, spec.endpoint};
+  if (!spec.credentials.empty())
+    choice.credentials = (fs::path(options.folder) / spec.credentials).string();
+  return std::make_unique<MachineSupplier>(
+      options,
+      std::make_unique<gce::GceMachines>(std::move(gce_options), choice,
+                                         gce::RealGceTools(options.clock)),
+      spec.interval, spec.timeout + gce::kGceOperationLimit);
+}
+
 std::unique_ptr<Supplier> MakeKubernetesSupplier(const SupplierOptions& options) {
   const KubernetesSpec& spec = options.config->kubernetes;
   kubernetes::KubeOptions kube;
@@ -426,6 +456,7 @@ std::unique_ptr<Supplier> MakeSupplier(const SupplierOptions& options) {
   if (options.config->provider == "exec") return MakeExecSupplier(options);
   if (options.config->provider == "slurm") return MakeSlurmSupplier(options);
   if (options.config->provider == "ec2") return MakeEc2Supplier(options);
+  if (options.config->provider == "gce") return MakeGceSupplier(options);
   if (options.config->provider == "kubernetes") return MakeKubernetesSupplier(options);
   if (options.config->provider == "ssh") return std::make_unique<SshSupplier>(options);
   return std::make_unique<ProcessSupplier>(options);

@@ -244,5 +244,5 @@ def test_the_schema_is_json_with_every_part_of_a_file() -> None:
     assert printed.returncode == 0, printed.stderr
     schema = json.loads(printed.stdout)
     assert set(schema["properties"]) == {
-        "name", "provider", "exec", "ssh", "slurm", "ec2", "kubernetes", "head", "nodes",
+        "name", "provider", "exec", "ssh", "slurm", "ec2", "gce", "kubernetes", "head", "nodes",
         "training", "autoscaler", "pools", "schedule"}

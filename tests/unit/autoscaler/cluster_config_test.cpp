@@ -260,6 +260,35 @@ TEST(ClusterConfigTest, PoolsMayBeInOtherRegions) {
                     HasSubstr("regions[2].name: another one is called b")));
 }
 
+TEST(ClusterConfigTest, ComputeEngineSuppliesInstances) {
+  const Result<ClusterConfig> config = ParseClusterConfig(
+      "provider: gce\ngce: {image: i, labels: {team: a-b}, timeout: 5s}\n"
+      "pools: [{name: s, market: spot, max_workers: 1, instance_types: t, zone: us-east1-b}]\n",
+      "c.yaml");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->head.listen, "0.0.0.0:6380");
+  EXPECT_TRUE(config->gce.external_ip);
+  EXPECT_EQ(config->gce.target_shape, "ANY");
+  EXPECT_THAT(config->pools[0].zones, ElementsAre("us-east1-b"));
+}
+
+TEST(ClusterConfigTest, WhatComputeEngineNeedsIsAskedFor) {
+  EXPECT_THAT(ProblemsOf("provider: gce\npools: [{name: s, market: spot, max_workers: 1}]\n"),
+              AllOf(HasSubstr("pools[0].zones: which ones?"),
+                    HasSubstr("pools[0].instance_types: which ones?"),
+                    HasSubstr("pools[0].image: give gce.image")));
+  EXPECT_THAT(ProblemsOf("name: A_CLUSTER_WITH_A_NAME_TOO_LONG\nprovider: gce\n"
+                         "gce: {image: i, endpoint: here, labels: {Team: x, troupe-a: b}}\n"
+                         "pools: [{name: A_POOL_WITH_A_NAME_TOO_LONG, market: spot, max_workers: 1,"
+                         " instance_types: t, max_price: 1, zones: [us-east1-b, us-west1-a]}]\n"),
+              AllOf(HasSubstr("name: is too long for a label"), HasSubstr("expected https://HOST"),
+                    HasSubstr("gce.labels.Team: labels have up to 63"), HasSubstr("not yours"),
+                    HasSubstr("pools[0].name: is too long for a label"),
+                    HasSubstr("are of two regions"), HasSubstr("max_price: is of no use")));
+  EXPECT_THAT(ProblemsOf("gce: {image: a}\npools: [{name: s, market: spot, max_workers: 1}]\n"),
+              HasSubstr("gce: is of no use without provider: gce"));
+}
+
 TEST(ClusterConfigTest, TheHeadMayListenForOtherHosts) {
   const std::string pools = "pools: [{name: spot, market: spot, max_workers: 4}]\n";
   const Result<ClusterConfig> config = ParseClusterConfig(

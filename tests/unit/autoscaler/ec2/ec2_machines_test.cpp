@@ -34,8 +34,8 @@ std::vector<std::string> Shown(const std::vector<Machine>& machines) {
   return shown;
 }
 
-TEST(Ec2InventoryTest, OneThatWasMadeIsThereBeforeItIsListed) {
-  Ec2Inventory inventory;
+TEST(MachineInventoryTest, OneThatWasMadeIsThereBeforeItIsListed) {
+  MachineInventory inventory;
   inventory.Made(Time{0}, {MachineOf("i-1", "pending")});
   EXPECT_THAT(Shown(inventory.Take(Time{} + seconds(59), {})), ElementsAre("i-1 pending"));
   EXPECT_THAT(inventory.Young(Time{} + seconds(59), {"i-1", "i-2"}), ElementsAre("i-1"));
@@ -43,8 +43,8 @@ TEST(Ec2InventoryTest, OneThatWasMadeIsThereBeforeItIsListed) {
   EXPECT_THAT(inventory.Take(Time{} + seconds(60), {}), IsEmpty());
 }
 
-TEST(Ec2InventoryTest, OneThatALaterListLacksIsThereForAWhile) {
-  Ec2Inventory inventory;
+TEST(MachineInventoryTest, OneThatALaterListLacksIsThereForAWhile) {
+  MachineInventory inventory;
   const Ec2Instance listed{MachineOf("i-1")};
   EXPECT_THAT(Shown(inventory.Take(Time{0}, {listed, listed})), ElementsAre("i-1 running"));
   EXPECT_THAT(Shown(inventory.Take(Time{} + seconds(59), {})), ElementsAre("i-1 running"));
@@ -53,8 +53,8 @@ TEST(Ec2InventoryTest, OneThatALaterListLacksIsThereForAWhile) {
   EXPECT_THAT(inventory.Take(Time{} + seconds(119), {}), IsEmpty());
 }
 
-TEST(Ec2InventoryTest, AnEndIsToldOnceWithItsReason) {
-  Ec2Inventory inventory;
+TEST(MachineInventoryTest, AnEndIsToldOnceWithItsReason) {
+  MachineInventory inventory;
   Ec2Instance over{MachineOf("i-1", "stopping"), true};
   over.machine.ended = "why";
   EXPECT_THAT(inventory.Take(Time{0}, {over}), IsEmpty());  // It ended before our time.
@@ -63,8 +63,8 @@ TEST(Ec2InventoryTest, AnEndIsToldOnceWithItsReason) {
   EXPECT_THAT(inventory.Take(Time{2}, {over}), IsEmpty());
 }
 
-TEST(Ec2InventoryTest, OneThatIsEndedIsNotWaitedFor) {
-  Ec2Inventory inventory;
+TEST(MachineInventoryTest, OneThatIsEndedIsNotWaitedFor) {
+  MachineInventory inventory;
   inventory.Made(Time{0}, {MachineOf("i-1", "pending"), MachineOf("i-2", "pending")});
   inventory.Ending("i-1");
   inventory.Gone("i-2");
