@@ -129,7 +129,7 @@ std::string Printable(std::string_view text, size_t most) {
 }
 
 std::string LastOf(std::string_view printed, size_t most) {
-  const std::string line = Printable(printed, printed.size());
+  std::string line = Printable(printed, printed.size());
   if (line.size() <= most) return line;
   size_t from = line.size() - most;
   while (from < line.size() && (static_cast<unsigned char>(line[from]) & 0xc0) == 0x80) ++from;

@@ -104,9 +104,10 @@ void JoinedMachines::Terminate(const std::vector<std::string>& ids,
   one(Status::Ok());
 }
 
-void JoinedMachines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+void JoinedMachines::Printed(const std::string& id,
+                             const std::function<void(const std::string&)>& done) {
   for (Known& known : parts_) {
-    if (known.ids.contains(id)) return known.part.source->Printed(id, std::move(done));
+    if (known.ids.contains(id)) return known.part.source->Printed(id, done);
   }
   done("");
 }

@@ -32,7 +32,7 @@ class JoinedMachines final : public MachineSource {
   void List(Answer done) override { ListAll(std::move(done), true); }
   // Of whom nobody knows where they are all are asked: what is not there counts as ended.
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override;
+  void Printed(const std::string& id, const std::function<void(const std::string&)>& done) override;
   void Withdraw(const std::string& request_id) override;
   std::map<std::string, double> TakePrices() override;
   bool Step(Time now) override;

@@ -61,7 +61,7 @@ class MachineSource {
   virtual void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) = 0;
   // What a machine that is there has printed since it booted, its end at least, on one line; empty:
   // nothing is known.
-  virtual void Printed(const std::string& id, std::function<void(const std::string&)> done) {
+  virtual void Printed(const std::string& id, const std::function<void(const std::string&)>& done) {
     done("");
   }
   // Nobody wants what was ordered any more: it need not be made if nothing was yet. The order is

@@ -123,7 +123,8 @@ void Ec2Machines::Terminate(const std::vector<std::string>& ids, std::function<v
   if (!ending_) AskToEnd();
 }
 
-void Ec2Machines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+void Ec2Machines::Printed(const std::string& id,
+                          const std::function<void(const std::string&)>& done) {
   const Status posted = Post(kWords, [id, done](Ec2Api& api) -> RequestLanes::Finish {
     return [done, words = api.Printed(id)] { done(words); };
   });

@@ -50,7 +50,7 @@ class Ec2Machines final : public MachineSource {
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override;
+  void Printed(const std::string& id, const std::function<void(const std::string&)>& done) override;
   void Withdraw(const std::string& request_id) override;
   std::map<std::string, double> TakePrices() override { return std::exchange(prices_, {}); }
   bool Step(Time now) override;

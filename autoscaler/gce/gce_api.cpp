@@ -10,10 +10,6 @@
 namespace troupe::gce {
 namespace {
 
-constexpr const char* kListFields =
-    "nextPageToken,unreachables,items/*/warning/code,"
-    "items/*/instances(name,zone,status,machineType,labels)";
-
 GceQuestion AboutBulk(const GceOffer& offer, const std::string& pool) {
   std::string types;
   for (const std::string& type : offer.machine_types) types += (types.empty() ? "" : ", ") + type;
@@ -26,12 +22,25 @@ GceQuestion AboutBulk(const GceOffer& offer, const std::string& pool) {
 
 }  // namespace
 
+std::vector<std::string> GceZones::Of(const std::string& region) {
+  const std::lock_guard lock(mu_);
+  const auto found = zones_.find(region);
+  return found == zones_.end() ? std::vector<std::string>{} : found->second;
+}
+
+void GceZones::Are(const std::string& region, const std::vector<std::string>& zones) {
+  const std::lock_guard lock(mu_);
+  zones_[region] = zones;
+}
+
 Result<std::vector<Machine>> GceApi::Create(const MachineOrder& order) {
   const auto found = options_->offers.find(order.offer);
   if (found == options_->offers.end())
     return Error{ErrorCode::kNotFound, "there is no pool " + order.offer};
   const GceOffer& offer = found->second;
-  Result<std::string> body = BulkBodyOf(*options_, offer, order);
+  const Result<std::vector<std::string>> zones = Zones(offer);
+  if (!zones.ok()) return zones.error().WithContext("pool " + order.offer);
+  Result<std::string> body = BulkBodyOf(*options_, offer, order, *zones);
   if (!body.ok()) return body.error();
   const GceQuestion question = AboutBulk(offer, order.offer);
   const GceAnswer answer = caller_.Call(
@@ -48,6 +57,21 @@ Result<std::vector<Machine>> GceApi::Create(const MachineOrder& order) {
     operation = *done;
   }
   return Find(order, offer, operation);
+}
+
+// All zones of its region, where it has several.
+Result<std::vector<std::string>> GceApi::Zones(const GceOffer& offer) {
+  if (offer.zones.size() < 2) return std::vector<std::string>{};
+  const std::string region = GceRegionOf(offer.zones.front());
+  std::vector<std::string> zones = zones_->Of(region);
+  if (!zones.empty()) return zones;
+  const GceQuestion question{"region " + region, "compute.regions.get"};
+  const GceAnswer answer = caller_.Call({question, "GET", "regions/" + region}, caller_.Until());
+  if (!answer.ok()) return answer.Tell(question);
+  zones = ZonesIn(answer.body);
+  if (zones.empty()) return Error{ErrorCode::kCorrupt, question.action + " has no zones"};
+  zones_->Are(region, zones);
+  return zones;
 }
 
 // Google answers when it is done, or after a while.

@@ -3,6 +3,8 @@
 // Thread: one of RequestLanes.
 #pragma once
 
+#include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,10 +35,23 @@ struct GceListed {
   std::set<std::string> unreachable;  // Zones.
 };
 
+// Zones of regions, once they are known.
+// Thread: any.
+class GceZones {
+ public:
+  [[nodiscard]] std::vector<std::string> Of(const std::string& region);
+  void Are(const std::string& region, const std::vector<std::string>& zones);
+
+ private:
+  std::mutex mu_;
+  std::map<std::string, std::vector<std::string>> zones_;
+};
+
 class GceApi {
  public:
-  GceApi(const GceOptions* options, GceIdentity* identity, const RequestSeams& seams)
-      : options_(options), seams_(seams), caller_(identity, seams, options->limit) {}
+  GceApi(const GceOptions* options, GceIdentity* identity, GceZones* zones,
+         const RequestSeams& seams)
+      : options_(options), zones_(zones), seams_(seams), caller_(identity, seams, options->limit) {}
 
   Result<std::vector<Machine>> Create(const MachineOrder& order);
   // Of the cluster.
@@ -48,11 +63,13 @@ class GceApi {
   std::string Printed(const std::string& id);
 
  private:
+  Result<std::vector<std::string>> Zones(const GceOffer& offer);
   Result<GceOperation> Wait(GceOperation operation, const GceQuestion& question);
   Result<std::vector<Machine>> Find(const MachineOrder& order, const GceOffer& offer,
                                     const GceOperation& operation);
 
   const GceOptions* const options_;
+  GceZones* const zones_;
   const RequestSeams seams_;
   GceCaller caller_;
 };

@@ -38,7 +38,7 @@ Status GceMachines::Post(Lane lane, Ask ask, std::shared_ptr<const std::atomic<b
   return lanes_.Post(
       lane,
       [this, ask = std::move(ask)](const RequestSeams& seams) {
-        GceApi api(&options_, &identity_, seams);
+        GceApi api(&options_, &identity_, &zones_, seams);
         return ask(api);
       },
       std::move(wanted));
@@ -154,7 +154,8 @@ void GceMachines::Terminate(const std::vector<std::string>& ids, std::function<v
   ends->Count(Status::Ok());
 }
 
-void GceMachines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+void GceMachines::Printed(const std::string& id,
+                          const std::function<void(const std::string&)>& done) {
   const Status posted = Post(kWords, [id, done](GceApi& api) -> RequestLanes::Finish {
     return [done, words = api.Printed(id)] { done(words); };
   });

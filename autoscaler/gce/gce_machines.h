@@ -52,7 +52,7 @@ class GceMachines final : public MachineSource {
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override;
+  void Printed(const std::string& id, const std::function<void(const std::string&)>& done) override;
   void Withdraw(const std::string& request_id) override;
   bool Step(Time now) override;
 
@@ -74,6 +74,7 @@ class GceMachines final : public MachineSource {
   std::vector<Answer> lists_;                   // Asked for, and not yet sent.
   Time list_at_{};                              // Not before.
   GceIdentity identity_;
+  GceZones zones_;
   RequestLanes lanes_;  // Last: its threads end first.
 };
 

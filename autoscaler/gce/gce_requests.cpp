@@ -68,6 +68,7 @@ LooseJson PropertiesOf(const GceOptions& options, const GceOffer& offer, const M
   } else if (!templated) {
     // A node that was restarted would find no place in its cluster.
     properties["scheduling"] = {{"provisioningModel", "STANDARD"}, {"automaticRestart", false}};
+    if (offer.gpu) properties["scheduling"]["onHostMaintenance"] = "TERMINATE";
   }
   if (!offer.machine_types.empty()) properties["machineType"] = offer.machine_types.front();
   const bool image = !options.image.empty() || !offer.image.empty();
@@ -142,7 +143,7 @@ std::string BulkPathOf(const GceOffer& offer) {
 }
 
 Result<std::string> BulkBodyOf(const GceOptions& options, const GceOffer& offer,
-                               const MachineOrder& order) {
+                               const MachineOrder& order, const std::vector<std::string>& all) {
   const std::string script = StartupScriptOf(order.user_data);
   if (script.size() > kGceScriptMax)
     return Error{ErrorCode::kInvalidArgument,
@@ -161,6 +162,10 @@ Result<std::string> BulkBodyOf(const GceOptions& options, const GceOffer& offer,
     policy["targetShape"] = options.target_shape.empty() ? "ANY" : options.target_shape;
     for (const std::string& zone : offer.zones)
       policy["locations"]["zones/" + zone] = {{"preference", "ALLOW"}};
+    for (const std::string& zone : all) {
+      if (std::ranges::find(offer.zones, zone) == offer.zones.end())
+        policy["locations"]["zones/" + zone] = {{"preference", "DENY"}};
+    }
   }
   if (offer.machine_types.size() > 1) {
     LooseJson& selections = body["instanceFlexibilityPolicy"]["instanceSelections"];
@@ -173,6 +178,15 @@ Result<std::string> BulkBodyOf(const GceOptions& options, const GceOffer& offer,
   }
   // What users say may be no UTF-8.
   return body.dump(-1, ' ', false, LooseJson::error_handler_t::replace);
+}
+
+std::vector<std::string> ZonesIn(const std::string& body) {
+  std::vector<std::string> zones;
+  const LooseJson json = ParseJson(body);
+  for (const LooseJson& zone : ListAt(json, "zones")) {
+    if (zone.is_string()) zones.push_back(LastStep(zone.get<std::string>()));
+  }
+  return zones;
 }
 
 Result<GceOperation> ReadOperation(const std::string& body) {

@@ -26,6 +26,7 @@ struct GceOffer {
   std::vector<std::string> machine_types;  // The first is liked best.
   std::vector<std::string> zones;          // Of one region; at least one.
   std::string image;                       // Instead of the one of all pools.
+  bool gpu = false;                        // Those cannot move to another host.
 };
 
 struct GceOptions {
@@ -52,9 +53,13 @@ struct GceOptions {
 [[nodiscard]] std::string StartupScriptOf(const std::string& boot_script);
 // Where a bulk insertion is asked for: "zones/Z" or "regions/R", with "/instances/bulkInsert".
 [[nodiscard]] std::string BulkPathOf(const GceOffer& offer);
-// JSON. kInvalidArgument: the script is too long.
+// JSON. `all`: the zones of its region, if it has several: those that are not the offer's are denied,
+// since Google takes any that is not named. kInvalidArgument: the script is too long.
 [[nodiscard]] Result<std::string> BulkBodyOf(const GceOptions& options, const GceOffer& offer,
-                                             const MachineOrder& order);
+                                             const MachineOrder& order,
+                                             const std::vector<std::string>& all = {});
+// Of a region, as Google describes it.
+[[nodiscard]] std::vector<std::string> ZonesIn(const std::string& body);
 
 // Of an operation.
 struct GceOperation {

@@ -157,7 +157,8 @@ void KubeMachines::Terminate(const std::vector<std::string>& ids,
   }
 }
 
-void KubeMachines::Printed(const std::string& id, std::function<void(const std::string&)> done) {
+void KubeMachines::Printed(const std::string& id,
+                           const std::function<void(const std::string&)>& done) {
   const WordsAsked asked = inventory_.WordsOf(id);
   const auto read = [this, asked, done](const RequestSeams& seams) {
     const std::string words = KubeApi(&options_, &identity_, seams).LastWords(asked);

@@ -53,7 +53,7 @@ class KubeMachines final : public MachineSource {
   void Create(const MachineOrder& order, Answer done) override;
   void List(Answer done) override;
   void Terminate(const std::vector<std::string>& ids, std::function<void(Status)> done) override;
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override;
+  void Printed(const std::string& id, const std::function<void(const std::string&)>& done) override;
   void Withdraw(const std::string& request_id) override;
   bool Step(Time now) override;
 

@@ -331,7 +331,8 @@ std::unique_ptr<Supplier> MakeGceSupplier(const SupplierOptions& options) {
   gce_options.limit = spec.timeout;
   for (const PoolSpec& pool : options.config->pools)
     gce_options.offers[pool.limits.name] = {pool.limits.market == Market::kSpot,
-                                            pool.instance_types, pool.zones, pool.image};
+                                            pool.instance_types, pool.zones, pool.image,
+                                            pool.resources.ToMap().contains("GPU")};
   gce::GceChoice choice{"", spec.project, spec.endpoint};
   if (!spec.credentials.empty())
     choice.credentials = (fs::path(options.folder) / spec.credentials).string();

@@ -1,4 +1,4 @@
-"""``provider: gce`` on a fake Compute Engine whose instances are processes: trainings of real nodes."""
+"""``provider: gce`` on a fake Compute Engine whose instances are processes, of real nodes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class Region final : public MachineSource {
     ended.insert(ended.end(), ids.begin(), ids.end());
     done(trouble ? Status(*trouble) : Status::Ok());
   }
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override {
+  void Printed(const std::string& id,
+               const std::function<void(const std::string&)>& done) override {
     done(name_ + " printed");
   }
   void Withdraw(const std::string& request_id) override { withdrawn.push_back(request_id); }

@@ -282,9 +282,10 @@ class ListedMachines final : public MachineSource {
     ended.insert(ended.end(), ids.begin(), ids.end());
     done(Status::Ok());
   }
-  void Printed(const std::string& id, std::function<void(const std::string&)> done) override {
+  void Printed(const std::string& id,
+               const std::function<void(const std::string&)>& done) override {
     asked.push_back(id);
-    answer = std::move(done);
+    answer = done;
   }
   std::vector<Machine> machines;
   std::vector<std::string> ended, asked;

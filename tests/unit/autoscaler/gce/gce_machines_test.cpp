@@ -50,11 +50,12 @@ MachineOrder Order(const std::string& offer = "spot", int count = 1) {
 class GceApiTest : public ::testing::Test {
  protected:
   GceApiTest() { google_.Answers("o/token", {Says(R"({"access_token": "t"})")}); }
-  GceApi Api() { return {&options_, &identity_, google_.Seams()}; }
+  GceApi Api() { return {&options_, &identity_, &zones_, google_.Seams()}; }
 
   GceOptions options_ = OptionsOf();
   FakeWorld world_ = UsersWorld();
   GceIdentity identity_{world_.World(), {}};
+  GceZones zones_;
   FakeGce google_;
 };
 
@@ -79,10 +80,17 @@ TEST_F(GceApiTest, OfSeveralZonesTheOperationSaysWhichItWas) {
                             "instancesBulkInsertOperationMetadata": {"perLocationStatus": {
                               "zones/us-central1-a": {"createdVmCount": 0},
                               "zones/us-central1-b": {"createdVmCount": 1}}}})")});
+  google_.Answers("regions/us-central1",
+                  {Says(R"({"zones": ["g/zones/us-central1-a", "g/zones/us-central1-f"]})")});
   EXPECT_THAT(Api().Create(Order("wide"))->front().id, HasSubstr("us-central1-b/"));
+  EXPECT_THAT(google_.requests.back().body,
+              HasSubstr(R"("zones/us-central1-f":{"preference":"DENY"})"));
+  EXPECT_TRUE(Api().Create(Order("wide")).ok());
+  EXPECT_EQ(google_.requests.size(), 4U);  // A token, the region, and two orders.
 }
 
 TEST_F(GceApiTest, OfSeveralMachinesAListSaysWhereTheyAre) {
+  zones_.Are("us-central1", {"us-central1-a", "us-central1-b"});
   google_.Answers("bulkInsert", {Says(R"({"name": "op", "region": "us-central1", "status": "DONE",
                             "instancesBulkInsertOperationMetadata": {"perLocationStatus": {
                               "zones/us-central1-a": {"createdVmCount": 1},
@@ -95,6 +103,14 @@ TEST_F(GceApiTest, OfSeveralMachinesAListSaysWhereTheyAre) {
   ASSERT_TRUE(made.ok());
   ASSERT_THAT(*made, SizeIs(1));
   EXPECT_EQ(made->front().id, "us-central1-b/m");
+}
+
+TEST_F(GceApiTest, ARegionThatIsNoneIsTold) {
+  google_.Answers("regions/us-central1",
+                  {Refuses(404, "notFound", "projects/p/regions/x"), Says("{}")});
+  EXPECT_THAT(Api().Create(Order("wide")).error().message,
+              HasSubstr("pool wide: region us-central1: notFound"));
+  EXPECT_EQ(Api().Create(Order("wide")).error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(GceApiTest, NoCapacityIsToldWithThePoolAndItsPlace) {
@@ -117,7 +133,7 @@ TEST_F(GceApiTest, AnOrderWhoseAnswerWasLostIsAskedForAgainWithItsId) {
   FakeGce again;
   again.Answers("o/token", {Says(R"({"access_token": "t"})")});
   again.Answers("bulkInsert", {Refuses(409, "alreadyExists")});
-  GceApi api(&options_, &identity_, again.Seams());
+  GceApi api(&options_, &identity_, &zones_, again.Seams());
   EXPECT_THAT(api.Create(Order())->front().id, HasSubstr("us-central1-a/spot-1-"));
 }
 
@@ -130,7 +146,7 @@ TEST_F(GceApiTest, AnOperationThatDoesNotEndMayHaveMadeIt) {
   away.Answers("o/token", {Says(R"({"access_token": "t"})")});
   away.Answers("bulkInsert", {Says(kBegun)});
   away.Answers("/wait", {Error{ErrorCode::kUnavailable, "refused"}});
-  GceApi api(&options_, &identity_, away.Seams());
+  GceApi api(&options_, &identity_, &zones_, away.Seams());
   EXPECT_EQ(api.Create(Order()).error().code, ErrorCode::kCorrupt);
 }
 
@@ -147,7 +163,7 @@ TEST_F(GceApiTest, ThrottlingIsWaitedOutAndATokenRenewedOnce) {
   busy.Answers("o/token", {Says(R"({"access_token": "t"})")});
   busy.Answers("aggregated", {Refuses(429, "rateLimitExceeded")});
   busy.wanted = false;
-  GceApi api(&options_, &identity_, busy.Seams());
+  GceApi api(&options_, &identity_, &zones_, busy.Seams());
   EXPECT_FALSE(api.List().ok());
   EXPECT_THAT(busy.pauses, IsEmpty());
 }
