@@ -53,8 +53,8 @@ struct GceOptions {
 [[nodiscard]] std::string StartupScriptOf(const std::string& boot_script);
 // Where a bulk insertion is asked for: "zones/Z" or "regions/R", with "/instances/bulkInsert".
 [[nodiscard]] std::string BulkPathOf(const GceOffer& offer);
-// JSON. `all`: the zones of its region, if it has several: those that are not the offer's are denied,
-// since Google takes any that is not named. kInvalidArgument: the script is too long.
+// JSON. `all`: the zones of its region, if it has several: those that are not the offer's are
+// denied, since Google takes any that is not named. kInvalidArgument: the script is too long.
 [[nodiscard]] Result<std::string> BulkBodyOf(const GceOptions& options, const GceOffer& offer,
                                              const MachineOrder& order,
                                              const std::vector<std::string>& all = {});
