@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from conftest import EXAMPLES, PYAPI
 from processes import MARK, until
 
+FAKECLOUD = Path(__file__).parents[1] / "fakecloud"
 SUPPLIER = EXAMPLES / "providers" / "local_processes.py"
 _TRAINING = """\
 import os
@@ -95,6 +97,66 @@ class Fleet:
         until(lambda: up.poll() is not None
               or len(list(self.folder.glob("seen-*"))) >= count, True, limit_s=90)
         assert up.poll() is None, up.communicate()[0]
+
+
+    def read_until(self, up: subprocess.Popen[str], told: str) -> str:
+        """What it says until a line holds ``told``, or to its end."""
+        out = ""
+        assert up.stdout is not None
+        for line in up.stdout:
+            out += line
+            if told in line:
+                break
+        return out
+
+    def interrupted(self, up: subprocess.Popen[str], told: str) -> str:
+        """The same, and what it says when it is then asked to end."""
+        out = self.read_until(up, told)
+        up.send_signal(signal.SIGTERM)
+        return out + up.communicate(timeout=60)[0]
+
+
+class FakeCloud:
+    """A cloud of ``tests/fakecloud`` in a process of its own.
+
+    Args:
+        kind: which one.
+        settings: of it, as ``NAME=JSON``.
+        market: a file of capacity and prices.
+        variables: of its instances.
+    """
+
+    def __init__(self, kind: str, *settings: str, market: str = "", **variables: str) -> None:
+        words = [word for setting in settings for word in ("--set", setting)]
+        words += ["--market", market] if market else []
+        words += [word for name, value in variables.items()
+                  for word in ("--env", f"{name}={value}")]
+        self._process = subprocess.Popen([sys.executable, str(FAKECLOUD), kind, *words],
+                                         text=True, stdout=subprocess.PIPE)
+        self.environment: dict[str, str] = {}
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            name, _, value = line.strip().partition("=")
+            self.environment[name] = value.strip("'")
+            if name == "FAKECLOUD_URL":
+                break
+        self._url = self.environment.pop("FAKECLOUD_URL")
+
+    def order(self, **body: Any) -> None:
+        """Has the cloud do something."""
+        request = urllib.request.Request(self._url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            assert reply.status == 200
+
+    def state(self) -> dict[str, Any]:
+        """What it tells of itself."""
+        with urllib.request.urlopen(self._url, timeout=10) as reply:
+            return dict(json.load(reply))
+
+    def end(self) -> None:
+        """With all its instances."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=30)
 
 
 class SuppliedFleet(Fleet):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,46 +20,19 @@ from processes import MARK, assert_nothing_left, free_port, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
-FAKECLOUD = Path(__file__).parents[1] / "fakecloud"
 ZONES = "zones: [us-east-1a, us-east-1b]"
 
 
-class Cloud:
+class Cloud(fleets.FakeCloud):
     """A fake EC2 in a process of its own."""
 
     def __init__(self, *settings: str, market: str = "", **variables: str) -> None:
-        words = [word for setting in settings for word in ("--set", setting)]
-        words += ["--market", market] if market else []
-        words += [word for name, value in variables.items()
-                  for word in ("--env", f"{name}={value}")]
-        self._process = subprocess.Popen([sys.executable, str(FAKECLOUD), "ec2", *words],
-                                         text=True, stdout=subprocess.PIPE)
-        self.environment: dict[str, str] = {}
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            name, _, value = line.strip().partition("=")
-            self.environment[name] = value.strip("'")
-            if name == "FAKECLOUD_URL":
-                break
-        self._url = self.environment.pop("FAKECLOUD_URL")
+        super().__init__("ec2", *settings, market=market, **variables)
 
-    def order(self, **body: Any) -> None:
-        """Has the cloud do something."""
-        request = urllib.request.Request(self._url, json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            assert reply.status == 200
-
-    def instances(self, *states: str) -> dict[str, dict[str, Any]]:
+    def instances(self, *wanted: str) -> dict[str, dict[str, Any]]:
         """By the names of their nodes."""
-        with urllib.request.urlopen(self._url, timeout=10) as reply:
-            told = json.load(reply)["instances"]
-        return {one["tags"]["troupe-node"]: one for one in told
-                if not states or one["state"] in states}
-
-    def end(self) -> None:
-        """With all its instances."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=30)
+        return {one["tags"]["troupe-node"]: one for one in self.state()["instances"]
+                if not wanted or one["state"] in wanted}
 
 
 class Fleet(fleets.Fleet):
@@ -82,7 +53,7 @@ class Fleet(fleets.Fleet):
             f"head: {{listen: '127.0.0.1:{free_port()}'}}\n"
             f"training: {{command: ['{sys.executable}', train.py], min_workers: 1,"
             "  max_workers: 2}\n"
-            f"autoscaler: {{tick: 200ms, cooldown: 1s, drain_timeout: 10s{autoscaler}}}\n"
+            f"autoscaler: {{tick: 200ms, cooldown: 1s, drain_timeout: 60s{autoscaler}}}\n"
             f"pools: {pools}\n{more}")
         return self.start("up", str(path))
 
@@ -135,13 +106,8 @@ def test_no_capacity_is_waited_out(fleet: Fleet) -> None:
     with fleet.up("import troupe\nwith troupe.Executor(1, progress='off') as executor:\n"
                   "    print('worked', executor.run(lambda: 7))\n") as up:
         try:
-            assert up.stdout is not None
-            out = ""
-            for line in up.stdout:
-                out += line
-                if "launch in pool spot failed" in line:
-                    fleet.cloud.order(do="set_capacity", type="c5.xlarge", capacity=1)
-                    break
+            out = fleet.read_until(up, "launch in pool spot failed")
+            fleet.cloud.order(do="set_capacity", type="c5.xlarge", capacity=1)
             out += up.communicate(timeout=60)[0]
         finally:
             up.kill()
@@ -155,13 +121,8 @@ def test_a_clock_that_is_wrong_is_told_and_right_again_nothing_is_lost(fleet: Fl
     with fleet.up("import troupe\nwith troupe.Executor(1, progress='off') as executor:\n"
                   "    print('worked', executor.run(lambda: 7))\n") as up:
         try:
-            out = ""
-            assert up.stdout is not None
-            for line in up.stdout:
-                out += line
-                if "this host's clock is 7200 s behind EC2's" in line:
-                    fleet.cloud.order(do="shift_clock", by_s=0)
-                    break
+            out = fleet.read_until(up, "this host's clock is 7200 s behind EC2's")
+            fleet.cloud.order(do="shift_clock", by_s=0)
             out += up.communicate(timeout=60)[0]
         finally:
             up.kill()
@@ -172,15 +133,8 @@ def test_a_clock_that_is_wrong_is_told_and_right_again_nothing_is_lost(fleet: Fl
 def test_a_node_that_does_not_boot_is_told_with_what_it_has_printed(fleet: Fleet) -> None:
     more = "nodes: {setup: ['echo the disk is full >&2; exit 3']}\n"
     with fleet.up("import time; time.sleep(100)", more, ", launch_timeout: 3s") as up:
-        out = ""
         try:
-            assert up.stdout is not None
-            for line in up.stdout:
-                out += line
-                if "had printed" in line:
-                    break
-            up.send_signal(signal.SIGTERM)
-            out += up.communicate(timeout=60)[0]
+            out = fleet.interrupted(up, "had printed")
         finally:
             up.kill()
     assert re.search(r"terminate spot-1: it did not come up within 3 s", out), out
@@ -216,7 +170,7 @@ def test_a_training_goes_on_in_another_region_when_one_dries_up(two_regions: Fle
         try:
             fleet.await_seen(up, 2)
             assert {one["zone"] for one in cloud.instances("running").values()} == {"us-east-1a"}
-            cloud.order(do="outage", zone="us-east-1a", lead_s=8)
+            cloud.order(do="outage", zone="us-east-1a", lead_s=60)
             out, _ = up.communicate(timeout=120)
         finally:
             up.kill()

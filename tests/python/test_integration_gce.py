@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,47 +20,21 @@ from processes import MARK, assert_nothing_left, free_port, until
 pytest.importorskip("cryptography", reason="the fake Compute Engine signs with it")
 pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(180)]
 
-FAKECLOUD = Path(__file__).parents[1] / "fakecloud"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 WORKS = ("import troupe\nwith troupe.Executor(1, progress='off') as executor:\n"
          "    print('worked', executor.run(lambda: 7))\n")
 
 
-class Cloud:
+class Cloud(fleets.FakeCloud):
     """A fake Compute Engine in a process of its own."""
 
-    def __init__(self, *settings: str, **variables: str) -> None:
-        words = [word for setting in settings for word in ("--set", setting)]
-        words += [word for name, value in variables.items()
-                  for word in ("--env", f"{name}={value}")]
-        self._process = subprocess.Popen([sys.executable, str(FAKECLOUD), "gce", *words],
-                                         text=True, stdout=subprocess.PIPE)
-        self.environment: dict[str, str] = {}
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            name, _, value = line.strip().partition("=")
-            self.environment[name] = value.strip("'")
-            if name == "FAKECLOUD_URL":
-                break
-        self._url = self.environment.pop("FAKECLOUD_URL")
+    def __init__(self, *settings: str, market: str = "", **variables: str) -> None:
+        super().__init__("gce", *settings, market=market, **variables)
 
-    def order(self, **body: Any) -> None:
-        """Has the cloud do something."""
-        request = urllib.request.Request(self._url, json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            assert reply.status == 200
-
-    def instances(self, *statuses: str) -> dict[str, dict[str, Any]]:
+    def instances(self, *wanted: str) -> dict[str, dict[str, Any]]:
         """By the names of their nodes."""
-        with urllib.request.urlopen(self._url, timeout=10) as reply:
-            told = json.load(reply)["instances"]
-        return {one["labels"]["troupe-node"]: one for one in told
-                if not statuses or one["status"] in statuses}
-
-    def end(self) -> None:
-        """With all its instances."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=30)
+        return {one["labels"]["troupe-node"]: one for one in self.state()["instances"]
+                if not wanted or one["status"] in wanted}
 
 
 class Fleet(fleets.Fleet):
@@ -90,13 +61,8 @@ class Fleet(fleets.Fleet):
 
     def ends(self, up: subprocess.Popen[str], told: str, then: dict[str, Any]) -> str:
         """Gives an order when a line holds ``told``; all that it says until its end."""
-        out = ""
-        assert up.stdout is not None
-        for line in up.stdout:
-            out += line
-            if told in line:
-                self.cloud.order(**then)
-                break
+        out = self.read_until(up, told)
+        self.cloud.order(**then)
         return out + up.communicate(timeout=60)[0]
 
 
@@ -187,15 +153,8 @@ def test_a_node_that_does_not_boot_is_told_with_what_it_has_printed(fleet: Fleet
     more = "nodes: {setup: ['echo the disk is full >&2; exit 3']}\n"
     with fleet.up("import time; time.sleep(100)", more=more,
                   autoscaler=", launch_timeout: 3s") as up:
-        out = ""
         try:
-            assert up.stdout is not None
-            for line in up.stdout:
-                out += line
-                if "had printed" in line:
-                    break
-            up.send_signal(signal.SIGTERM)
-            out += up.communicate(timeout=60)[0]
+            out = fleet.interrupted(up, "had printed")
         finally:
             up.kill()
     assert re.search(r"spot-1 never came up; its machine had printed: .*the disk is full", out), out
@@ -209,15 +168,8 @@ def test_a_node_that_does_not_boot_is_told_with_what_it_has_printed(fleet: Fleet
      r"global/images/nobody.*see gce.image")])
 def test_what_is_wrong_is_told_with_the_key(fleet: Fleet, pool: str, told: str) -> None:
     with fleet.up("import time; time.sleep(100)", pool) as up:
-        out = ""
         try:
-            assert up.stdout is not None
-            for line in up.stdout:
-                out += line
-                if "launch in pool spot failed" in line:
-                    break
-            up.send_signal(signal.SIGTERM)
-            out += up.communicate(timeout=60)[0]
+            out = fleet.interrupted(up, "launch in pool spot failed")
         finally:
             up.kill()
     assert re.search(told, out), out
@@ -235,14 +187,7 @@ def test_credentials_that_expire_are_renewed_and_bad_ones_told(fleet: Fleet) -> 
     fleet.environment["GOOGLE_APPLICATION_CREDENTIALS"] = "/nowhere.json"
     with fleet.up(WORKS) as up:
         try:
-            out = ""
-            assert up.stdout is not None
-            for line in up.stdout:
-                out += line
-                if "nowhere" in line:
-                    break
-            up.send_signal(signal.SIGTERM)
-            out += up.communicate(timeout=60)[0]
+            out = fleet.interrupted(up, "nowhere")
         finally:
             up.kill()
     assert "credentials cannot be read: /nowhere.json" in out
