@@ -156,6 +156,7 @@ Result<GceListed> GceApi::List() {
     GcePage some = ReadPage(answer.body);
     std::ranges::move(some.machines, std::back_inserter(all.machines));
     all.unreachable.merge(some.unreachable);
+    all.stopped.merge(some.stopped);
     if (some.next.empty()) return all;
     if (some.next == next) break;
     next = some.next;

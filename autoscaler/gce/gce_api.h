@@ -33,6 +33,7 @@ struct GceEnd {
 struct GceListed {
   std::vector<ListedMachine> machines;
   std::set<std::string> unreachable;  // Zones.
+  std::set<std::string> stopped;
 };
 
 // Zones of regions, once they are known.

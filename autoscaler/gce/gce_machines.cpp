@@ -105,9 +105,21 @@ Result<std::vector<Machine>> GceMachines::Take(const GceListed& listed) {
     // Who lists is told once: until it is known why it ends.
     if (machine.ended.empty()) machine.state = "running";
   }
+  DeleteStopped(listed.stopped);
   std::erase_if(asked_, [&](const auto& one) { return !present.contains(one.first); });
   std::erase_if(reasons_, [&](const auto& one) { return !present.contains(one.first); });
   return machines;
+}
+
+// Whosever they are, they have no use any more: a node that is started again finds no place. When it
+// is known why they have stopped, for their owner to tell.
+void GceMachines::DeleteStopped(const std::set<std::string>& stopped) {
+  std::vector<std::string> known;
+  for (const std::string& id : stopped) {
+    const auto reason = reasons_.find(id);
+    if (reason != reasons_.end() && !reason->second.empty()) known.push_back(id);
+  }
+  if (!known.empty()) Terminate(known, [](const Status&) {});
 }
 
 // Empty: it is being asked for.

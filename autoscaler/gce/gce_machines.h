@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,7 @@ class GceMachines final : public MachineSource {
   Status Post(Lane lane, Ask ask, std::shared_ptr<const std::atomic<bool>> wanted = nullptr);
   void AskToList(Time now);
   std::string ReasonOf(const std::string& id);
+  void DeleteStopped(const std::set<std::string>& stopped);
   Result<std::vector<Machine>> Take(const GceListed& listed);
 
   const GceOptions options_;

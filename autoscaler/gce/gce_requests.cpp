@@ -86,6 +86,10 @@ std::string StateOf(const std::string& status) {
   return status == "RUNNING" || status == "REPAIRING" ? "running" : "stopping";
 }
 
+bool IsStopped(const std::string& status) {
+  return status == "TERMINATED" || status == "STOPPED" || status == "SUSPENDED";
+}
+
 ListedMachine InstanceOf(const LooseJson& item) {
   ListedMachine listed;
   Machine& machine = listed.machine;
@@ -226,7 +230,9 @@ GcePage ReadPage(const std::string& body) {
       page.unreachable.insert(LastStep(place));
     for (const LooseJson& item : ListAt(told, "instances")) {
       ListedMachine listed = InstanceOf(item);
-      if (PartsOf(listed.machine.id)) page.machines.push_back(std::move(listed));
+      if (!PartsOf(listed.machine.id)) continue;
+      if (IsStopped(TextAt(item, "status"))) page.stopped.insert(listed.machine.id);
+      page.machines.push_back(std::move(listed));
     }
   }
   return page;

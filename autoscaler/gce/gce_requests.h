@@ -73,6 +73,7 @@ struct GceOperation {
 struct GcePage {
   std::vector<ListedMachine> machines;
   std::set<std::string> unreachable;  // Zones of which this list says nothing.
+  std::set<std::string> stopped;      // Machines that run no more, and cost their disks.
   std::string next;                   // Empty: this is the last.
 };
 // Of an aggregated list.

@@ -229,6 +229,10 @@ class GceMachinesTest : public ::testing::Test {
     const std::lock_guard lock(mu_);
     google_.Answers(part, std::move(replies));
   }
+  size_t Count(const std::string& part) {
+    const std::lock_guard lock(mu_);
+    return google_.Count(part);
+  }
   std::string Listed() {
     std::string said;
     machines_->List([&](const Result<std::vector<Machine>>& listed) {
@@ -285,6 +289,20 @@ TEST_F(GceMachinesTest, OneThatEndsByItselfIsToldWhenItIsKnownWhy) {
   EXPECT_EQ(Listed(), told);
 }
 
+TEST_F(GceMachinesTest, OneThatWasStoppedIsToldAndDeleted) {
+  Answers("instances/m", {Says(kBegun)});
+  Answers("aggregated", {ListOf("TERMINATED")});
+  Answers("zones/a/operations",
+          {Says(R"({"items": [{"operationType": "compute.instances.guestTerminate"}]})")});
+  std::string told;
+  const Time limit = steady_.Now() + seconds(30);
+  while (told.find("stopping") == std::string::npos && steady_.Now() < limit) told = Listed();
+  EXPECT_EQ(told, "listed a/m stopping (it has switched itself off)");
+  StepUntil([&] { return Count("instances/m") == 1; });
+  EXPECT_EQ(Listed(), "listed a/m stopping");  // It is being deleted.
+  EXPECT_EQ(Count("instances/m"), 1U);
+}
+
 TEST_F(GceMachinesTest, OneThatIsEndedIsNotAskedForAReason) {
   Answers("instances/m", {Says(kBegun)});
   Answers("aggregated", {ListOf("RUNNING"), ListOf("STOPPING")});
@@ -296,11 +314,11 @@ TEST_F(GceMachinesTest, OneThatIsEndedIsNotAskedForAReason) {
   ended = false;
   machines_->Terminate({"a/m"}, [&](const Status& status) { ended = status.ok(); });
   EXPECT_TRUE(ended);  // It is on its way.
-  EXPECT_EQ(google_.Count("instances/m"), 1U);
-  EXPECT_EQ(google_.Count("operations"), 0U);
+  EXPECT_EQ(Count("instances/m"), 1U);
+  EXPECT_EQ(Count("operations"), 0U);
   clock_.Advance(kGceEndAgain);
   machines_->Terminate({"a/m"}, [&](const Status& status) { ended = status.ok(); });
-  StepUntil([&] { return google_.Count("instances/m") == 2; });
+  StepUntil([&] { return Count("instances/m") == 2; });
 }
 
 TEST_F(GceMachinesTest, AZoneOutOfReachKeepsWhatItHad) {

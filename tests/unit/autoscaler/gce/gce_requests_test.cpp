@@ -161,6 +161,7 @@ TEST(GceRequestsTest, APageTellsInstancesAndZonesOutOfReach) {
   EXPECT_EQ(machine.detail, "n2 in us-central1-a");
   EXPECT_THAT(machine.tags, ElementsAre(Pair("team", "a_41"), Pair("troupe-node", "spot_-1")));
   EXPECT_EQ(page.machines[1].machine.state, "stopping");
+  EXPECT_THAT(page.stopped, ElementsAre("us-central1-a/x"));
   for (const char* odd : {"", "[]", R"({"items": []})", R"({"items": {"zones/a": []}})"})
     EXPECT_THAT(ReadPage(odd).machines, IsEmpty()) << odd;
 }
