@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch.utils.data import DataLoader
 
@@ -119,6 +121,8 @@ def test_batch_sampler_for_prefetching_loaders() -> None:
     got = [i for w in wrapped for b in w if not b.ghost for i in b]
     assert sorted(got) == list(range(11)) and group[0].processed_num == 0
     group[0].record_batch(0, 3)
+    assert len(wrapped[0]) == 2  # What divides by it does so evenly.
+    group[0].reset()
     assert len(wrapped[0]) == 1 and sum(len(b) for b in wrapped[0]) == 3
 
 
@@ -149,6 +153,46 @@ def test_samples_of_committed_steps_are_counted_over_all_epochs_of_a_run() -> No
     assert again.trained_num == 6
     again.load_state_dict({"epoch": 3, "processed_num": 4})  # Of Horovod's form.
     assert again.trained_num == 0
+
+
+@pytest.mark.parametrize("kind", ["indices", "batches"])
+def test_the_length_stays_while_steps_are_recorded_and_the_epoch_comes_again(kind: str) -> None:
+    sampler = samplers(1, 12)[0]
+    loader: Any = DataLoader(list(range(12)), batch_size=4, sampler=sampler)
+    if kind == "batches":
+        loader = DataLoader(list(range(12)), batch_sampler=ElasticBatchSampler(sampler, 4))
+    epochs = []
+    for _ in range(3):  # Without a word of the epoch, as plain loops have it.
+        seen: list[int] = []
+        for index, batch in enumerate(loader):
+            assert len(loader) == 3
+            seen.extend(batch.tolist())
+            sampler.record_batch(index, 4)
+        sampler.commit()
+        epochs.append(seen)
+    assert epochs[0] == epochs[1] == epochs[2] and sorted(epochs[0]) == list(range(12))
+    assert sampler.trained_num == 36
+
+
+def test_an_epoch_that_was_at_its_end_when_the_members_changed_stays_there() -> None:
+    sampler = samplers(1, 4)[0]
+    sampler.record_batch(0, 4)
+    sampler.commit()
+    sampler.load_state_dict(sampler.state_dict())
+    assert list(sampler) == [] and len(sampler) == 0
+    sampler.set_epoch(0)
+    assert sorted(sampler) == [0, 1, 2, 3]
+
+
+def test_set_epoch_of_the_same_epoch_begins_anew_once_steps_were_recorded() -> None:
+    sampler = samplers(1, 12)[0]
+    sampler.record_batch(0, 4)
+    state = sampler.state_dict()
+    sampler.set_epoch(0)  # At the end of an epoch that was left early, as Horovod has it.
+    assert sampler.processed_num == 0
+    sampler.load_state_dict(state)
+    sampler.set_epoch(0)  # At the beginning of one that goes on.
+    assert sampler.processed_num == 4
 
 
 def test_set_epoch_keeps_progress_of_the_same_epoch() -> None:

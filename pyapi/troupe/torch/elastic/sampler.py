@@ -58,9 +58,13 @@ class ElasticSampler(Sampler):
             optimizer.step()
             state.commit()
 
-    It also works as Horovod's does, given to a DataLoader, with ``record_batch`` after each batch.
-    Give ``batch_size`` then too, equal to the DataLoader's: without it the last step of an epoch is
-    padded on ranks that are short of a sample, as in Horovod, though counted once.
+    It also works as Horovod's does, given to a DataLoader, with ``record_batch`` after each batch;
+    without ``set_epoch`` such a loader gives the same epoch again. Give ``batch_size`` then too,
+    equal to the DataLoader's: without it the last step of an epoch is padded on ranks that are
+    short of a sample, as in Horovod, though counted once.
+
+    Its length stays as it was when the epoch or the view began, so that what divides by it, such as
+    a warm-up of the learning rate, does so evenly.
 
     Args:
         dataset: anything with a length.
@@ -99,6 +103,8 @@ class ElasticSampler(Sampler):
         self._followers: frozenset[int] = frozenset()
         self._forget_leases()
         self._order: Optional[list[int]] = None
+        self._planned = self._samples  # What the length goes by: left when epoch or view began.
+        self._recorded = False  # Steps by record_batch() since then.
         self.reset()
 
     # -- progress -------------------------------------------------------------------------------
@@ -125,8 +131,11 @@ class ElasticSampler(Sampler):
             self._run, self._trained_before = run, self._trained
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins a data epoch; naming the present one again keeps it unless it is exhausted."""
-        if epoch == self.epoch and self.remaining > 0:
+        """Begins a data epoch. Naming the present one again keeps it, as after members have come or
+        gone, unless it is exhausted or steps of it were recorded since: then, as with Horovod,
+        which has this called at the end of an epoch, it begins anew.
+        """
+        if epoch == self.epoch and self.remaining > 0 and not self._recorded:
             return
         self.epoch = epoch
         self._retire_ahead()
@@ -137,6 +146,7 @@ class ElasticSampler(Sampler):
         self._forget_leases()
         self._counts.clear()
         self._order = None
+        self._planned, self._recorded = self._samples, False
 
     def _forget_leases(self) -> None:
         """Nothing is leased, or all of it is committed."""
@@ -161,6 +171,7 @@ class ElasticSampler(Sampler):
             )
         if self.remaining == 0:
             return
+        self._recorded = True
         self._lease(self._next_sizes(self.batch_size or batch_size, self.remaining))
 
     def commit(self) -> None:
@@ -190,6 +201,8 @@ class ElasticSampler(Sampler):
         self._by_lease = False
         self._followers = frozenset()
         self._retire_ahead()
+        done = int(self._ledger.committed) + self._drawn - _length(self._returned)
+        self._planned, self._recorded = self._samples - done, False
 
     def state_dict(self) -> dict[str, Any]:
         """Horovod's ``epoch`` and ``processed_num``, and the ledger."""
@@ -379,7 +392,13 @@ class ElasticSampler(Sampler):
 
     # -- as a sampler of torch ------------------------------------------------------------------
 
+    def _once_more(self) -> None:
+        """Begins the epoch again that was stepped through by ``record_batch``."""
+        if self._recorded and self.remaining == 0:
+            self._begin(self.epoch)
+
     def __iter__(self) -> Iterator[int]:
+        self._once_more()
         if self.batch_size is not None:
             for batch in self.plan_batches(self.batch_size):
                 yield from batch
@@ -396,8 +415,8 @@ class ElasticSampler(Sampler):
 
     def __len__(self) -> int:
         if self.batch_size is None:
-            return math.ceil(self.remaining / self.num_replicas)
-        full, rest = divmod(self.remaining, self.batch_size * self.num_replicas)
+            return math.ceil(self._planned / self.num_replicas)
+        full, rest = divmod(self._planned, self.batch_size * self.num_replicas)
         if rest == 0:
             return full * self.batch_size
         last = self._next_sizes(self.batch_size, rest)[self.rank]
@@ -421,11 +440,12 @@ class ElasticBatchSampler(Sampler):
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Batch]:
+        self.sampler._once_more()
         return self.sampler.plan_batches(self.batch_size)
 
     def __len__(self) -> int:
         return math.ceil(
-            self.sampler.remaining / (self.batch_size * self.sampler.num_replicas)
+            self.sampler._planned / (self.batch_size * self.sampler.num_replicas)
         )
 
 
@@ -458,9 +478,9 @@ class Batches:
             raise
 
     def __len__(self) -> int:
-        """Steps in the rest of the data epoch."""
+        """Steps from where the data epoch or the view began to the end of the epoch."""
         step = self.batch_size * self.sampler.num_replicas
-        return math.ceil(self.sampler.remaining / step)
+        return math.ceil(self.sampler._planned / step)
 
 
 def batches(sampler: ElasticSampler, batch_size: Optional[int] = None) -> Batches:
