@@ -464,3 +464,36 @@ def test_a_death_leaves_model_and_gradients_alone(at: int, small_buckets: None) 
     outcomes = [rank.join() for rank in ranks]
     assert [r.error for r in outcomes] == [None] * 3
     assert [r.value for r in outcomes] == [True, None, True] and outcomes[1].ended == "killed"
+
+
+def test_scripts_find_what_they_ask_an_optimizer_of_horovod() -> None:
+    hvd.init()
+    try:
+        model = torch.nn.Linear(2, 2)
+        made = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+            backward_passes_per_step=2, op=hvd.Sum)
+        assert made._parameter_names == {model.weight: "weight", model.bias: "bias"}
+        assert (made.backward_passes_per_step, made.op) == (2, hvd.Sum)
+        assert made.process_set is hvd.global_process_set
+        assert made.gradient_predivide_factor == 1.0
+        made.set_backward_passes_per_step(3)
+        assert made.backward_passes_per_step == 3
+        plain = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        assert list(plain._parameter_names.values()) == [
+            "allreduce.noname.0.0", "allreduce.noname.0.1"]
+    finally:
+        hvd.shutdown()
+
+
+def test_scripts_find_names_where_horovod_has_them() -> None:
+    from troupe.torch.elastic.state import SamplerStateHandler, TorchState
+    from troupe.torch.mpi_ops import allreduce_async_, rank
+
+    assert (allreduce_async_, rank) == (hvd.allreduce_async_, hvd.rank)
+    assert TorchState is hvd.elastic.TorchState
+    assert SamplerStateHandler is hvd.elastic.SamplerStateHandler
+    assert "allreduce" in dir(hvd.mpi_ops)
+    for module, name in ((hvd.mpi_ops, "nothing"), (hvd.elastic.state, "nothing")):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            getattr(module, name)

@@ -174,6 +174,16 @@ def test_the_length_stays_while_steps_are_recorded_and_the_epoch_comes_again(kin
     assert sampler.trained_num == 36
 
 
+def test_what_remains_is_told_as_horovod_tells_it() -> None:
+    sampler = samplers(2, 10)[1]
+    assert sorted(sampler.remaining_indices) == list(range(10))
+    assert (sampler.num_samples, sampler.total_size) == (5, 10)
+    first = sampler.remaining_indices[:4]
+    sampler.record_batch(0, 2)
+    assert not set(first) & set(sampler.remaining_indices)
+    assert len(sampler.remaining_indices) == 6
+
+
 def test_an_epoch_that_was_at_its_end_when_the_members_changed_stays_there() -> None:
     sampler = samplers(1, 4)[0]
     sampler.record_batch(0, 4)

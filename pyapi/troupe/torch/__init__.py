@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
-from troupe.torch import elastic
+from troupe.torch import elastic, mpi_ops
 from troupe.torch._basics import (
     ccl_built,
     cross_rank,
@@ -98,7 +98,7 @@ __all__ = [
     "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
     "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "init",
     "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "max_size", "mpi_built",
-    "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "reduce", "reducescatter",
-    "reducescatter_async", "remove_process_set", "rocm_built", "scatter", "shutdown", "size",
-    "sparse_allreduce_async", "synchronize",
+    "mpi_enabled", "mpi_ops", "mpi_threads_supported", "nccl_built", "poll", "rank", "reduce",
+    "reducescatter", "reducescatter_async", "remove_process_set", "rocm_built", "scatter",
+    "shutdown", "size", "sparse_allreduce_async", "synchronize",
 ]

@@ -11,7 +11,7 @@ import torch
 
 from troupe.torch._reducer import AnyCompression, Reducer
 from troupe.torch.compression import Compression, check_compression
-from troupe.torch.ops import Average, Sum, resolve_op
+from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
 from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
@@ -25,6 +25,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _should_synchronize: bool
     _commits: Any
     wrapped_optimizer: torch.optim.Optimizer  # It has the same groups and state.
+
+    # Names of the parameters, those that were given or their places; the arguments as they were.
+    _parameter_names: dict[torch.Tensor, str]
+    op: ReduceOp
+    process_set: ProcessSet
+    gradient_predivide_factor: float
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes make one step."""
+        return int(self._reducer.passes)
 
     def synchronize(self) -> None:
         """Waits for the gradients of this step.
@@ -197,7 +208,7 @@ def DistributedOptimizer(
     check_compression(compression, gradient_predivide_factor)
     _check_passes(backward_passes_per_step)
     _check_groups(num_groups, groups)
-    _check_names(optimizer, named_parameters)
+    names = _names_of(optimizer, named_parameters)
     base = optimizer.__class__
     cls: Any = type(base.__name__, (base,), dict(_DistributedOptimizer.__dict__))
     wrapped = cls.__new__(cls)
@@ -205,6 +216,8 @@ def DistributedOptimizer(
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._synchronized, wrapped._should_synchronize = False, True
     wrapped._commits, wrapped.wrapped_optimizer = None, optimizer
+    wrapped._parameter_names, wrapped.op, wrapped.process_set = names, reduce_op, process_set
+    wrapped.gradient_predivide_factor = gradient_predivide_factor
     wrapped._reducer = Reducer(
         wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
         sparse_as_dense, bucket_bytes,
@@ -229,9 +242,13 @@ def _check_groups(num_groups: Any, groups: Any) -> None:
     raise ValueError("groups must be a positive int or a list of lists of tensors")
 
 
-def _check_names(optimizer: torch.optim.Optimizer, named: Optional[NamedParameters]) -> None:
+def _names_of(
+    optimizer: torch.optim.Optimizer, named: Optional[NamedParameters]
+) -> dict[torch.Tensor, str]:
     if named is None:
-        return
+        return {param: f"allreduce.noname.{i}.{j}"
+                for i, group in enumerate(optimizer.param_groups)
+                for j, param in enumerate(group["params"])}
     pairs = list(named)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise ValueError(
@@ -248,3 +265,4 @@ def _check_names(optimizer: torch.optim.Optimizer, named: Optional[NamedParamete
         raise ValueError(
             f"named_parameters lacks {len(missing)} of the optimizer's parameters; give all or none"
         )
+    return {param: name for name, param in pairs}

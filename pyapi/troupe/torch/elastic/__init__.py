@@ -5,6 +5,15 @@ from __future__ import annotations
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
 from troupe.torch.elastic.durable import DurableCommits
 from troupe.torch.elastic.handlers import (
+    ModelHandler as ModelStateHandler,
+)
+from troupe.torch.elastic.handlers import (
+    OptimizerHandler as OptimizerStateHandler,
+)
+from troupe.torch.elastic.handlers import (
+    SamplerHandler as SamplerStateHandler,
+)
+from troupe.torch.elastic.handlers import (
     StateHandler,
     TreeHandler,
     get_handler_registry,
@@ -22,7 +31,10 @@ __all__ = [
     "ElasticSampler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
+    "ModelStateHandler",
     "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
     "State",
     "StateHandler",
     "TorchState",

@@ -121,6 +121,21 @@ class ElasticSampler(Sampler):
         return self._samples - self.processed_num
 
     @property
+    def remaining_indices(self) -> list[int]:
+        """The samples that no step has leased, in the order in which they will be."""
+        return _pick(self.permutation(), self._rest())
+
+    @property
+    def num_samples(self) -> int:
+        """This rank's samples of the epoch, from where that or the view began: its length."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:
+        """Those of all ranks, as if each had as many."""
+        return len(self) * self.num_replicas
+
+    @property
     def trained_num(self) -> int:
         """Samples of steps that this run has committed, over all data epochs."""
         return self._trained - self._trained_before

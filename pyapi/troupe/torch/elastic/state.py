@@ -8,6 +8,7 @@ that has it; if all are equal, nothing is sent.
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -37,6 +38,18 @@ from troupe.torch.elastic.handlers import (
 from troupe.torch.functions import broadcast_object
 
 _log = logging.getLogger("troupe.elastic")
+
+
+# Where scripts for Horovod look for them; they stand in modules that need this one.
+_ELSEWHERE = frozenset((
+    "ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler", "StateHandler",
+    "TorchState", "get_handler_registry", "set_handler_registry"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module("troupe.torch.elastic"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class State:
