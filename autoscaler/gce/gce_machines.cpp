@@ -111,8 +111,8 @@ Result<std::vector<Machine>> GceMachines::Take(const GceListed& listed) {
   return machines;
 }
 
-// Whosever they are, they have no use any more: a node that is started again finds no place. When it
-// is known why they have stopped, for their owner to tell.
+// Whosever they are, they have no use any more: a node that is started again finds no place. When
+// it is known why they have stopped, for their owner to tell.
 void GceMachines::DeleteStopped(const std::set<std::string>& stopped) {
   std::vector<std::string> known;
   for (const std::string& id : stopped) {

@@ -198,13 +198,7 @@ def DistributedOptimizer(
             "DistributedOptimizer averages over the whole group; for a process set all-reduce the "
             "gradients by hand, with grouped_allreduce_(..., process_set=...) before step()"
         )
-    reduce_op = resolve_op(None, op)
-    if reduce_op not in (Average, Sum):
-        raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
-    if gradient_predivide_factor != 1.0 and reduce_op != Average:
-        raise ValueError("gradient_predivide_factor is supported with op=Average only")
-    if not gradient_predivide_factor > 0:
-        raise ValueError(f"gradient_predivide_factor must be positive: {gradient_predivide_factor}")
+    reduce_op = _check_op(op, gradient_predivide_factor)
     check_compression(compression, gradient_predivide_factor)
     _check_passes(backward_passes_per_step)
     _check_groups(num_groups, groups)
@@ -223,6 +217,17 @@ def DistributedOptimizer(
         sparse_as_dense, bucket_bytes,
     )
     return wrapped
+
+
+def _check_op(op: int, gradient_predivide_factor: float) -> ReduceOp:
+    reduce_op = resolve_op(None, op)
+    if reduce_op not in (Average, Sum):
+        raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
+    if gradient_predivide_factor != 1.0 and reduce_op != Average:
+        raise ValueError("gradient_predivide_factor is supported with op=Average only")
+    if not gradient_predivide_factor > 0:
+        raise ValueError(f"gradient_predivide_factor must be positive: {gradient_predivide_factor}")
+    return reduce_op
 
 
 def _check_passes(passes: Any) -> None:
