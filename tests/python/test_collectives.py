@@ -390,3 +390,24 @@ def test_process_sets_are_members_with_their_own_collectives() -> None:
         assert not hvd.remove_process_set(hvd.global_process_set)
 
     run_ranks(3, fn)
+
+
+def test_init_registers_process_sets_and_takes_all_ranks_for_comm() -> None:
+    def fn() -> None:
+        hvd.shutdown()
+        pair, rest = hvd.ProcessSet([0, 1]), hvd.ProcessSet([2])
+        hvd.init(comm=[0, 1, 2], process_sets=[pair, rest])
+        mine = pair if pair.included() else rest
+        total = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=mine)
+        assert total.item() == mine.size() == (1 if hvd.rank() == 2 else 2)
+        for wrong, why in (({"comm": [0, 1]}, "not all ranks of this group of 3"),
+                           ({"comm": object()}, "no communicator of MPI"),
+                           ({"process_sets": 7}, 'a list of ProcessSet or "dynamic"'),
+                           ({"process_sets": [[0, 9]]}, "not ranks of a group of 3")):
+            hvd.shutdown()
+            with pytest.raises(ValueError, match=why):
+                hvd.init(**wrong)
+            assert not hvd.is_initialized()
+        hvd.init(process_sets="dynamic")
+
+    run_ranks(3, fn)

@@ -8,6 +8,7 @@ flight, names in use, attached optimizers. There is one per worker, bound by :fu
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import threading
@@ -416,8 +417,10 @@ def init(
     this process alone.
 
     Args:
-        comm: for compatibility; only None.
-        process_sets: for compatibility; only None or an empty list.
+        comm: for compatibility; only None, or the list of all ranks.
+        process_sets: registered at once, on all ranks alike, each as by ``add_process_set``; or
+            "dynamic", which changes nothing, since sets can be added at any time. Who joins a
+            running group is in the global set only.
         group: name of the elastic collective group that this actor is to train in, made by
             ``create_collective_group``, if not that of its own group of actors. Other groups can
             be used beside it.
@@ -425,18 +428,14 @@ def init(
             change, before it gives up; 600 if not given. Workers of a run have that of the run.
 
     Raises:
-        ValueError: ``comm`` or ``process_sets`` is given; the group is a fixed one, or one whose
-            members call collectives of :mod:`troupe.collective`; another one is bound.
+        ValueError: ``comm`` is something else, or ``process_sets`` is none of these or has a set
+            that cannot be registered; the group is a fixed one, or one whose members call
+            collectives of :mod:`troupe.collective`; another one is bound.
         CollectiveGroupError: there is no such group.
         NotInWorkerError: ``group`` is given, and this is no actor.
     """
     global _process_context
-    if comm is not None:
-        raise ValueError("init(comm=...) is not supported: the executor decides the group")
-    if process_sets:
-        raise ValueError(
-            "init(process_sets=...) is not supported; call add_process_set() for each after init()"
-        )
+    sets = _check_arguments(comm, process_sets)
     bound = current_or_none()
     if bound is not None:
         if group is not None and group != bound.group_name:
@@ -460,6 +459,39 @@ def init(
         _process_context = context
     else:
         _thread.context = context
+    try:
+        _finish_init(context, comm, sets)
+    except BaseException:
+        shutdown()
+        raise
+
+
+def _check_arguments(comm: Any, process_sets: Any) -> list[Any]:
+    if comm is not None and not isinstance(comm, (list, tuple)):
+        raise ValueError(
+            "init(comm=...) takes the list of all ranks, and no communicator of MPI: the executor "
+            "decides the group"
+        )
+    if process_sets is None or process_sets == "dynamic":
+        return []
+    if not isinstance(process_sets, (list, tuple)):
+        raise ValueError(
+            f'init(process_sets=...) takes a list of ProcessSet or "dynamic", not {process_sets!r}'
+        )
+    return list(process_sets)
+
+
+def _finish_init(context: Context, comm: Any, process_sets: Sequence[Any]) -> None:
+    """What takes the group's size, which who joins does not know yet."""
+    if context.provisional:
+        return
+    if comm is not None and sorted(comm) != list(range(context.size)):
+        raise ValueError(
+            f"init(comm={list(comm)}) is not all ranks of this group of {context.size}; start that "
+            "many workers, or call collectives of a ProcessSet"
+        )
+    for process_set in process_sets:
+        importlib.import_module("troupe.torch.process_sets").add_process_set(process_set)
 
 
 def shutdown() -> None:
