@@ -57,9 +57,11 @@ LooseJson NetworkOf(const GceOptions& options, const std::string& region) {
 LooseJson PropertiesOf(const GceOptions& options, const GceOffer& offer, const MachineOrder& order,
                        const std::string& script) {
   const bool templated = !options.instance_template.empty();
-  LooseJson properties = {
-      {"labels", LabelsOf(options, order)},
-      {"metadata", {{"items", {{{"key", "startup-script"}, {"value", script}}}}}}};
+  LooseJson properties = {{"labels", LabelsOf(options, order)},
+                          {"metadata",
+                           {{"items",
+                             {{{"key", "startup-script"}, {"value", script}},
+                              {{"key", "shutdown-script"}, {"value", ShutdownScript()}}}}}}};
   if (offer.spot) {
     properties["scheduling"] = {{"provisioningModel", "SPOT"},
                                 {"instanceTerminationAction", "DELETE"},
@@ -138,6 +140,20 @@ std::string StartupScriptOf(const std::string& boot_script) {
   return "#!/bin/sh\n(\n" + boot_script +
          ")\n"
          "case \"$0\" in */metadata-scripts*/*) shutdown -h now ;; esac\n";
+}
+
+// Google's agent runs it before anything else is ended, also when a Spot VM is taken back, and the
+// machine waits for it.
+std::string ShutdownScript() {
+  return "#!/bin/sh\n"
+         "pkill -TERM -x troupe-node\n"
+         "left=" +
+         std::to_string(static_cast<int>(ToSeconds(kGceDrains)) + 1) +
+         "\n"
+         "while [ $left -gt 0 ] && pgrep -x troupe-node > /dev/null; do\n"
+         "  sleep 1\n"
+         "  left=$((left - 1))\n"
+         "done\n";
 }
 
 std::string BulkPathOf(const GceOffer& offer) {

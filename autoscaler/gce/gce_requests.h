@@ -18,6 +18,8 @@
 
 namespace troupe::gce {
 
+// A node that is told to end has so long to drain: Google takes a Spot VM back after 30 s.
+inline constexpr Duration kGceDrains = seconds(25);
 inline constexpr size_t kGceScriptMax = 256 << 10;  // Bytes, as metadata has it.
 
 // What a pool of the cluster file asks for.
@@ -51,6 +53,8 @@ struct GceOptions {
 [[nodiscard]] std::string InstanceNameOf(const MachineOrder& order, int number);
 // The boot script, and the end of the machine after it where that is one of Google.
 [[nodiscard]] std::string StartupScriptOf(const std::string& boot_script);
+// Has the node drain, and waits until it has ended.
+[[nodiscard]] std::string ShutdownScript();
 // Where a bulk insertion is asked for: "zones/Z" or "regions/R", with "/instances/bulkInsert".
 [[nodiscard]] std::string BulkPathOf(const GceOffer& offer);
 // JSON. `all`: the zones of its region, if it has several: those that are not the offer's are

@@ -126,6 +126,9 @@ Result<std::string> BootOf(const SupplierOptions& options, const PoolSpec& pool,
   if (config.provider == "kubernetes" && PodDrains(pool.pod) > Duration::zero())
     plan.arguments.insert(plan.arguments.end(),
                           {"--term-notice", NumberText(ToSeconds(PodDrains(pool.pod)))});
+  if (config.provider == "gce")
+    plan.arguments.insert(plan.arguments.end(),
+                          {"--term-notice", NumberText(ToSeconds(gce::kGceDrains))});
   // Each has a cloud's notices to itself, and nobody else hears of them.
   if (config.provider == "ec2") plan.env.emplace("TROUPE_NOTICES", "aws");
   if (config.provider == "gce") plan.env.emplace("TROUPE_NOTICES", "gcp");

@@ -5,6 +5,7 @@ who has had a part in it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -178,8 +179,11 @@ class SuppliedFleet(Fleet):
 
     def nodes(self) -> list[dict[str, Any]]:
         """What the supplier believes to have."""
-        text = self.nodes_file.read_text() if self.nodes_file.exists() else ""
-        return list(json.loads(text or "[]"))
+        if not self.nodes_file.exists():
+            return []
+        with open(self.nodes_file, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # While it writes, nothing is in it.
+            return list(json.loads(file.read() or "[]"))
 
 
 @contextlib.contextmanager

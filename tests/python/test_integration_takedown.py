@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +142,19 @@ def test_down_says_what_it_cannot_end(fleet: SuppliedFleet) -> None:
     assert "no credentials" in out
     code, out = fleet.run("down", "no-such.yaml")
     assert code == 4, out
+
+
+def test_an_interruption_while_the_command_becomes_the_daemon_is_heard(
+    fleet: SuppliedFleet
+) -> None:
+    """Python's own handler would only note it, and the note would go with Python."""
+    fleet.file(str(SUPPLIER), "[sleep, '100']")
+    code = ("import os, signal, sys; from troupe.cli import main; become = os.execv\n"
+            "os.execv = lambda *words: (os.kill(os.getpid(), signal.SIGINT), become(*words))\n"
+            "sys.exit(main(['up', 'fleet.yaml']))")
+    done = subprocess.run([sys.executable, "-c", code], env=fleet.environment, cwd=fleet.folder,
+                          text=True, capture_output=True, timeout=60)
+    assert done.returncode == 130, done
+    assert "interrupted; ending the cluster" in done.stdout + done.stderr
+    assert fleet.nodes() == []
+    assert_nothing_left(fleet.mark)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -144,6 +145,9 @@ def _become_autoscaler(file: str, options: Sequence[str]) -> int:
         return _fail(f"{daemon} is not there; set TROUPE_BIN_DIR to the folder that holds it")
     words = [daemon, *([file] if file else []), *options]
     sys.stdout.flush()
+    # One that comes when Python has looked for signals for the last time would be lost with it. The
+    # daemon finds them blocked, as it wants them, and takes what is pending.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     os.execv(daemon, words)
 
 

@@ -80,7 +80,11 @@ TEST(GceRequestsTest, ASpotPoolOfSeveralZonesAsksItsRegion) {
   EXPECT_EQ(network["subnetwork"], "regions/us-central1/subnetworks/s");
   EXPECT_EQ(network["accessConfigs"][0]["type"], "ONE_TO_ONE_NAT");
   EXPECT_EQ(properties["serviceAccounts"][0]["email"], "sa@p");
-  EXPECT_THAT(std::string(properties["metadata"]["items"][0]["value"]), HasSubstr("echo boot\n"));
+  const auto& items = properties["metadata"]["items"];
+  EXPECT_EQ(items[0]["key"], "startup-script");
+  EXPECT_THAT(std::string(items[0]["value"]), HasSubstr("echo boot\n"));
+  EXPECT_EQ(items[1]["key"], "shutdown-script");
+  EXPECT_THAT(std::string(items[1]["value"]), HasSubstr("pkill -TERM -x troupe-node\nleft=26\n"));
 }
 
 TEST(GceRequestsTest, AnOnDemandPoolOfOneZoneAsksThat) {
