@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autoscaler/cloud_text.h"
+#include "autoscaler/cloud_world.h"
 #include "autoscaler/ec2/aws_credentials_json.h"
 #include "autoscaler/ec2/aws_xml.h"
 
@@ -73,12 +74,9 @@ struct AwsChain::Profiles {
 
 AwsWorld RealAwsWorld() {
   AwsWorld world;
-  world.variable = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): never set.
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
+  world.variable = &EnvironmentVariable;
   world.read = &ReadWhole;
-  world.wall_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
+  world.wall_s = &WallSeconds;
   return world;
 }
 

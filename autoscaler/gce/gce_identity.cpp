@@ -1,30 +1,18 @@
 #include "autoscaler/gce/gce_identity.h"
 
-#include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <utility>
 
 #include "autoscaler/cloud_text.h"
+#include "autoscaler/cloud_world.h"
 #include "autoscaler/gce/gce_jwt.h"
 #include "autoscaler/internal/read_json.h"
 
 namespace troupe::gce {
 namespace {
 
-constexpr size_t kFileMax = size_t{1} << 20;
 constexpr const char* kTokenUrl = "https://oauth2.googleapis.com/token";
 constexpr const char* kExchangeUrl = "https://sts.googleapis.com/v1/token";
 constexpr int kImpersonationsMax = 4;
-
-std::optional<std::string> ReadCredentials(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kFileMax, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(text.size())) && !file.eof())
-    return std::nullopt;
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
 
 Error Lacks(const char* key) {
   return {ErrorCode::kInvalidArgument, std::string("it has no ") + key};
@@ -70,16 +58,7 @@ std::string WhyNoToken(const HttpReply& reply) {
 
 }  // namespace
 
-GceWorld RealGceWorld() {
-  GceWorld world;
-  world.variable = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): never set.
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-  world.read = &ReadCredentials;
-  world.wall_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
-  return world;
-}
+GceWorld RealGceWorld() { return {&EnvironmentVariable, &ReadCloudFile, &WallSeconds}; }
 
 Result<GceSession> GceIdentity::Session(const GceSend& send) {
   const std::lock_guard lock(mu_);

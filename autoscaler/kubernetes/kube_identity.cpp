@@ -1,26 +1,15 @@
 #include "autoscaler/kubernetes/kube_identity.h"
 
-#include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "autoscaler/cloud_world.h"
+
 namespace troupe::kubernetes {
 namespace {
 
-constexpr size_t kFileMax = size_t{1} << 20;
 constexpr const char* kAccountFolder = "/var/run/secrets/kubernetes.io/serviceaccount";
-
-std::optional<std::string> ReadUpTo(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kFileMax, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(text.size())) && !file.eof())
-    return std::nullopt;
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
 
 std::string Trimmed(const std::string& text) {
   const size_t from = text.find_first_not_of(" \t\r\n");
@@ -30,16 +19,7 @@ std::string Trimmed(const std::string& text) {
 
 }  // namespace
 
-KubeWorld RealKubeWorld() {
-  KubeWorld world;
-  world.variable = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): never set.
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-  world.read = &ReadUpTo;
-  world.wall_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
-  return world;
-}
+KubeWorld RealKubeWorld() { return {&EnvironmentVariable, &ReadCloudFile, nullptr, &WallSeconds}; }
 
 Result<std::string> KubeIdentity::ReadNamed(const std::string& path,
                                             const std::string& what) const {

@@ -1,4 +1,4 @@
-"""The key of the service account, made anew each time, and whether it has signed something."""
+"""A fresh key of the service account, and whether it has signed something."""
 
 from __future__ import annotations
 

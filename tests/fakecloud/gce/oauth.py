@@ -139,7 +139,7 @@ class OAuth:
                 "token_type": "Bearer", "expires_in": self._left(made)}
 
     def impersonate(self, account: str, header: Optional[str], body: bytes) -> dict[str, Any]:
-        """A token of the account for who may have one. Raises GceError."""
+        """The account's token, for a caller that may have one. Raises GceError."""
         tokens, now_s = self._tokens, self._now()
         token = tokens.whose(header, now_s)
         if account != tokens.account:
