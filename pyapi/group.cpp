@@ -133,10 +133,12 @@ class PyGroup {
     return Agent().Barrier(MakeCall(text, team));
   }
   uint64_t Join() { return Agent().Join(); }
-  uint64_t AddTeam(const std::vector<int>& ranks) {
+  uint64_t AddTeam(const std::vector<int>& ranks, bool members_only) {
     for (const int rank : ranks) CheckPosition(rank, 0);
-    return Agent().AddTeam(ranks);
+    return Agent().AddTeam(ranks, members_only);
   }
+  // Whether the epoch of the last view is over.
+  bool Over() { return Agent().WaitTurn(Duration::zero()) == groups::GroupAgent::Turn::kLeft; }
   std::vector<int> Team(uint32_t id) { return Agent().team(id).ranks; }
   uint64_t Wait(uint64_t handle, double timeout_s) {
     auto result = WaitInSlices(
@@ -260,7 +262,8 @@ void BindGroup(py::module_& m) {
            py::arg("team") = 0)
       .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0)
       .def("join", &PyGroup::Join)
-      .def("add_team", &PyGroup::AddTeam, py::arg("ranks"))
+      .def("add_team", &PyGroup::AddTeam, py::arg("ranks"), py::arg("members_only") = false)
+      .def("over", &PyGroup::Over)
       .def("team", &PyGroup::Team, py::arg("team"))
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))
       .def("devices", &PyGroup::Devices)

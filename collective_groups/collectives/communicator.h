@@ -86,6 +86,10 @@ class Communicator {
 
   // A team that begins now, in this place of the order of operations.
   virtual Status AddTeam(Team team) = 0;
+  // The highest `value` of these ranks of the view, ascending, which are in no team of their own
+  // yet; the others do not call it.
+  virtual Result<uint64_t> HighestAmong(const Operation& operation, std::span<const int> ranks,
+                                        int64_t value);
   // `in` and `out` hold `count` elements each, in pieces; they may be the same memory. An empty
   // `out`: this rank does not want the result. All ranks that do end with identical bits.
   virtual Status AllReduce(const Operation& operation, std::span<const ConstBuffer> in,

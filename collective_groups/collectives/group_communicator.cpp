@@ -1,4 +1,6 @@
 // The Communicator: links, shared memory, and the choice between them.
+#include <xxhash.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -193,6 +195,28 @@ class GroupCommunicator final : public Communicator {
     std::lock_guard lock(mu_);
     if (team.me >= 0) epoch->Add(std::move(team));
     return Status::Ok();
+  }
+
+  Result<uint64_t> HighestAmong(const Operation& operation, std::span<const int> ranks,
+                                int64_t value) override {
+    const Operation uncompared{0, 0, operation.text, {}};
+    const Status status = Run(uncompared, [&](EpochState& epoch, TeamState& view, uint64_t) {
+      --view.sequence;  // Taken by Run.
+      Team team;
+      team.ranks.assign(ranks.begin(), ranks.end());
+      const auto me = std::find(ranks.begin(), ranks.end(), epoch.rank);
+      if (me == ranks.end()) {
+        return Status(Error{ErrorCode::kInvalidArgument, "this member is none of the ranks"});
+      }
+      team.me = static_cast<int>(me - ranks.begin());
+      // Two sets of ranks that are asked for at once have messages of their own.
+      const uint64_t key =
+          OperationKey(kTeamsMax - 1, 2, XXH3_64bits(ranks.data(), ranks.size_bytes()));
+      Algorithms algorithms(epoch.channel.get(), &team, key, &epoch.workspace);
+      return algorithms.AllReduce(&value, &value, 1, {DataType::kInt64, ReduceOp::kMax});
+    });
+    if (!status.ok()) return status.error();
+    return static_cast<uint64_t>(value);
   }
 
   Team team(uint32_t id) const override {

@@ -29,6 +29,11 @@ Status Communicator::Receive(const Operation& operation, void*, size_t, int) {
   return Error{ErrorCode::kInvalidArgument, operation.text + ": not between two members here"};
 }
 
+Result<uint64_t> Communicator::HighestAmong(const Operation& operation, std::span<const int>,
+                                            int64_t) {
+  return Error{ErrorCode::kInvalidArgument, operation.text + ": not among some members here"};
+}
+
 Status Communicator::AllGatherOnDevice(const Operation& operation, const void*, void*,
                                        std::span<const size_t>) {
   return Error{ErrorCode::kInvalidArgument, operation.text + ": no devices here"};
@@ -147,6 +152,10 @@ class DeviceCommunicator final : public Communicator {
   }
 
   Status AddTeam(Team team) override { return host_->AddTeam(std::move(team)); }
+  Result<uint64_t> HighestAmong(const Operation& operation, std::span<const int> ranks,
+                                int64_t value) override {
+    return host_->HighestAmong(operation, ranks, value);
+  }
   Team team(uint32_t id) const override { return host_->team(id); }
   Status Barrier(const Operation& operation) override { return host_->Barrier(operation); }
   Result<uint64_t> Transfer(std::span<const int> sources, std::span<const int> receivers,

@@ -107,7 +107,8 @@ class GroupAgent {
                   std::vector<MutableBuffer> buffers);
   // Makes a team of these ranks of the present view, which all ranks do in the same order. It
   // follows its members into later epochs; without those that left. The value is its number.
-  Handle AddTeam(const std::vector<int>& ranks);
+  // `members_only`: none but these ranks, ascending, call it.
+  Handle AddTeam(const std::vector<int>& ranks, bool members_only = false);
   // Out of data: takes part in the next collective of the others without a share. The value is 0
   // then, and Join must be called again; or, when all have joined, 1 + the rank that was last.
   Handle Join();
@@ -138,7 +139,8 @@ class GroupAgent {
   void TraceCollective(const Pending& pending, Time begin);
   [[nodiscard]] std::vector<Team> TeamsIn(const View& view) const;
   Result<uint64_t> TakePart(Communicator& communicator);
-  Result<uint64_t> HighestTeam(Communicator& communicator, const Operation& operation);
+  Result<uint64_t> HighestTeam(Communicator& communicator, const Operation& operation,
+                               const std::vector<int>& ranks);
 
   EventLoop* const loop_;
   const SteadyClock clock_;

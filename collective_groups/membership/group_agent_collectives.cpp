@@ -143,9 +143,10 @@ std::vector<Team> GroupAgent::TeamsIn(const View& view) const {
 
 // A member that joined later knows none of the teams before it: all take the number after the
 // highest that anybody knows.
-GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
-  const auto body = [this, ranks](Communicator& c, const Operation& operation) -> Result<uint64_t> {
-    Result<uint64_t> known = HighestTeam(c, operation);
+GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks, bool members_only) {
+  const auto body = [this, ranks, members_only](Communicator& c,
+                                                const Operation& operation) -> Result<uint64_t> {
+    Result<uint64_t> known = HighestTeam(c, operation, members_only ? ranks : std::vector<int>{});
     if (!known.ok()) return known;
     Team team;
     {
@@ -167,15 +168,20 @@ GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks) {
     if (Status s = c.AddTeam(std::move(team)); !s.ok()) return s.error();
     return id;
   };
-  return Submit("add a team", {}, 0, body);
+  Call call;
+  call.everyone = !members_only;
+  return Submit("add a team", call, 0, body);
 }
 
-Result<uint64_t> GroupAgent::HighestTeam(Communicator& communicator, const Operation& operation) {
+// Among `ranks`, or among all.
+Result<uint64_t> GroupAgent::HighestTeam(Communicator& communicator, const Operation& operation,
+                                         const std::vector<int>& ranks) {
   int64_t highest = 0;
   {
     std::lock_guard lock(mu_);
     highest = static_cast<int64_t>(teams_.size());
   }
+  if (!ranks.empty()) return communicator.HighestAmong(operation, ranks, highest);
   ReduceArguments arguments;
   arguments.elements = {DataType::kInt64, ReduceOp::kMax};
   arguments.count = 1;

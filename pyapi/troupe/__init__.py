@@ -17,7 +17,7 @@ numpy and starts nothing.
 
 from __future__ import annotations
 
-from troupe import actor, exceptions, util
+from troupe import actor, checkpoint, exceptions, util
 from troupe._runtime import report
 from troupe._version import __version__
 from troupe.actors._context import current, exit_actor
@@ -116,6 +116,7 @@ __all__ = [
     "attach",
     "available_resources",
     "cancel",
+    "checkpoint",
     "cluster_resources",
     "cpp_actor",
     "current",

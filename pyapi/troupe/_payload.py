@@ -112,12 +112,18 @@ def load_task(envelope: Mapping[str, Any]) -> Task:
     return Task(fn, args, kwargs, envelope["elastic_timeout_s"])
 
 
-def describe_error(error: BaseException, outcome: Outcome, skip_frames: int = 0) -> Outcome:
-    """Fills the error's fields of ``outcome``; the exception only if it survives pickling."""
+def describe_error(
+    error: BaseException, outcome: Outcome, callers: tuple[str, ...] = ()
+) -> Outcome:
+    """Fills the error's fields of ``outcome``; the exception only if it survives pickling.
+
+    Args:
+        callers: ends of the names of files; their calls are left out where a traceback begins.
+    """
     frames = error.__traceback__
-    for _ in range(skip_frames):
-        if frames is not None and frames.tb_next is not None:
-            frames = frames.tb_next
+    while (frames is not None and frames.tb_next is not None
+           and frames.tb_frame.f_code.co_filename.endswith(callers)):
+        frames = frames.tb_next
     text = traceback.format_exception(type(error), error, frames)
     outcome.traceback = "".join(text)
     outcome.exc_type = type(error).__name__

@@ -19,7 +19,7 @@ from troupe.errors import DrainedError, HorovodInternalError, NotInWorkerError, 
 _log = logging.getLogger("troupe.worker")
 _WAIT_SLICE_S = 1.0
 _RETRY_S = 0.05
-# As torchrun names them. MASTER_ADDR is left out: the group is none of torch.distributed.
+# As torchrun names them; the rest of its variables is in troupe._torchrun.
 _TORCH_NAMES = {"RANK": "rank", "WORLD_SIZE": "size", "LOCAL_RANK": "local_rank",
                 "LOCAL_WORLD_SIZE": "local_size"}
 _ENV_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")

@@ -9,6 +9,7 @@ are forks of it (``_fork_server``).
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import logging
@@ -20,11 +21,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from troupe import _fork_server, _forks, _metric_report, _native, _payload, _runtime
+from troupe import (
+    _fork_server,
+    _forks,
+    _metric_report,
+    _native,
+    _payload,
+    _runtime,
+    _torchrun,
+)
 from troupe.errors import DrainedError, SerializationError
 
 _log = logging.getLogger("troupe.worker")
 _WAIT_SLICE_S = 5.0
+# Calls of these stand before those of the user's function in a traceback.
+_OWN_FILES = tuple(f"troupe/{name}.py" for name in (
+    "worker", "_torchrun", "torch/distributed/_restarts", "torch/elastic/loop",
+    "cli/run_commands"))
 # What torch 2 imports at the first use of an optimizer, in parts of at most about 0.3 s; an older
 # torch has no torch._dynamo and imports nothing late.
 _TORCH_LATE_MODULES = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp",
@@ -139,10 +152,10 @@ def run_assignment(
             f"the function called sys.exit({error.code!r}); a worker's function must return, "
             "or raise an exception to fail the run"
         ).with_traceback(error.__traceback__)
-        return False, pickle.dumps(_payload.describe_error(refusal, outcome, skip_frames=2))
+        return False, pickle.dumps(_payload.describe_error(refusal, outcome, _OWN_FILES))
     except BaseException as error:
         _fill_rank(outcome, worker)
-        return False, pickle.dumps(_payload.describe_error(error, outcome, skip_frames=2))
+        return False, pickle.dumps(_payload.describe_error(error, outcome, _OWN_FILES))
     _fill_rank(outcome, worker)
     try:
         outcome.value = _payload.dumps_value(value, "the function's return value")
@@ -164,7 +177,7 @@ def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
     runtime.first_view()
     pid = os.getpid()
     try:
-        value = task.fn(*task.args, **task.kwargs)
+        value = _torchrun.call(runtime, functools.partial(task.fn, *task.args, **task.kwargs))
     except BaseException as error:
         _forks.end_child(pid, error)
         raise

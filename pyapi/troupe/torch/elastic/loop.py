@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
 from troupe import _native
 from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -54,21 +54,38 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     return wrapper
 
 
-def _run(func: Callable[..., T], state: State, args: Any, kwargs: Any) -> T:
+def resume(func: Callable[[Any], T], state: State, error: BaseException) -> T:
+    """As :func:`run`, of a function that was called before and was interrupted by ``error``.
+
+    Args:
+        error: HorovodInternalError or HostsUpdatedInterrupt.
+    """
+    try:
+        return _run(func, state, (), {}, error)
+    finally:
+        state.settle()
+
+
+def _run(func: Callable[..., T], state: State, args: Any, kwargs: Any,
+         error: Optional[BaseException] = None) -> T:
     context = _context.current()
     replay = context.replay = Replay(context, state)
     try:
-        return _loop(func, state, args, kwargs, replay)
+        return _loop(func, state, args, kwargs, replay, error)
     finally:
         context.replay, context.unwinding = None, False
 
 
-def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: Replay) -> T:
+def _loop(func: Callable[..., T], state: State, args: Any, kwargs: Any, replay: Replay,
+          interrupted: Optional[BaseException]) -> T:
     context = _context.current()
     entered = not context.provisional  # a founding member is in a view since init()
     first = True
     while True:
         try:
+            if interrupted is not None:
+                error, interrupted, entered = interrupted, None, False
+                raise error
             if not entered:
                 replay.enter_from_loop()
                 if not first:

@@ -1,0 +1,111 @@
+"""A function of torch.distributed begins again when the members of its group have changed.
+
+Nothing in the function knows of that: a collective fails on every rank, the function ends with that
+error, the members that are left form a new view, and it is called once more in the same process,
+with its modules imported and its ranks and addresses in the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, Optional, TypeVar
+
+import torch.distributed as dist
+
+from troupe import _native, _runtime, _torchrun, checkpoint
+from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.torch import _context
+from troupe.torch.distributed import _session
+from troupe.torch.distributed._process_group import ProcessGroup
+from troupe.torch.elastic import loop
+
+_log = logging.getLogger("troupe.distributed")
+
+T = TypeVar("T")
+
+
+def interrupted(error: BaseException) -> Optional[BaseException]:
+    """What the elastic loop is to be told of ``error``; None if it is the function's own failure.
+
+    The type does not decide: an error that has passed through C++ is a RuntimeError.
+    """
+    session = _session.current()
+    if isinstance(error, (_session.JoinFirst, checkpoint.MembersChanged)):
+        return error
+    if session is None or not isinstance(error, Exception):
+        return None
+    if isinstance(error, (HorovodInternalError, HostsUpdatedInterrupt)):
+        return error
+    if dist.is_initialized() and not isinstance(dist.group.WORLD, ProcessGroup):
+        return None  # Peers that use another backend may wait in it, and would not come.
+    if session.broken() or session.context.group.over():
+        return HorovodInternalError(f"{type(error).__name__}: {error}")
+    return None
+
+
+def finish() -> None:
+    """Waits until the function has returned on every rank.
+
+    Raises:
+        HorovodInternalError: a member has died that had not; the function is to begin again.
+    """
+    session = _session.current()
+    if session is None:
+        return
+    context = session.context
+    if context.size > 1 and session.epoch == int(context.view["epoch"]):
+        text = "end of a program of torch.distributed"
+        with _native.collective_errors(text):
+            context.group.wait(context.group.barrier(text), _context.FOREVER_S)
+    clear()
+
+
+def clear() -> None:
+    """Ends all process groups, in whatever state they are."""
+    if dist.is_available() and dist.is_initialized():
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+    _session.end()
+
+
+def go_on(function: Callable[[], T], error: BaseException) -> T:
+    """Calls ``function`` once more, and again with every change of members, until it returns.
+
+    Args:
+        error: how it ended before, as :func:`interrupted` has it.
+    """
+    context = _context.current()
+    runtime = context.runtime
+    if context.provisional:
+        runtime.elastic_timeout_s = math.inf  # Others let it in at their next checkpoint.
+    _say(runtime, error)
+    clear()
+
+    def attempt(_: Any) -> T:
+        _torchrun.export(runtime)
+        problem: Optional[BaseException] = None
+        try:
+            value = function()
+            finish()
+            return value
+        except BaseException as raised:
+            problem = interrupted(raised)
+            if problem is None:
+                raise
+            if problem is raised:
+                _say(runtime, raised)
+                clear()
+                raise
+        # Outside of the handler, so that nothing holds what the function had.
+        _say(runtime, problem)
+        clear()
+        raise problem
+
+    return loop.resume(attempt, checkpoint.state(), error)
+
+
+def _say(runtime: _runtime.WorkerRuntime, error: BaseException) -> None:
+    _log.info("the function begins again: %s", error)

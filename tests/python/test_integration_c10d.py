@@ -1,0 +1,128 @@
+"""The backend "troupe" of torch.distributed on real workers, against Gloo and one process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import c10d_cases
+import c10d_programs
+import pytest
+
+import troupe
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+def run(function: Any, args: tuple[Any, ...] = (), workers: int = 2, **options: Any) -> list[Any]:
+    options = {"cpus_per_worker": 0.4, "progress": "off", "log_to_driver": False, **options}
+    with troupe.Executor(workers=workers, **options) as executor:
+        return list(executor.run(function, args))
+
+
+def test_every_collective_gives_what_gloo_gives() -> None:
+    """In the whole group and in a part of it, each dtype, waited for at once and later."""
+    results = run(c10d_cases.table, workers=3)
+    assert [result["wrong"] for result in results] == [[], [], []]
+    both, whole = results[0]["count"], results[1]["count"]
+    assert both == 2 * whole == results[2]["count"] and whole > 300
+
+
+def test_models_train_as_in_one_process() -> None:
+    for found in run(c10d_programs.data_parallel, workers=3):
+        rough = {name: found.pop(name) for name in ("fp16 hook", "PowerSGD")}
+        assert {name: off for name, off in found.items() if off > 1e-5} == {}
+        assert 0 < rough["fp16 hook"] < 1e-3 and 0 < rough["PowerSGD"] < 0.1
+
+
+@pytest.mark.venv_only  # torch 1.13 has neither fully_shard nor device meshes.
+def test_sharded_models_train_as_in_one_process() -> None:
+    for found in run(c10d_programs.sharded, workers=4):
+        assert set(found) == {"FSDP1", "FSDP2", "DTensor", "mesh"}
+        assert {name: off for name, off in found.items() if off > 1e-5} == {}
+
+
+def test_messages_between_two_ranks_in_any_order() -> None:
+    first, second = run(c10d_programs.messages)
+    assert first == []
+    assert second == ["recv: rank 0 sent 12 bytes, and the tensor here has 8; shape and dtype must "
+                      "be alike on both sides"]
+
+
+def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
+    """In the processes that are left, and once more when the replacement joins."""
+    results = run(c10d_programs.interrupted, (str(tmp_path / "died"), 42, 200), workers=3,
+                  min_workers=2, max_workers=3)
+    wanted = c10d_programs.uninterrupted(200)
+    for result in results:
+        assert result["size"] == 3
+        assert max(abs(a - b) for a, b in zip(result["numbers"], wanted)) < 1e-5
+    kept = [result["begun"] for result in results if len(result["begun"]) == 3]
+    assert len(kept) == 2
+    for begun in kept:
+        assert len({pid for pid, _, _ in begun}) == 1
+        assert begun[0][1:] == (0, 3) and begun[1][1:] == (40, 2)
+        assert begun[2][1] > 40 and begun[2][1] % 5 == 0 and begun[2][2] == 3
+    (joined,) = [result["begun"] for result in results if len(result["begun"]) == 1]
+    assert joined[0][1:] == kept[0][2][1:]
+
+
+@pytest.mark.parametrize("how", ["recv", "future", "group"])
+def test_whoever_waits_for_the_dead_hears_of_it(how: str) -> None:
+    (result,) = run(c10d_programs.waiting, (how,), min_workers=1, max_workers=2, reset_limit=1)
+    assert re.fullmatch(r"alone in epoch \d+", result)
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [
+    ("error", "the user's own"),
+    ("op", "all_reduce: ReduceOp.BAND is for integers and truth values, not float32"),
+    ("size", "rank . gives [3], but its own place in the list of outputs is [2]"),
+    ("mismatch", "rank 0: all_reduce sum float32[2]; rank 1: all_reduce sum float32[3]"),
+    ("rank", "told rank 0 of 1, but this worker is rank"),
+])
+def test_what_is_wrong_is_said(kind: str, wanted: str) -> None:
+    with pytest.raises(troupe.WorkerError, match=re.escape(wanted).replace("rank\\ \\.", "rank .")):
+        run(c10d_programs.wrong, (kind,))
+
+
+def test_a_death_under_another_backend_fails_the_run() -> None:
+    """Its peers may wait in it for ever, so that the function does not begin again."""
+    with pytest.raises(troupe.TroupeError):
+        run(c10d_programs.wrong, ("gloo",), min_workers=1, max_workers=2, reset_limit=0)
+
+
+SCRIPT = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("{backend}")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+         "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
+         "TORCHELASTIC_RUN_ID")
+print("found", int(total), dist.get_backend(), *(os.environ[name] for name in names))
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2,
+                      dist.get_rank() == 0)
+store.set(f"key{{dist.get_rank()}}", "value")
+print("stored", store.get(f"key{{1 - dist.get_rank()}}"))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["troupe", "gloo"])
+def test_a_script_for_torchrun_needs_no_change(
+    backend: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from troupe.cli import main
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(backend=backend))
+    assert main(["run", "-np", "2", "--cpus-per-worker", "0.4", str(script)]) == 0
+    out = capfd.readouterr().out
+    found = sorted(re.findall(rf"found 3 {backend} (\d) 2 (\d) 2 (\S+) (\d+) 0 (\d) 2 0 \S+", out))
+    assert [f[0] for f in found] == [f[1] for f in found] == [f[4] for f in found] == ["0", "1"]
+    assert found[0][2:4] == found[1][2:4]
+    assert out.count("stored b'value'") == 2
