@@ -148,6 +148,39 @@ def train_on_torchelastic(folder: str, model_name: str) -> None:
             os.replace(path + ".new", path)
 
 
+def train_on_torch_distributed(folder: str, model_name: str, steps: int) -> int:
+    """The same script on the backend "troupe", until ``FOLDER/stop`` is there."""
+    import torch
+    import torch.distributed as dist
+
+    import troupe
+
+    log = Log(folder)
+    dist.init_process_group("troupe")
+    model, loss_of = make_model(model_name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    saved = troupe.checkpoint.load({"step": 0})
+    step = saved["step"]
+    if step:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    network = torch.nn.parallel.DistributedDataParallel(model)
+    stop = torch.zeros(1)
+    while step < steps and not stop:
+        optimizer.zero_grad()
+        loss_of(network).backward()
+        optimizer.step()
+        step += 1
+        log.step(step, dist.get_rank(), dist.get_world_size())
+        if step % SNAPSHOT_EVERY == 0:
+            stop.fill_(float(os.path.exists(f"{folder}/stop")))
+            dist.broadcast(stop, 0)
+            troupe.checkpoint.save({"model": model.state_dict(), "step": step,
+                                    "optimizer": optimizer.state_dict()})
+    dist.destroy_process_group()
+    return int(step)
+
+
 def train_on_horovod(folder: str, model_name: str) -> None:
     """The body of a worker of elastic Horovod, which commits as often as torchelastic saves."""
     import horovod.torch as hvd

@@ -4,8 +4,9 @@
 what autograd and the reduction cost. All ways run in the same processes in turns, one torch thread
 each; a step begins with a barrier and the slowest rank counts. "autograd" reduces nothing;
 "limit" is that and one sum of the same bytes, in place, in memory that the processes share.
-"troupe_auto" has chosen the size of its buckets beforehand. "elastic_step" is a whole step of SGD
-with momentum: with commits held in place, with copied commits, and with none.
+"ddp_troupe" is DDP on the backend "troupe", "troupe_auto" has chosen the size of its buckets
+beforehand. "elastic_step" is a whole step of SGD with momentum: with commits held in place, with
+copied commits, and with none.
 One JSON line a figure; times in milliseconds.
 """
 
@@ -116,21 +117,25 @@ def worker(folder: str, shapes: list[tuple[int, ...]], rounds: int) -> tuple[Tim
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     rank, size = hvd.rank(), hvd.size()
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    dist.init_process_group("troupe")
+    gloo = dist.new_group(backend="gloo")
     gradients = [torch.full(shape, float(rank + 1)) for shape in shapes]
     nbytes = 4 * sum(g.numel() for g in gradients)
     reduce_shared = shared_sum(folder, nbytes, rank, size, hvd.barrier)
-    plain, ours, copied, viewed = (Model(gradients) for _ in range(4))
+    plain, ours, *others = (Model(gradients) for _ in range(6))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(ours.parameters(), lr=0.1))
     tuned, optimizer_tuned = tune(gradients)
-    ddp = torch.nn.parallel.DistributedDataParallel(copied)
-    ddp_view = torch.nn.parallel.DistributedDataParallel(viewed, gradient_as_bucket_view=True)
+    ddp = [torch.nn.parallel.DistributedDataParallel(
+        model, process_group=group, gradient_as_bucket_view=view)
+        for model, (group, view) in zip(
+            others, [(gloo, False), (gloo, True), (None, False), (None, True)], strict=True)]
     times = take_turns({
         "troupe": lambda: (backward(ours, ours), optimizer.synchronize())[1],
         "troupe_auto": lambda: (backward(tuned, tuned), optimizer_tuned.synchronize())[1],
-        "ddp": lambda: backward(ddp, copied),
-        "ddp_view": lambda: backward(ddp_view, viewed),
+        "ddp": lambda: backward(ddp[0], others[0]),
+        "ddp_view": lambda: backward(ddp[1], others[1]),
+        "ddp_troupe": lambda: backward(ddp[2], others[2]),
+        "ddp_view_troupe": lambda: backward(ddp[3], others[3]),
         "autograd": lambda: backward(plain, plain),
         "limit": lambda: (backward(plain, plain), reduce_shared())[1],
     }, rounds)

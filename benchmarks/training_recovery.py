@@ -2,8 +2,8 @@
 
 A random worker is killed with SIGKILL in mid-training. The figure is the time until the slowest
 rank has completed its first step after that: on Troupe the survivors go on (and a replacement
-joins later), torchelastic restarts all workers from the last snapshot, and so does elastic Horovod
-without the dead one. "lost" are steps that a surviving rank had completed and that were done again.
+joins later), those of a script of torch.distributed from its last checkpoint; torchelastic restarts
+all workers from the last snapshot, and so does elastic Horovod without the dead one. "lost" are steps that a surviving rank had completed and that were done again.
 Horovod takes part if ``make horovod`` has built it. One JSON line a figure; times in milliseconds.
 """
 
@@ -76,15 +76,19 @@ def after_kill(events: list[Event], killed: float, victim: int, size: int) -> tu
     return (max(e["t"] for e in first.values()) - killed) * 1e3, max(0, lost)
 
 
-def bench_troupe(size: int, kills: int, model: str) -> None:
-    """Kills workers of an ``executor.run`` one after the other."""
+def bench_troupe(size: int, kills: int, model: str, train: Any, name: str) -> None:
+    """Kills workers of an ``executor.run`` one after the other.
+
+    Args:
+        train: what runs. name: of the figures.
+    """
     import troupe
 
     with tempfile.TemporaryDirectory() as folder, troupe.Executor(
         1, size, workers=size, cpus_per_worker=0.1, num_cpus=size, progress="off",
         preload=["numpy", "torch", "troupe.torch", "troupe.torch.elastic"],
     ) as executor:
-        handle = executor.submit(_trainee.train_on_troupe, (folder, model, 10**9))
+        handle = executor.submit(train, (folder, model, 10**9))
         times, lost, full, killed = [], 0, [], 0.0
         for _ in range(kills):
             if not wait_ranks(folder, size, killed):
@@ -106,9 +110,9 @@ def bench_troupe(size: int, kills: int, model: str) -> None:
         Path(folder, "stop").touch()
         handle.result(timeout=LIMIT_S)
         step_ms = median_step_ms(_trainee.read_log(folder), size)
-        summary("troupe_kill_to_next_step", times, n=size, model=model, steps_lost=lost,
+        summary(f"{name}_kill_to_next_step", times, n=size, model=model, steps_lost=lost,
                 step_ms=round(step_ms, 2))
-        summary("troupe_kill_to_full_size", full, n=size, model=model)
+        summary(f"{name}_kill_to_full_size", full, n=size, model=model)
 
 
 def settle() -> None:
@@ -243,7 +247,9 @@ def main() -> int:
     options = parser.parse_args()
     random.seed(options.seed)
     for model in options.models:
-        bench_troupe(options.workers, options.kills, model)
+        bench_troupe(options.workers, options.kills, model, _trainee.train_on_troupe, "troupe")
+        bench_troupe(options.workers, options.kills, model, _trainee.train_on_torch_distributed,
+                     "torch_distributed")
         if not options.no_reference:
             for interval in (0.1, None):
                 bench_torchelastic(options.workers, options.reference_kills, model, interval)

@@ -300,7 +300,7 @@ class Context:
 
         Within a backward pass none is: the rest of its gradients is still to come.
         """
-        if in_backward():
+        if not self._reducers or in_backward():
             return
         for reducer in self.reducers():
             reducer.flush()

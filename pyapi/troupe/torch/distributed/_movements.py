@@ -7,7 +7,6 @@ from typing import Optional
 
 import torch
 
-from troupe.torch._operations import deliver
 from troupe.torch.distributed._seat import (
     Blocks,
     Seat,
@@ -15,6 +14,7 @@ from troupe.torch.distributed._seat import (
     check_alike,
     check_count,
     check_dense,
+    deliver,
     dtype_name,
     size_of,
 )
@@ -35,7 +35,8 @@ def broadcast(seat: Seat, tensor: torch.Tensor, root: int) -> Work:
 
     def finish() -> None:
         if seat.rank != root:
-            deliver(tensor, work)
+            with torch.no_grad():
+                deliver(tensor, work)
 
     return seat.issue([start], finish, [tensor, work], [tensor])
 

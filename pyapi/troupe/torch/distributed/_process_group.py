@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 
 from troupe.errors import TroupeError
-from troupe.torch._operations import deliver
 from troupe.torch.distributed import _movements, _reductions
 from troupe.torch.distributed._mailbox import ANY, Mailbox
-from troupe.torch.distributed._seat import Seat, check_dense, size_of
+from troupe.torch.distributed._seat import Seat, check_dense, deliver, size_of
 from troupe.torch.distributed._work import Work
 
 BACKEND = "troupe"
@@ -249,7 +248,8 @@ class ProcessGroup(_Base):
         work = self._message(mailbox, receipt, [tensor], lambda: finish())
 
         def finish() -> None:
-            deliver(tensor, room)
+            with torch.no_grad():
+                deliver(tensor, room)
             work.source = receipt.came_from
 
         return work

@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._devices import Place
-from troupe.torch._operations import deliver
 from troupe.torch._reductions import average_exactly_
 from troupe.torch.distributed._seat import (
     Seat,
@@ -20,6 +19,7 @@ from troupe.torch.distributed._seat import (
     check_alike,
     check_count,
     check_dense,
+    deliver,
     dtype_name,
     size_of,
 )
@@ -65,19 +65,20 @@ def reduction_of(op: Any, dtype: torch.dtype, what: str) -> Reduction:
     Raises:
         ValueError: it is none that there is, or not for this dtype.
     """
-    for name, combine_name, combine in _BITWISE:
+    if dtype in DTYPE_NAMES:
+        for name, core_name in _PLAIN:
+            if hasattr(dist.ReduceOp, name) and op == getattr(dist.ReduceOp, name):
+                return Reduction(core_name)
+    for name, core_name, combine in _BITWISE:
         if op == getattr(dist.ReduceOp, name):
             if dtype.is_floating_point or dtype.is_complex:
                 raise ValueError(f"{what}: ReduceOp.{name} is for integers and truth values, not "
                                  f"{dtype_name(dtype)}")
-            return Reduction(combine_name, combine=combine)
+            return Reduction(core_name, combine=combine)
     if dtype not in DTYPE_NAMES:
         known = ", ".join(DTYPE_NAMES.values())
         raise ValueError(f"{what}: tensors of {dtype_name(dtype)} cannot be reduced; those of "
                          f"{known} can")
-    for name, core_name in _PLAIN:
-        if hasattr(dist.ReduceOp, name) and op == getattr(dist.ReduceOp, name):
-            return Reduction(core_name)
     if hasattr(dist.ReduceOp, "PREMUL_SUM") and op == dist.ReduceOp.PREMUL_SUM:
         return Reduction("sum", prescale=float(op.factor))
     raise ValueError(f"{what}: {op} is not supported")
