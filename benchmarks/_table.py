@@ -71,7 +71,7 @@ def recovery_rows() -> list[Row]:
                         {"bench": "troupe_kill_to_next_step", "model": model},
                         {"bench": "torchelastic_kill_to_next_step", "model": model},
                         "<= 20 ms + a step"))
-        rows.append(Row(f"the same, a script of torch.distributed, {title}, until it is again there",
+        rows.append(Row(f"the same, a script of torch.distributed, {title}",
                         {"bench": "torch_distributed_kill_to_next_step", "model": model},
                         {"bench": "torchelastic_kill_to_next_step", "model": model},
                         "<= 100 ms + a step"))

@@ -3,7 +3,8 @@
 A random worker is killed with SIGKILL in mid-training. The figure is the time until the slowest
 rank has completed its first step after that: on Troupe the survivors go on (and a replacement
 joins later), those of a script of torch.distributed from its last checkpoint; torchelastic restarts
-all workers from the last snapshot, and so does elastic Horovod without the dead one. "lost" are steps that a surviving rank had completed and that were done again.
+all workers from the last snapshot, and so does elastic Horovod without the dead one. "lost" are
+steps that a surviving rank had completed and that were done again.
 Horovod takes part if ``make horovod`` has built it. One JSON line a figure; times in milliseconds.
 """
 

@@ -314,6 +314,29 @@ TEST_P(CommunicatorTest, ASendAndAReceiveThatDoNotMatchFailOnBothSides) {
   world.ExpectSums();
 }
 
+TEST_P(CommunicatorTest, SomeRanksAgreeOnANumberByThemselves) {
+  World world(KindOf(), Size());
+  for (int round = 0; round < 3; ++round) {
+    world.OnAll([&](int rank, Communicator& communicator) {
+      // The even ranks and the odd ones at once, then those at both ends, between sums of all.
+      std::vector<int> mine;
+      for (int other = rank % 2; other < Ranks(); other += 2) mine.push_back(other);
+      const Result<uint64_t> highest = communicator.HighestAmong(kUnnamed, mine, 10 * rank);
+      ASSERT_TRUE(highest.ok()) << highest.error().message;
+      EXPECT_EQ(*highest, static_cast<uint64_t>(10 * mine.back()));
+      const int last = Ranks() - 1;
+      if (last > 0 && (rank == 0 || rank == last)) {
+        const std::vector<int> ends{0, last};
+        EXPECT_EQ(*communicator.HighestAmong(kUnnamed, ends, 7 - rank), 7U);
+      }
+      const Result<uint64_t> stranger = communicator.HighestAmong(kUnnamed, {{rank + 1}}, 1);
+      ASSERT_FALSE(stranger.ok());
+      EXPECT_EQ(stranger.error().code, ErrorCode::kInvalidArgument);
+    });
+    world.ExpectSums();
+  }
+}
+
 TEST_P(CommunicatorTest, EpochsFollowOneAnotherOverTheSameLinks) {
   World world(KindOf(), Size());
   for (int epoch = 0; epoch < 20; ++epoch) {
