@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import c10d_cases
-import c10d_programs
 import pytest
 
 import troupe
+
+import c10d_cases
+import c10d_programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

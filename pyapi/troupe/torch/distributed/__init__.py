@@ -15,10 +15,10 @@ reduce-scatter, send and recv only, which is what DistributedDataParallel needs.
 
 from __future__ import annotations
 
-from troupe.torch.distributed import _restarts  # noqa: F401 - workers look for it
 from troupe.torch.distributed._process_group import BACKEND, ProcessGroup
+from troupe.torch.distributed._restarts import on_restart
 from troupe.torch.distributed._session import register
 
-__all__ = ["BACKEND", "ProcessGroup", "register"]
+__all__ = ["BACKEND", "ProcessGroup", "on_restart", "register"]
 
 register()

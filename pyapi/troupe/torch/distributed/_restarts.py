@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
@@ -25,6 +26,8 @@ from troupe.torch.elastic import loop
 _log = logging.getLogger("troupe.distributed")
 
 T = TypeVar("T")
+
+_callbacks: list[Callable[[], None]] = []
 
 
 def interrupted(error: BaseException) -> Optional[BaseException]:
@@ -71,6 +74,26 @@ def clear() -> None:
     _session.end()
 
 
+def on_restart(callback: Callable[[], None]) -> Callable[[], None]:
+    """Has ``callback()`` called on each rank before the function begins again, as a decorator too.
+
+    For what keeps a rank or a process group outside of the function, such as a module's global
+    variables. It is called once, so that the function, which adds it, adds it once.
+    """
+    _callbacks.append(callback)
+    return callback
+
+
+def _forget() -> None:
+    """Nothing outside of the function knows the ranks of the view that is over."""
+    while _callbacks:
+        _callbacks.pop()()
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None:  # It keeps the rank and the size for all of the process.
+        accelerate.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerate.GradientState._reset_state()
+
+
 def go_on(function: Callable[[], T], error: BaseException) -> T:
     """Calls ``function`` once more, and again with every change of members, until it returns.
 
@@ -83,6 +106,7 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
         runtime.elastic_timeout_s = math.inf  # Others let it in at their next checkpoint.
     _say(runtime, error)
     clear()
+    _forget()
 
     def attempt(_: Any) -> T:
         _torchrun.export(runtime)
@@ -95,14 +119,11 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
             problem = interrupted(raised)
             if problem is None:
                 raise
-            if problem is raised:
-                _say(runtime, raised)
-                clear()
-                raise
         # Outside of the handler, so that nothing holds what the function had.
         _say(runtime, problem)
         clear()
-        raise problem
+        _forget()
+        raise problem.with_traceback(None)
 
     return loop.resume(attempt, checkpoint.state(), error)
 
