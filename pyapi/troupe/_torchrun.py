@@ -49,7 +49,6 @@ def call(runtime: _runtime.WorkerRuntime, function: Callable[[], Any]) -> Any:
         error = None if restarts is None else restarts.interrupted(raised)
         if error is None:
             raise
-        error = error.with_traceback(None)  # Its frames hold what the function had.
     return restarts.go_on(function, error)
 
 

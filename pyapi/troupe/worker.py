@@ -9,7 +9,6 @@ are forks of it (``_fork_server``).
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import logging
@@ -176,8 +175,16 @@ def _call(worker: Any, assignment: Mapping[str, Any], own_process: bool) -> Any:
         raise load_failure(error, envelope["name"], worker.host) from error
     runtime.first_view()
     pid = os.getpid()
+    tasks = [task]
+    del task
+
+    def attempt() -> Any:
+        # What the one before has changed in its arguments is not there.
+        task = tasks.pop() if tasks else _payload.load_task(envelope)
+        return task.fn(*task.args, **task.kwargs)
+
     try:
-        value = _torchrun.call(runtime, functools.partial(task.fn, *task.args, **task.kwargs))
+        value = _torchrun.call(runtime, attempt)
     except BaseException as error:
         _forks.end_child(pid, error)
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -240,6 +241,31 @@ def interrupted(flag: str, die_at: int, steps: int) -> dict[str, Any]:
 
 
 begun: list[tuple[int, int, int]] = []
+earlier: list[Any] = []
+
+
+def forgetful(settings: dict[str, Any]) -> dict[str, Any]:
+    """Rank 2 dies in a backward pass. What the second attempt finds of the first one."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("troupe")
+    found = {"changed": settings.get("changed", False), "alive": [ref() for ref in earlier],
+             "size": dist.get_world_size(), "attempt": len(earlier) + 1}
+    settings["changed"] = True
+    model = DistributedDataParallel(net(), bucket_cap_mb=0.001)
+    earlier.append(weakref.ref(next(model.parameters())))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        loss = model(rows(step, dist.get_rank())).pow(2).mean()
+        if step == 1 and found["size"] == 3 and dist.get_rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    return found
 
 
 def uninterrupted(steps: int) -> list[float]:

@@ -69,6 +69,14 @@ def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
     assert joined[0][1:] == kept[0][2][1:]
 
 
+def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
+    """Neither its models, which may fill the memory, nor what it did to its arguments."""
+    results = run(c10d_programs.forgetful, ({"rate": 1},), workers=3, min_workers=2,
+                  max_workers=3)
+    assert results == [
+        {"changed": False, "alive": [None], "size": 2, "attempt": 2} for _ in range(2)]
+
+
 @pytest.mark.parametrize("how", ["recv", "future", "group"])
 def test_whoever_waits_for_the_dead_hears_of_it(how: str) -> None:
     (result,) = run(c10d_programs.waiting, (how,), min_workers=1, max_workers=2, reset_limit=1)
@@ -109,6 +117,7 @@ store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
                       dist.get_rank() == 0)
 store.set(f"key{{dist.get_rank()}}", "value")
 print("stored", store.get(f"key{{1 - dist.get_rank()}}"))
+dist.barrier()  # Rank 0 serves the store.
 dist.destroy_process_group()
 """
 

@@ -21,7 +21,7 @@ def test_a_framework_trains_on_when_a_worker_dies(program: Any, tmp_path: Path) 
     results = {}
     for name, flag in (("killed", tmp_path / "died"), ("whole", tmp_path / "died")):
         size = 3 if name == "killed" else 2
-        with troupe.Executor(min_workers=2, max_workers=size, cpus_per_worker=0.4, num_cpus=2,
+        with troupe.Executor(2, size, workers=size, cpus_per_worker=0.4, num_cpus=2,
                              progress="off", log_to_driver=False) as executor:
             results[name] = list(executor.run(program, (str(flag),)))
     for found in results.values():

@@ -172,7 +172,8 @@ def script_words(words: Sequence[str]) -> tuple[str, list[str]]:
 def run_script(path: str, args: Sequence[str]) -> None:
     """Runs a script as ``__main__`` inside a worker; ``sys.exit(0)`` counts as a normal end."""
     sys.argv = [path, *args]
-    sys.path.insert(0, os.path.dirname(path))
+    if sys.path[:1] != [os.path.dirname(path)]:  # It may run again in this process.
+        sys.path.insert(0, os.path.dirname(path))
     with _normal_exit(path):
         runpy.run_path(path, run_name="__main__")
 

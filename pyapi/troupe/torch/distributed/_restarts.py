@@ -33,15 +33,20 @@ _callbacks: list[Callable[[], None]] = []
 def interrupted(error: BaseException) -> Optional[BaseException]:
     """What the elastic loop is to be told of ``error``; None if it is the function's own failure.
 
-    The type does not decide: an error that has passed through C++ is a RuntimeError.
+    The type does not decide: an error that has passed through C++ is a RuntimeError. What is given
+    back is a new exception, since the frames of the old one hold whatever the function had.
     """
     session = _session.current()
-    if isinstance(error, (_session.JoinFirst, checkpoint.MembersChanged)):
-        return error
+    if isinstance(error, checkpoint.MembersChanged):
+        return checkpoint.MembersChanged()
+    if isinstance(error, _session.JoinFirst):
+        return HorovodInternalError(str(error))
     if session is None or not isinstance(error, Exception):
         return None
-    if isinstance(error, (HorovodInternalError, HostsUpdatedInterrupt)):
-        return error
+    if isinstance(error, HostsUpdatedInterrupt):
+        return HostsUpdatedInterrupt()
+    if isinstance(error, HorovodInternalError):
+        return HorovodInternalError(str(error))
     if dist.is_initialized() and not isinstance(dist.group.WORLD, ProcessGroup):
         return None  # Peers that use another backend may wait in it, and would not come.
     if session.broken() or session.context.group.over():
@@ -123,7 +128,7 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
         _say(runtime, problem)
         clear()
         _forget()
-        raise problem.with_traceback(None)
+        raise problem
 
     return loop.resume(attempt, checkpoint.state(), error)
 

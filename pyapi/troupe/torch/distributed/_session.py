@@ -6,6 +6,7 @@ import datetime
 import secrets
 import socket
 import struct
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -24,6 +25,7 @@ from troupe.torch.distributed._work import Completer
 
 _CARD = struct.Struct("!16sqq32s")  # Address, its kind, port, key: 8 numbers of 8 bytes.
 _NUMBERS = struct.Struct("!8q")
+_CONNECT_SLICE_S = 5.0  # After which a rank that waits for rank 0 looks whether that is there.
 
 
 class JoinFirst(HorovodInternalError):
@@ -84,10 +86,24 @@ class Session:
             mine = dist.TCPStore(host, 0, context.size, True, limit, False)
         port = 0 if mine is None else int(mine.port)
         rows = context.gather_ints([port], "torch.distributed: the store of rank 0")
-        if mine is None:
-            address = self.addresses[0][0]
-            mine = dist.TCPStore(address, rows[0][0], context.size, False, limit, False)
-        return mine
+        return mine if mine is not None else self._store_of_others(rows[0][0], timeout_s)
+
+    def _store_of_others(self, port: int, timeout_s: float) -> dist.Store:
+        """The same, from a rank that may die at any moment: torch tries until the time limit."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            slice_s = min(_CONNECT_SLICE_S, max(0.1, deadline - time.monotonic()))
+            try:
+                store = dist.TCPStore(self.addresses[0][0], port, self.context.size, False,
+                                      datetime.timedelta(seconds=slice_s), False)
+            except RuntimeError as error:
+                if self.context.group.over():
+                    raise HorovodInternalError(f"the store of rank 0: {error}") from None
+                if time.monotonic() > deadline:
+                    raise
+                continue
+            store.set_timeout(datetime.timedelta(seconds=timeout_s))
+            return store
 
     def over(self) -> bool:
         """Whether the epoch is over."""
