@@ -137,6 +137,7 @@ class PyGroup {
     for (const int rank : ranks) CheckPosition(rank, 0);
     return Agent().AddTeam(ranks, members_only);
   }
+  void DropTeam(uint32_t id) { Agent().DropTeam(id); }
   // Whether the epoch of the last view is over.
   bool Over() { return Agent().WaitTurn(Duration::zero()) == groups::GroupAgent::Turn::kLeft; }
   std::vector<int> Team(uint32_t id) { return Agent().team(id).ranks; }
@@ -263,6 +264,7 @@ void BindGroup(py::module_& m) {
       .def("barrier", &PyGroup::Barrier, py::arg("text") = "", py::arg("team") = 0)
       .def("join", &PyGroup::Join)
       .def("add_team", &PyGroup::AddTeam, py::arg("ranks"), py::arg("members_only") = false)
+      .def("drop_team", &PyGroup::DropTeam, py::arg("team"))
       .def("over", &PyGroup::Over)
       .def("team", &PyGroup::Team, py::arg("team"))
       .def("wait", &PyGroup::Wait, py::arg("handle"), py::arg("timeout_s"))

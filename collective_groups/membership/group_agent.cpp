@@ -274,6 +274,7 @@ Result<ActiveView> GroupAgent::WaitActive(Duration limit) {
     return Error{ErrorCode::kDeadlineExceeded, "the group trains already; build first"};
   if (!woke) return Error{ErrorCode::kDeadlineExceeded, "the group did not become active in time"};
   active_fresh_ = false;
+  while (!teams_.empty() && teams_.back().empty()) teams_.pop_back();  // Dropped.
   return active_;
 }
 

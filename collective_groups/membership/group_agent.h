@@ -109,6 +109,8 @@ class GroupAgent {
   // follows its members into later epochs; without those that left. The value is its number.
   // `members_only`: none but these ranks, ascending, call it.
   Handle AddTeam(const std::vector<int>& ranks, bool members_only = false);
+  // Forgets a team, in this member. From the next view on its number may be used again.
+  void DropTeam(uint32_t id);
   // Out of data: takes part in the next collective of the others without a share. The value is 0
   // then, and Join must be called again; or, when all have joined, 1 + the rank that was last.
   Handle Join();

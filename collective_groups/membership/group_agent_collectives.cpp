@@ -173,6 +173,11 @@ GroupAgent::Handle GroupAgent::AddTeam(const std::vector<int>& ranks, bool membe
   return Submit("add a team", call, 0, body);
 }
 
+void GroupAgent::DropTeam(uint32_t id) {
+  std::lock_guard lock(mu_);
+  if (id >= 1 && id <= teams_.size()) teams_[id - 1].clear();
+}
+
 // Among `ranks`, or among all.
 Result<uint64_t> GroupAgent::HighestTeam(Communicator& communicator, const Operation& operation,
                                          const std::vector<int>& ranks) {

@@ -49,6 +49,9 @@ class SoloGroup:
         self._teams += 1
         return self._teams
 
+    def over(self) -> bool:
+        return False
+
     def wait(self, handle: int, timeout_s: float) -> int:
         return handle
 

@@ -42,6 +42,7 @@ class Session:
         self.mailbox: Optional[Mailbox] = None
         self.addresses: list[Address] = []
         self.groups: list[weakref.ref[ProcessGroup]] = []
+        self.teams: list[int] = []  # Of subgroups.
         self.closed = False
         if context.size > 1:
             self._meet()
@@ -120,6 +121,8 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        for team in self.teams:
+            self.context.group.drop_team(team)
         if self.mailbox is not None:
             self.mailbox.close()
         self.completer.close()
@@ -227,6 +230,7 @@ def _create_subgroup(ranks: Sequence[int], timeout_s: float, name: str) -> Proce
         with _native.collective_errors("new_group"):
             handle = context.group.add_team(sorted(ranks), True)
             team = int(context.group.wait(handle, timeout_s))
+        session.teams.append(team)
     seat = Seat(context, team, list(ranks), list(ranks).index(context.rank), timeout_s,
                 session.completer)
     return _finish(session, seat, name)
