@@ -305,26 +305,6 @@ def test_options(options: dict[str, Any]) -> None:
     assert close(run_ranks(2, fn)[0], reference(lr=0.3), tolerance)
 
 
-def test_sparse_gradients() -> None:
-    def fn() -> None:
-        for dense in (False, True):
-            layer = torch.nn.Embedding(5, 2, sparse=True)
-            optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(layer.parameters(), lr=1.0), sparse_as_dense=dense
-            )
-            if not dense:
-                with pytest.raises(ValueError, match="sparse_as_dense"):
-                    layer(torch.tensor([hvd.rank()])).sum().backward()
-                optimizer.abandon_step()
-                continue
-            before = layer.weight.detach().clone()
-            layer(torch.tensor([hvd.rank()])).sum().backward()
-            optimizer.step()
-            assert (before - layer.weight)[:, 0].tolist() == pytest.approx([0.5, 0.5, 0, 0, 0])
-
-    run_ranks(2, fn)
-
-
 def test_argument_errors() -> None:
     def fn() -> None:
         model = make_model()
@@ -334,11 +314,19 @@ def test_argument_errors() -> None:
             ({"named_parameters": named[1:]}, "lacks 1"),
             ({"named_parameters": [("a", p) for _, p in named]}, "unique"),
             ({"named_parameters": [p for _, p in named]}, "tuples"),
-            ({"op": hvd.Min}, "Min"),
+            ({"op": 9}, "op 9 is not supported"),
+            ({"op": hvd.Min, "compression": hvd.Compression.topk(0.1)}, "Average or Sum"),
+            ({"op": hvd.Adasum, "gradient_predivide_factor": 2.0}, "Average only"),
+            ({"op": hvd.Adasum, "compression": hvd.Compression.topk(0.1)}, "Average or Sum"),
             ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "Average only"),
             ({"backward_passes_per_step": 0}, "at least 1"),
             ({"groups": -1}, "groups"),
+            ({"groups": True}, "groups"),
+            ({"groups": [[model[0].weight], [model[0].weight]]}, "one of the groups only"),
+            ({"groups": [[torch.zeros(1)]]}, "no parameter of the optimizer"),
+            ({"groups": [model[0].weight]}, "list of lists"),
             ({"process_set": 3}, "process_set"),
+            ({"process_set": hvd.ProcessSet([0])}, "add_process_set"),
             ({"bucket_bytes": -1}, "bucket_bytes must"),
             ({"bucket_bytes": 2.5}, "bucket_bytes must"),
             ({"bucket_bytes": True}, "bucket_bytes must"),

@@ -16,10 +16,13 @@ from typing import Optional, Union
 import torch
 
 from troupe.torch._devices import Place
+from troupe.torch._sparse import SparseParameter
 from troupe.torch._tree import nbytes
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
+
+Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
 
 
 @dataclass
@@ -52,6 +55,35 @@ def plan_buckets(
             filled[param.dtype] = 0
     done.extend(open_plans.values())
     return done
+
+
+def plan_groups(
+    params: Sequence[torch.Tensor], groups: Groups, limits: Sequence[int] = ()
+) -> list[Plan]:
+    """Buckets of a user's choice: groups of parameters, or a number of groups of equal length.
+
+    A group of several dtypes is a bucket of each. Parameters in no group are split by ``limits``,
+    as by :func:`plan_buckets`. Buckets come in the order of their first member, from the back.
+    """
+    places = {id(param): index for index, param in enumerate(params)}
+    if isinstance(groups, int):
+        share, more = divmod(len(params), groups)
+        begins = [i * share + min(i, more) for i in range(groups + 1)]
+        chosen = [list(range(*pair)) for pair in zip(begins, begins[1:], strict=False)]
+    else:
+        chosen = [[places[id(t)] for t in group if id(t) in places] for group in groups]
+    plans: list[Plan] = []
+    for members in chosen:
+        by_dtype: dict[torch.dtype, Plan] = {}
+        for index in sorted(members, reverse=True):
+            dtype = params[index].dtype
+            by_dtype.setdefault(dtype, Plan(dtype, [])).indices.append(index)
+        plans.extend(by_dtype.values())
+    grouped = {index for plan in plans for index in plan.indices}
+    rest = [index for index in range(len(params)) if index not in grouped]
+    for plan in plan_buckets([params[index] for index in rest], *limits):
+        plans.append(Plan(plan.dtype, [rest[index] for index in plan.indices]))
+    return sorted(plans, key=lambda plan: -min(plan.indices))
 
 
 def bucket_limits(bucket_bytes: Union[int, str, None]) -> Optional[tuple[int, ...]]:
@@ -105,6 +137,7 @@ class Bucket:
         self.extra = torch.zeros(extra, dtype=plan.dtype, device=place.device)
         self._spare: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         self.flat, self.views = self._new_flat(plan.dtype)
+        self.sparse: list[SparseParameter] = []  # Of the plan, but not in the flat.
         self.missing = 0
         self.launched = False
         self.reset()
@@ -119,6 +152,28 @@ class Bucket:
             views.append(flat[begin:begin + param.numel()].view(param.shape))
             begin += param.numel()
         return flat, views
+
+    def drop_sparse(self) -> None:
+        """Leaves out parameters that have a sparse gradient, for good: it travels by itself."""
+        self.leave_out([
+            SparseParameter(p, int(p.grad.sparse_dim()))
+            for p in self.params if p.grad is not None and p.grad.is_sparse
+        ])
+
+    def leave_out(self, found: list[SparseParameter]) -> None:
+        """Has no place in the flat for these of its parameters."""
+        if not found:
+            return
+        self.sparse.extend(found)
+        gone = {id(sparse.param) for sparse in found}
+        self.params = [p for p in self.params if id(p) not in gone]
+        self.numel = sum(p.numel() for p in self.params)
+        self._spare = []
+        self.flat, self.views = self._new_flat(self.flat.dtype)
+
+    def every(self) -> list[torch.Tensor]:
+        """All parameters of the plan, those with a sparse gradient last."""
+        return [*self.params, *(sparse.param for sparse in self.sparse)]
 
     def choose_flat(self) -> None:
         """Makes ``flat`` memory that no present gradient lies in."""
@@ -146,7 +201,7 @@ class Bucket:
 
     def reset(self) -> None:
         """Ready for the next pass."""
-        self.missing = len(self.params)
+        self.missing = len(self.params) + len(self.sparse)
         self.launched = False
 
 

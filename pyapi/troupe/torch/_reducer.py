@@ -9,29 +9,34 @@ gradients are untouched and the reduction can be done again.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Optional, Union
 
 import torch
 
 from troupe import _native
 from troupe.errors import HorovodInternalError
-from troupe.torch import _context
+from troupe.torch import _context, _sparse
 from troupe.torch._buckets import (
     BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
     Bucket,
+    Groups,
     bucket_limits,
     layout_hash,
     plan_buckets,
+    plan_groups,
 )
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._devices import Place, host_place, place_of
+from troupe.torch._hooks import GradientHooks
+from troupe.torch._members import Members
+from troupe.torch._operations import CORE_OPS
 from troupe.torch._rounds import Rounds
 from troupe.torch._tree import copy_into, nbytes
 from troupe.torch._tuning import BucketTuning
 from troupe.torch.compression import Compressor, GradientCompressor, NoneCompressor
-from troupe.torch.ops import Average, ReduceOp
+from troupe.torch.ops import Average, ReduceOp, Sum
+from troupe.torch.process_sets import ProcessSet
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -50,6 +55,8 @@ class Reducer:
         predivide: float,
         sparse_as_dense: bool,
         bucket_bytes: Union[int, str, None],
+        groups: Optional[Groups],
+        process_set: ProcessSet,
     ) -> None:
         self.context = _context.current()
         self.optimizer = optimizer
@@ -57,6 +64,8 @@ class Reducer:
         self.passes = passes
         self.predivide = predivide
         self.sparse_as_dense = sparse_as_dense
+        self.groups = groups
+        self.members = Members(self.context, process_set, self)
         limits = bucket_limits(bucket_bytes)
         self.bucket_limits = limits or ()
         self._tuning = BucketTuning() if limits is None else None
@@ -69,11 +78,12 @@ class Reducer:
                     'bucket_bytes="auto" does not go with a GradientCompressor, which keeps what '
                     "it has not sent by bucket; give a number of bytes"
                 )
-            self._rounds = Rounds(self.context, compression)
+            self._rounds = Rounds(self.context, compression, lambda: process_set.team)
         else:
             self._pair = compression
-        self._hooks: list[Any] = []
-        self._kept_nodes: list[Any] = []
+        self._hooks = GradientHooks()
+        self.buckets: list[Bucket] = []
+        self._gathered: list[_sparse.Gathered] = []
         self._flushing = False
         self.averaged = False  # The gradients are the result, and the step is still to come.
         self._local: dict[int, int] = {}  # How often gradients were written when they were there.
@@ -90,15 +100,18 @@ class Reducer:
         self._failure: Optional[HorovodInternalError] = None
         params = self._lay_out()
         self.context.add_reducer(self)
-        for param in params:
-            self._hook(param)
+        for param in params if self.members.included else []:
+            self._hooks.add(param, self.on_gradient)
 
     def _lay_out(self) -> list[torch.Tensor]:
         """Makes the buckets; between steps, or before the first one of a step is launched."""
         params = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
-        plans = plan_buckets(params, *self.bucket_limits)
+        if self.groups is None:
+            plans = plan_buckets(params, *self.bucket_limits)
+        else:
+            plans = plan_groups(params, self.groups, self.bucket_limits)
         self._counts_apart = (
             not plans
             or self._rounds is not None
@@ -107,6 +120,7 @@ class Reducer:
             or not plans[-1].dtype.is_floating_point
         )
         last = len(plans) - 1
+        known = [sparse for bucket in self.buckets for sparse in bucket.sparse]
         self.buckets = [
             Bucket(
                 plan, params, 1 if i == last and not self._counts_apart else 0,
@@ -123,7 +137,8 @@ class Reducer:
             self.signature += f" {self._rounds.compressor.signature()}"
         self._place = {id(p): b for b in self.buckets for p in b.params}
         for bucket in self.buckets:
-            bucket.missing -= sum(self._fired.get(id(p), 0) >= self.passes for p in bucket.params)
+            bucket.leave_out([s for s in known if self._place.get(id(s.param)) is bucket])
+            bucket.missing -= sum(self._fired.get(id(p), 0) >= self.passes for p in bucket.every())
         return params
 
     def _cut_as_tuned(self) -> None:
@@ -141,34 +156,24 @@ class Reducer:
 
     def close(self) -> None:
         """Takes the hooks off the parameters."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._kept_nodes = [], []
+        self._hooks.remove()
 
-    def shares_parameters(self, other: Reducer) -> bool:
-        """Whether some parameter belongs to both."""
-        return not self._place.keys().isdisjoint(other._place.keys())
+    def parameter_ids(self) -> set[int]:
+        """Which parameters it has."""
+        return set(self._place)
 
-    def _hook(self, param: torch.Tensor) -> None:
-        me = weakref.ref(self)  # a parameter must not keep a discarded optimizer alive
-
-        def fire(*unused: Any) -> None:
-            reducer = me()
-            if reducer is not None:
-                reducer._on_gradient(param)
-
-        register = getattr(param, "register_post_accumulate_grad_hook", None)
-        if register is not None:
-            self._hooks.append(register(fire))
-            return
-        # Older torch: the node that accumulates into param.grad; it lives as long as we keep it.
-        node = param.expand_as(param).grad_fn.next_functions[0][0]
-        self._kept_nodes.append(node)
-        self._hooks.append(node.register_hook(fire))
+    def shares_parameters(self, other: Any) -> bool:
+        """Whether some parameter belongs to both, of which the other may be a DeltaReducer."""
+        return not self.parameter_ids().isdisjoint(other.parameter_ids())
 
     # -- during backward ----------------------------------------------------------------------
 
-    def _on_gradient(self, param: torch.Tensor) -> None:
+    def on_gradient(self, param: torch.Tensor) -> None:
+        """A backward pass has added up a gradient.
+
+        Raises:
+            AssertionError: it is one too many.
+        """
         fired = self._fired.get(id(param), 0) + 1
         if fired > self.passes or (self.averaged and self._is_result(param)):
             raise AssertionError(
@@ -211,8 +216,7 @@ class Reducer:
         Raises:
             RuntimeError: they were clipped, unscaled or otherwise changed.
         """
-        params = (p for bucket in self.buckets for p in bucket.params)
-        for param in params:
+        for param in (p for bucket in self.buckets for p in bucket.every()):
             grad = param.grad
             if grad is not None and self._local.get(_writes_of(grad), grad._version) != (
                     grad._version):
@@ -241,13 +245,14 @@ class Reducer:
     def flush(self) -> None:
         """Starts what is left of a begun step, before the user's own collectives.
 
-        With rounds it ends as well, as it has on ranks where backward() did so.
+        With rounds or sparse gradients it ends as well, as on ranks where backward() ended it.
         """
         if not self.pass_complete or self._flushing:
             return
         if self._rounds is None:
             self._launch_all()
-            return
+            if not any(bucket.sparse for bucket in self.buckets):
+                return
         self._flushing = True
         try:
             self.check_unchanged()
@@ -260,10 +265,10 @@ class Reducer:
         if self._tuning is None or self.buckets[0].launched or self._failure is not None:
             return
         try:
-            if self._tuning.due(self.context):
+            if self._tuning.due(self.context, self.members.size):
                 self.context.require_active()
                 self._tuning.compare(
-                    self.context, f"tuning of optimizer {self.context.ordinal(self)}")
+                    self.context, f"tuning of {self.members.label}", self.members.team)
                 self._cut_as_tuned()
         except HorovodInternalError as error:
             self._failure = error
@@ -277,8 +282,8 @@ class Reducer:
 
     def agree(self) -> None:
         """Checks that all ranks have the same buckets, once per epoch."""
-        self.context.agree(
-            f"gradients of optimizer {self.context.ordinal(self)}: {len(self.buckets)} buckets, "
+        self.members.agree(
+            f"gradients of {self.members.label}: {len(self.buckets)} buckets, "
             f"layout {self.signature}"
         )
 
@@ -288,17 +293,20 @@ class Reducer:
         context = self.context
         bucket.launched = True
         context.operations += 1
-        if context.size == 1:
+        if self.members.size == 1:
             return
         try:
             context.require_active()
             if bucket is self.buckets[0]:
                 self.agree()
                 if self._rounds is not None:
-                    self._rounds.enter(f"optimizer.{context.ordinal(self)}.enter")
+                    self._rounds.enter(f"{self.members.label}.enter")
             weight = self.weight
+            if not self.sparse_as_dense:
+                bucket.drop_sparse()
             bucket.choose_flat()
-            self._reduce(bucket, weight)
+            if bucket.flat.numel():
+                self._reduce(bucket, weight)
             if bucket is self.buckets[-1] and self.sampler is not None and self._counts_apart:
                 self._count_buffer.fill_(weight)
                 self._issue(
@@ -313,7 +321,7 @@ class Reducer:
         op, before, after = self._arithmetic(bucket, weight)
         if self._rounds is not None:
             self._pack(bucket, weight, before)
-            self._rounds.start(bucket, index, f"optimizer.{self.context.ordinal(self)}.{index}")
+            self._rounds.start(bucket, index, f"{self.members.label}.{index}")
             return
         if self._pair is not NoneCompressor:
             self._pack(bucket, weight, before)
@@ -337,8 +345,8 @@ class Reducer:
     def _arithmetic(self, bucket: Bucket, weight: float) -> tuple[str, float, float]:
         """The core's operation, and the factors before and after it."""
         if self.op != Average:
-            return "sum", 1.0, 1.0
-        size = self.context.size
+            return CORE_OPS[self.op], 1.0, 1.0
+        size = self.members.size
         if self.sampler is None:
             if self._rounds is not None:
                 return "sum", 1.0 / size if bucket.flat.dtype in _HALF else 1.0, 1.0
@@ -353,13 +361,15 @@ class Reducer:
         self, index: int, ins: list[torch.Tensor], out: torch.Tensor, op: str, before: float,
         after: float, place: Place,
     ) -> None:
-        name = f"optimizer.{self.context.ordinal(self)}.{'count' if index < 0 else index}"
+        name = f"{self.members.label}.{'count' if index < 0 else index}"
+        if index >= 0 and self.buckets[index].sparse:
+            name += f" without {len(self.buckets[index].sparse)} sparse gradients"
         with _native.collective_errors(name):
             handle = self.context.group.allreduce(
                 [(t.data_ptr(), nbytes(t)) for t in ins if t.numel()],
                 [(out.data_ptr(), nbytes(out))],
-                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name, 0, place.memory,
-                self.sampler is not None,
+                out.numel(), DTYPE_NAMES[out.dtype], op, before, after, name, self.members.team,
+                place.memory, self.sampler is not None,
             )
         self._issued.append((int(handle), [*ins, out]))
 
@@ -379,15 +389,8 @@ class Reducer:
                 if grad is None or weight == 0.0:
                     view.zero_()
                     continue
-                if grad.is_sparse:
-                    if not self.sparse_as_dense:
-                        raise ValueError(
-                            "a gradient is sparse; pass sparse_as_dense=True to "
-                            "DistributedOptimizer, or make the layer's gradients dense"
-                        )
-                    grad = grad.to_dense()
                 views.append(view)
-                grads.append(grad.detach())
+                grads.append(grad.detach().to_dense() if grad.is_sparse else grad.detach())
             copy_into(views, grads)
             if factor not in (0.0, 1.0):
                 bucket.flat.mul_(factor)
@@ -400,6 +403,9 @@ class Reducer:
         Raises:
             HorovodInternalError: the step has no result; gradients and model are untouched.
         """
+        if not self.members.included:
+            self._note_step()
+            return
         try:
             try:
                 self._reduce_all()
@@ -410,15 +416,18 @@ class Reducer:
         except BaseException:
             self.abandon()
             raise
-        if self.context.size > 1:
+        if self.members.size > 1:
             self._hand_over()
-        if self.sampler is not None:
-            self.sampler.note_step()
         self.reset()
-        self.averaged = True
+        self._note_step()
         if self._tuning is not None:
             self._tuning.step_done()
             self._cut_as_tuned()
+
+    def _note_step(self) -> None:
+        if self.sampler is not None:
+            self.sampler.note_step()
+        self.averaged = True
 
     def _reduce_all(self) -> None:
         """Brings the result of all buckets into their memory; alone the gradients are the result.
@@ -426,22 +435,41 @@ class Reducer:
         self._launch_all()
         if self._failure is not None:
             raise self._failure
-        if self.context.size > 1:
+        if self.members.size > 1:
             self._wait_all()
+
+    def _gather_sparse(self) -> None:
+        """Starts what is not in the buckets."""
+        params = [sparse for bucket in self.buckets for sparse in bucket.sparse]
+        self._gathered = []
+        if not params:
+            return
+        if self.op not in (Average, Sum):
+            raise ValueError(
+                f"op={self.op.name} does not go with sparse gradients, of which a rank has some "
+                "rows only; pass sparse_as_dense=True to DistributedOptimizer")
+        self._gathered, issued = _sparse.gather(
+            self.context, self.members.team, self.members.label, params, self.weight)
+        self._issued.extend(issued)
 
     def _wait_all(self) -> None:
         with _native.collective_errors("gradient all-reduce"):
             if self._rounds is not None:
                 self._rounds.finish()
-            while self._issued:
-                self.context.group.wait(self._issued[0][0], self.context.timeout_s)
-                self._issued.pop(0)
+            self._wait_issued()
+            self._gather_sparse()  # After what says whether the ranks have the same buckets.
+            self._wait_issued()
         for index, (wire, undo) in self._undo.items():
             flat = self.buckets[index].flat
             if wire.data_ptr() != flat.data_ptr():
                 flat.copy_(self._pair.decompress(wire, undo))
         if self._rounds is not None:
             self._rounds.compressor.commit()
+
+    def _wait_issued(self) -> None:
+        while self._issued:
+            self.context.group.wait(self._issued[0][0], self.context.timeout_s)
+            self._issued.pop(0)
 
     def _hand_over(self) -> None:
         """Makes the result the parameters' gradients."""
@@ -452,7 +480,7 @@ class Reducer:
                 scale = 1.0 / mean if mean > 0.0 else 0.0
                 summed = self._rounds is not None and self.op == Average
                 if summed and bucket.flat.dtype not in _HALF:
-                    scale /= self.context.size
+                    scale /= self.members.size
                 if scale != 1.0:
                     bucket.flat.mul_(scale)
                 for param, view in zip(bucket.params, bucket.views, strict=True):
@@ -464,6 +492,12 @@ class Reducer:
                     targets.append(param.grad)
                     sources.append(view)
             copy_into(targets, sources)
+            share = 1.0 / mean if mean > 0.0 else 0.0
+            if self.op == Average:
+                share /= self.members.size
+            for gathered in self._gathered:
+                gathered.param.grad = gathered.gradient(share)
+            self._gathered = []
 
     def _mean_weight(self) -> float:
         """The mean of all ranks' weights, by which what the core made is too small."""
@@ -490,6 +524,7 @@ class Reducer:
     def reset(self) -> None:
         """Ready for the next step."""
         self._issued = []
+        self._gathered = []
         self._undo = {}
         self._failure = None
         self._fired.clear()

@@ -8,7 +8,7 @@ waited for one bucket later, when it has most likely arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,13 +24,16 @@ class _Reduction:
     """One bucket under way; also the collectives that its compressor sees."""
 
     def __init__(
-        self, context: Context, name: str, compressor: GradientCompressor, bucket: GradientBucket
+        self, context: Context, team: int, name: str, compressor: GradientCompressor,
+        bucket: GradientBucket,
     ) -> None:
-        self.rank = context.rank
-        self.size = context.size
+        ranks = list(range(context.size)) if team == 0 else context.group.team(team)
+        self.rank = ranks.index(context.rank)
+        self.size = len(ranks)
         self.handles: list[int] = []
         self.keep: list[torch.Tensor] = [bucket.flat]
         self._context = context
+        self._team = team
         self._name = name
         self._count = 0
         self._steps: Iterator[None] = iter(compressor.reduce(bucket, self))
@@ -42,7 +45,8 @@ class _Reduction:
         with _native.collective_errors(name):
             buffers = [(tensor.data_ptr(), nbytes(tensor))]
             self.handles.append(int(self._context.group.allreduce(
-                buffers, buffers, tensor.numel(), DTYPE_NAMES[tensor.dtype], "sum", 1.0, 1.0, name
+                buffers, buffers, tensor.numel(), DTYPE_NAMES[tensor.dtype], "sum", 1.0, 1.0, name,
+                self._team,
             )))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -53,7 +57,8 @@ class _Reduction:
             return out
         with _native.collective_errors(name):
             self.handles.append(int(self._context.group.allgather(
-                tensor.data_ptr(), out.data_ptr(), [nbytes(tensor)] * self.size, name
+                tensor.data_ptr(), out.data_ptr(), [nbytes(tensor)] * self.size, name,
+                self._team,
             )))
         return out
 
@@ -77,25 +82,33 @@ class _Reduction:
 
 
 class Rounds:
-    """The reductions of one step of one optimizer."""
+    """The reductions of one step of one optimizer.
 
-    def __init__(self, context: Context, compressor: GradientCompressor) -> None:
+    Args:
+        team: the core's number of the process set.
+    """
+
+    def __init__(
+        self, context: Context, compressor: GradientCompressor, team: Callable[[], int]
+    ) -> None:
         self.compressor = compressor
         self._context = context
+        self._team = team
         self._running: list[_Reduction] = []
 
     def enter(self, name: str) -> None:
         """Before the first bucket of a step: in a new epoch, agrees on what is shared."""
         epoch = int(self._context.view["epoch"])
         if self.compressor.epoch != epoch:
-            rows = self._context.gather_ints([self.compressor.steps], name)
+            rows = self._context.gather_ints([self.compressor.steps], name, self._team())
             self.compressor.enter_epoch(epoch, max(row[0] for row in rows))
 
     def start(self, bucket: Bucket, index: int, name: str) -> None:
         """Starts a bucket, and moves those before it."""
         view = GradientBucket(index, bucket.flat, bucket.views)
         earlier = list(self._running)
-        self._running.append(_Reduction(self._context, name, self.compressor, view))
+        self._running.append(
+            _Reduction(self._context, self._team(), name, self.compressor, view))
         for reduction in [self._running[-1], *earlier]:
             if not reduction.advance():
                 self._running.remove(reduction)

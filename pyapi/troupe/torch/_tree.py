@@ -27,6 +27,15 @@ class Slot:
         return self
 
 
+@dataclass(frozen=True)
+class SparseSlot:
+    """Stands for a sparse COO tensor in a skeleton, whose parts are tensors of the list."""
+
+    indices: Any
+    values: Any
+    shape: tuple[int, ...]
+
+
 _CONSTANT = frozenset(
     (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device))
 
@@ -49,6 +58,10 @@ def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
     if type(node) in _CONSTANT:
         return node
     if isinstance(node, torch.Tensor):
+        if node.layout == torch.sparse_coo:
+            whole = node.detach().coalesce()
+            indices, values = (_flatten(p, tensors) for p in (whole.indices(), whole.values()))
+            return SparseSlot(indices, values, tuple(node.shape))
         tensors.append(node)
         return _slot(len(tensors) - 1, node.shape, node.dtype)
     if isinstance(node, dict) and not _of_values(node):
@@ -66,14 +79,18 @@ def _flatten(node: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _of_values(node: Any) -> bool:
     """Whether it is a Counter, defaultdict or the like of plain values, which stays what it is."""
+    kinds = (torch.Tensor, Slot, SparseSlot, dict, list, tuple)
     return type(node) not in (dict, OrderedDict) and not any(
-        isinstance(value, (torch.Tensor, Slot, dict, list, tuple)) for value in node.values())
+        isinstance(value, kinds) for value in node.values())
 
 
 def unflatten(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """The tree that :func:`flatten` took apart, with these tensors."""
     if isinstance(skeleton, Slot):
         return tensors[skeleton.index]
+    if isinstance(skeleton, SparseSlot):
+        indices, values = (unflatten(s, tensors) for s in (skeleton.indices, skeleton.values))
+        return torch.sparse_coo_tensor(indices, values, skeleton.shape).coalesce()
     if isinstance(skeleton, dict) and not _of_values(skeleton):
         items = [(key, unflatten(value, tensors)) for key, value in skeleton.items()]
         return OrderedDict(items) if isinstance(skeleton, OrderedDict) else dict(items)
@@ -95,6 +112,8 @@ def slots(skeleton: Any) -> list[Slot]:
 def _collect(node: Any, found: list[Slot]) -> None:
     if isinstance(node, Slot):
         found.append(node)
+    elif isinstance(node, SparseSlot):
+        found.extend((node.indices, node.values))
     elif isinstance(node, dict):
         for value in node.values():
             _collect(value, found)
@@ -143,9 +162,14 @@ def staging(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def structure(skeleton: Any) -> Any:
-    """A skeleton without its plain values: equal for trees that hold the same keys and slots."""
+    """A skeleton without its plain values: equal for trees that hold the same keys and slots.
+
+    No tree with sparse tensors is equal to another one: what it has of them are no live tensors.
+    """
     if isinstance(skeleton, Slot):
         return skeleton
+    if isinstance(skeleton, SparseSlot):
+        return object()
     if isinstance(skeleton, dict):
         return {key: structure(value) for key, value in skeleton.items()}
     if isinstance(skeleton, (list, tuple)):
@@ -171,7 +195,9 @@ def _layout(node: Any, path: str) -> dict[str, str]:
     if isinstance(node, Slot):
         return {path: f"{str(node.dtype).replace('torch.', '')}{list(node.shape)}"}
     children: Any = ()
-    if isinstance(node, dict):
+    if isinstance(node, SparseSlot):
+        children = (("indices", node.indices), ("values", node.values))
+    elif isinstance(node, dict):
         children = node.items()
     elif isinstance(node, (list, tuple)):
         children = enumerate(node)

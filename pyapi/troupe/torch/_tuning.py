@@ -62,19 +62,19 @@ class BucketTuning:
         if not self._measured:
             self.choice += 1
 
-    def due(self, context: Context) -> bool:
-        """Whether the ranks must compare before the next step."""
+    def due(self, context: Context, size: int) -> bool:
+        """Whether the ranks, so many, must compare before the next step."""
         new = self._epoch != context.view["epoch"]
-        return context.size > 1 and (new or (self._measured and not self.decided))
+        return size > 1 and (new or (self._measured and not self.decided))
 
-    def compare(self, context: Context, name: str) -> None:
+    def compare(self, context: Context, name: str, team: int = 0) -> None:
         """All ranks choose, or begin anew, or take over what older members have chosen.
 
         Raises:
             HorovodInternalError: a member died meanwhile.
         """
         medians = self._medians if self._measured else [0] * len(CANDIDATES)
-        rows = context.gather_ints([int(self.decided), self.choice, *medians], name)
+        rows = context.gather_ints([int(self.decided), self.choice, *medians], name, team)
         self._epoch = context.view["epoch"]
         known = [row[1] for row in rows if row[0]]
         if known:

@@ -9,10 +9,12 @@ from typing import Any, Optional, Union
 
 import torch
 
+from troupe.torch._buckets import Groups
+from troupe.torch._delta_optimizer import DELTA_METHODS, DeltaReducer
 from troupe.torch._reducer import AnyCompression, Reducer
-from troupe.torch.compression import Compression, check_compression
-from troupe.torch.ops import Average, ReduceOp, Sum, resolve_op
-from troupe.torch.process_sets import ProcessSet, check_process_set, global_process_set
+from troupe.torch.compression import Compression, GradientCompressor, check_compression
+from troupe.torch.ops import Adasum, Average, ReduceOp, Sum, resolve_op
+from troupe.torch.process_sets import ProcessSet, global_process_set
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
@@ -20,7 +22,7 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]]
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Mixed into a subclass of the wrapped optimizer's class; see :func:`DistributedOptimizer`."""
 
-    _reducer: Reducer
+    _reducer: Any  # A Reducer, or a DeltaReducer.
     _synchronized: bool
     _should_synchronize: bool
     _commits: Any
@@ -31,11 +33,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     op: ReduceOp
     process_set: ProcessSet
     gradient_predivide_factor: float
+    sparse_as_dense: bool
 
     @property
     def backward_passes_per_step(self) -> int:
         """How many backward passes make one step."""
         return int(self._reducer.passes)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all ranks of the group step alike."""
+        return self.process_set.process_set_id == 0
+
+    @property
+    def fails_untouched(self) -> bool:
+        """Whether a step that fails has written to nothing, so that commits may stay in place."""
+        return self.op != Adasum and self.alike
 
     def synchronize(self) -> None:
         """Waits for the gradients of this step.
@@ -175,11 +188,15 @@ def DistributedOptimizer(
         compression: how gradients travel: a pair of functions such as ``Compression.bf16``, or an
             object such as ``Compression.powersgd(rank=4)`` (see :class:`GradientCompressor`).
         backward_passes_per_step: local gradient accumulation before a reduction.
-        op: Average or Sum.
+        op: Average, Sum, Min, Max or Product of the gradients; or Adasum: every rank steps with its
+            own gradients, and what the steps have changed is combined by Adasum.
         gradient_predivide_factor: splits the averaging: gradients times 1/f before, f/size after.
-        num_groups, groups: accepted for compatibility; buckets fuse gradients anyway.
-        sparse_as_dense: densify sparse gradients.
-        process_set: the global one.
+        num_groups: deprecated, use ``groups``.
+        groups: gradients that travel as one bucket: a list of lists of parameters, or a number of
+            groups of equal length. Without it ``bucket_bytes`` decides, and does for the rest.
+        sparse_as_dense: densify sparse gradients. Otherwise those of all ranks are gathered, and
+            ``param.grad`` is sparse afterwards (with Average and Sum).
+        process_set: the ranks that reduce gradients; on others ``step()`` is the wrapped one's.
         bucket_bytes: gradients reduced at once, equal on all ranks; 0: each by itself; "auto": what
             the first 32 steps find best. Default: TROUPE_BUCKET_BYTES, else 25 MiB (1 MiB first).
 
@@ -188,45 +205,68 @@ def DistributedOptimizer(
 
     A contiguous CPU parameter's ``grad`` then is a view of its bucket; a later step writes to it.
 
+    In ``elastic.run`` a step that a death interrupts is reduced again by the others. With a process
+    set or Adasum it is begun again from the last commit.
+
     Raises:
         ValueError: not initialised, or an argument does not fit.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("DistributedOptimizer does not support LBFGS, which evaluates repeatedly")
-    if check_process_set(process_set).team != 0:
-        raise ValueError(
-            "DistributedOptimizer averages over the whole group; for a process set all-reduce the "
-            "gradients by hand, with grouped_allreduce_(..., process_set=...) before step()"
-        )
-    reduce_op = _check_op(op, gradient_predivide_factor)
+    _check_process_set(process_set)
+    reduce_op = _check_op(op, gradient_predivide_factor, compression)
     check_compression(compression, gradient_predivide_factor)
     _check_passes(backward_passes_per_step)
-    _check_groups(num_groups, groups)
-    names = _names_of(optimizer, named_parameters)
-    base = optimizer.__class__
-    cls: Any = type(base.__name__, (base,), dict(_DistributedOptimizer.__dict__))
-    wrapped = cls.__new__(cls)
-    # Shares state and param_groups; `step` may be a scheduler's wrapper of the original's method.
-    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    wrapped._synchronized, wrapped._should_synchronize = False, True
-    wrapped._commits, wrapped.wrapped_optimizer = None, optimizer
-    wrapped._parameter_names, wrapped.op, wrapped.process_set = names, reduce_op, process_set
+    fused = _check_groups(optimizer, num_groups, groups)
+    wrapped = _wrap(optimizer, reduce_op == Adasum)
+    wrapped._parameter_names = _names_of(optimizer, named_parameters)
+    wrapped.op, wrapped.process_set = reduce_op, process_set
     wrapped.gradient_predivide_factor = gradient_predivide_factor
-    wrapped._reducer = Reducer(
-        wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
-        sparse_as_dense, bucket_bytes,
-    )
+    wrapped.sparse_as_dense, wrapped._compression = sparse_as_dense, compression
+    if reduce_op == Adasum:
+        wrapped._reducer = DeltaReducer(
+            wrapped, compression, backward_passes_per_step, sparse_as_dense, process_set)
+    else:
+        wrapped._reducer = Reducer(
+            wrapped, reduce_op, compression, backward_passes_per_step, gradient_predivide_factor,
+            sparse_as_dense, bucket_bytes, fused, process_set,
+        )
     return wrapped
 
 
-def _check_op(op: int, gradient_predivide_factor: float) -> ReduceOp:
+def _wrap(optimizer: torch.optim.Optimizer, delta: bool) -> Any:
+    """An optimizer of the same groups and state whose class derives from the given one's."""
+    base = optimizer.__class__
+    methods = dict(_DistributedOptimizer.__dict__)
+    if delta:
+        methods.update(DELTA_METHODS)
+    cls: Any = type(base.__name__, (base,), methods)
+    wrapped = cls.__new__(cls)
+    # `step` may be a scheduler's wrapper of the original's method.
+    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    wrapped._synchronized, wrapped._should_synchronize = False, True
+    wrapped._commits, wrapped.wrapped_optimizer = None, optimizer
+    return wrapped
+
+
+def _check_process_set(process_set: Any) -> None:
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a ProcessSet, not {type(process_set).__name__}")
+    if process_set.process_set_id is None:
+        raise ValueError(f"{process_set!r} is not registered; pass it to add_process_set() first")
+
+
+def _check_op(op: int, gradient_predivide_factor: float, compression: Any) -> ReduceOp:
     reduce_op = resolve_op(None, op)
-    if reduce_op not in (Average, Sum):
-        raise ValueError(f"DistributedOptimizer supports Average and Sum, not {reduce_op.name}")
     if gradient_predivide_factor != 1.0 and reduce_op != Average:
         raise ValueError("gradient_predivide_factor is supported with op=Average only")
     if not gradient_predivide_factor > 0:
         raise ValueError(f"gradient_predivide_factor must be positive: {gradient_predivide_factor}")
+    if isinstance(compression, GradientCompressor) and reduce_op not in (Average, Sum):
+        raise ValueError(
+            f"{type(compression).__name__} sums gradients, so op must be Average or Sum, not "
+            f"{reduce_op.name}"
+        )
     return reduce_op
 
 
@@ -235,16 +275,28 @@ def _check_passes(passes: Any) -> None:
         raise ValueError(f"backward_passes_per_step must be an int of at least 1, not {passes!r}")
 
 
-def _check_groups(num_groups: Any, groups: Any) -> None:
+def _check_groups(
+    optimizer: torch.optim.Optimizer, num_groups: Any, groups: Any
+) -> Optional[Groups]:
     if num_groups:
-        warnings.warn("num_groups has no effect", DeprecationWarning, stacklevel=3)
-    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
-        return
-    if isinstance(groups, list) and all(
+        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 0:
+        return groups or None
+    if not isinstance(groups, list) or not all(
         isinstance(g, list) and all(isinstance(t, torch.Tensor) for t in g) for g in groups
     ):
-        return
-    raise ValueError("groups must be a positive int or a list of lists of tensors")
+        raise ValueError(
+            f"groups must be a number of groups or a list of lists of tensors, not {groups!r}")
+    members = [id(t) for group in groups for t in group]
+    if len(set(members)) != len(members):
+        raise ValueError("a parameter may be in one of the groups only, and once")
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not known.issuperset(members):
+        raise ValueError("groups has a tensor that is no parameter of the optimizer")
+    return groups
 
 
 def _names_of(

@@ -6,6 +6,7 @@ their new ranks. Whoever joins later is in the global set only.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
@@ -26,6 +27,9 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Optional[Sequence[int]] = None) -> None:
         self._wanted = None if ranks_or_comm is None else _check_ranks(ranks_or_comm)
         self.process_set_id: Optional[int] = 0 if ranks_or_comm is None else None
+        # Optimizers, and the epoch in which they were counted; a set that was not used is pickled.
+        self._users: Optional[weakref.WeakKeyDictionary[Any, int]] = None
+        self._users_epoch = -1
 
     @property
     def team(self) -> int:
@@ -60,6 +64,12 @@ class ProcessSet:
         """This process's position in the set, -1 if it is not in it."""
         ranks, mine = self.ranks, _context.current().rank
         return ranks.index(mine) if mine in ranks else -1
+
+    def ordinal(self, user: Any, epoch: int) -> int:
+        """The place of an optimizer in the order of first use in this epoch of the group."""
+        if self._users is None or epoch != self._users_epoch:
+            self._users, self._users_epoch = weakref.WeakKeyDictionary(), epoch
+        return self._users.setdefault(user, len(self._users))
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self._wanted or 'all'})"

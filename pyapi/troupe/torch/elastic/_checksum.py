@@ -7,11 +7,12 @@ So at the first commit and at every ``every``-th one each rank takes digests of 
 the ranks compare one number. Only if it differs do they compare tensor by tensor, to name the
 culprit, and all of them raise the same error.
 
-Compared are the parameters that a DistributedOptimizer of the state updates, and the frozen ones of
-their modules. Buffers are not, since running statistics differ by nature, nor what other optimizers
-train. Tensors of up to WHOLE_BYTES are taken whole, of larger ones another of PARTS parts each
-time, so a difference that stays is found after PARTS comparisons at the latest. Reading a sixteenth
-of the parameters every hundredth step is far less than what the optimizer reads in each.
+Compared are the parameters that a DistributedOptimizer of the state updates on all ranks, and the
+frozen ones of their modules. Buffers are not, since running statistics differ by nature, nor what
+other optimizers train. Tensors of up to WHOLE_BYTES are taken whole, of larger ones another of
+PARTS parts each time, so a difference that stays is found after PARTS comparisons at the latest.
+Reading a sixteenth of the parameters every hundredth step is far less than what the optimizer reads
+in each.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def parameters_of(handlers: Sequence[tuple[str, StateHandler]]) -> list[tuple[st
     """What must be alike on all ranks, by name, in an order that is alike too."""
     trained: dict[int, tuple[str, torch.Tensor]] = {}
     for name, handler in sorted(handlers, key=lambda item: item[0]):
-        if isinstance(handler, OptimizerHandler) and hasattr(handler.value, "attach_commits"):
+        if isinstance(handler, OptimizerHandler) and getattr(handler.value, "alike", False):
             groups = handler.value.param_groups
             params = [param for group in groups for param in group["params"]]
             for index, param in enumerate(params):

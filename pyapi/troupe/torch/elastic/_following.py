@@ -112,8 +112,9 @@ def able(handlers: dict[str, TreeHandler]) -> bool:
     reducers = _context.current().reducers()
     return (
         len(samplers) == len(optimizers) == len(reducers) == 1
-        and hasattr(optimizers[0], "attach_commits")
+        and getattr(optimizers[0], "fails_untouched", False)
         and reducers[0].op == Average
+        and not any(bucket.sparse for bucket in reducers[0].buckets)
         and reducers[0].sampler is samplers[0]
     )
 

@@ -180,7 +180,7 @@ class InPlace:
 def _coverable(handlers: Sequence[TreeHandler]) -> list[torch.Tensor]:
     """Tensors that ``step()`` of the one DistributedOptimizer alone should write to."""
     optimizers = [h.value for h in handlers if isinstance(h, OptimizerHandler)]
-    if len(optimizers) != 1 or not hasattr(optimizers[0], "attach_commits"):
+    if len(optimizers) != 1 or not getattr(optimizers[0], "fails_untouched", False):
         return []
     found: list[torch.Tensor] = []
     for group in optimizers[0].param_groups:

@@ -15,6 +15,7 @@ import torch
 
 from troupe.torch._tree import (
     Slot,
+    SparseSlot,
     copy_into,
     flatten,
     mark_written,
@@ -420,7 +421,7 @@ def _has_slot(value: Any) -> bool:
         return any(_has_slot(v) for v in value.values())
     if isinstance(value, (list, tuple)):
         return any(_has_slot(v) for v in value)
-    return isinstance(value, Slot)
+    return isinstance(value, (Slot, SparseSlot))
 
 
 Registry = Sequence[tuple[type, type[StateHandler]]]
