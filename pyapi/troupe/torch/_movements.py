@@ -21,7 +21,7 @@ from troupe.torch._operations import (
     rows_of,
     synchronize,
 )
-from troupe.torch._reductions import allreduce
+from troupe.torch._reductions import allreduce, grouped_allreduce
 from troupe.torch._tree import nbytes
 from troupe.torch.process_sets import ProcessSet, global_process_set
 
@@ -215,13 +215,31 @@ def grouped_allgather_async(
     return _allgather(list(tensors), name, process_set, single=False)[0]
 
 
+class _GroupedAllgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: Optional[str], process_set: ProcessSet,
+                *tensors: torch.Tensor) -> Any:
+        handle, ctx.rows = _allgather(list(tensors), name, process_set, single=False)
+        ctx.process_set = process_set
+        return tuple(synchronize(handle))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        reduced = grouped_allreduce(
+            [grad.contiguous() for grad in grads], op=Average, process_set=ctx.process_set)
+        rank = ctx.process_set.rank()
+        mine = (grad.narrow(0, sum(rows[:rank]), rows[rank])
+                for grad, rows in zip(reduced, ctx.rows, strict=True))
+        return None, None, *mine
+
+
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """:func:`allgather` of a list of tensors; not differentiable."""
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
+    """:func:`allgather` of a list of tensors, under one name; differentiable."""
+    return list(_GroupedAllgather.apply(name, process_set, *tensors))
 
 
 # -- all-to-all, gather, scatter ----------------------------------------------------------------

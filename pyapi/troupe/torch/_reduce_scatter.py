@@ -9,7 +9,7 @@ import torch
 
 from troupe.torch._context import DTYPE_NAMES
 from troupe.torch._devices import Place, place_of
-from troupe.torch._movements import allgather
+from troupe.torch._movements import allgather, grouped_allgather
 from troupe.torch._operations import (
     CORE_OPS,
     Average,
@@ -127,10 +127,30 @@ class _Reducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        grad = grads[0].contiguous() * ctx.scale
-        if resolve_op(None, ctx.op) == Sum:
-            grad = grad * ctx.process_set.size()  # As Horovod has it.
+        grad = grads[0].contiguous() * _backward_scale(ctx)
         return allgather(grad, process_set=ctx.process_set), None, None, None, None, None
+
+
+def _backward_scale(ctx: Any) -> float:
+    """As Horovod has it: a sum's gradient is larger than an average's by the number of ranks."""
+    size = ctx.process_set.size() if resolve_op(None, ctx.op) == Sum else 1
+    return float(ctx.scale * size)
+
+
+class _GroupedReducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: Optional[str], op: int, process_set: ProcessSet, prescale: float,
+                postscale: float, *tensors: torch.Tensor) -> Any:
+        ctx.op, ctx.process_set = op, process_set
+        ctx.scale = prescale * postscale
+        return tuple(synchronize(grouped_reducescatter_async(
+            tensors, name, op, process_set, prescale, postscale)))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        scale = _backward_scale(ctx)
+        scaled = [grad.contiguous() * scale for grad in grads]
+        return (None,) * 5 + tuple(grouped_allgather(scaled, process_set=ctx.process_set))
 
 
 def reducescatter(
@@ -185,10 +205,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """:func:`reducescatter` of a list of tensors; not differentiable."""
+    """:func:`reducescatter` of a list of tensors, under one name; differentiable."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = synchronize(grouped_reducescatter_async(
-        [compressed for compressed, _ in pairs], name, op, process_set, prescale_factor,
-        postscale_factor,
-    ))
+    reduced = _GroupedReducescatter.apply(
+        name, op, process_set, prescale_factor, postscale_factor,
+        *[compressed for compressed, _ in pairs],
+    )
     return [compression.decompress(r, undo) for r, (_, undo) in zip(reduced, pairs, strict=True)]
