@@ -329,6 +329,8 @@ class FakeGroup:
             raise AssertionError("unreachable")
 
     def poll(self, handle: int) -> bool:
+        if handle not in self._handles:
+            raise CoreError("invalid_argument", f"no collective {handle} is in flight")
         epoch, op = self._handles[handle]
         with self.cluster.cond:
             return id(self) in op.done_for or bool(op.error or epoch.aborted)
@@ -462,6 +464,9 @@ class Rank:
             how = self.ended = "drained"
         except Killed:
             self.ended = "killed"
+            # While this exception keeps what others may read: a process's memory goes at once too,
+            # but nobody reads it from there.
+            self._cluster.remove(self.group, how)
         except BaseException as error:
             self.error = error
         finally:

@@ -123,7 +123,7 @@ def test_tuned_buckets_of_a_process_set() -> None:
             optimizer.zero_grad()
             (weight * (hvd.rank() + 1)).sum().backward()
             optimizer.step()
-        return float(weight[0])
+        return float(weight[0].detach())
 
     assert run_ranks(3, fn) == [-6.0, -6.0, -6.0]
 

@@ -30,6 +30,7 @@ from troupe.torch._basics import (
     size,
 )
 from troupe.torch._context import init, is_initialized, shutdown
+from troupe.torch._timeline import start_timeline, stop_timeline
 from troupe.torch.compression import Compression, Compressor, GradientCompressor
 from troupe.torch.functions import (
     allgather_object,
@@ -100,5 +101,6 @@ __all__ = [
     "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "max_size", "mpi_built",
     "mpi_enabled", "mpi_ops", "mpi_threads_supported", "nccl_built", "poll", "rank", "reduce",
     "reducescatter", "reducescatter_async", "remove_process_set", "rocm_built", "scatter",
-    "shutdown", "size", "sparse_allreduce_async", "synchronize",
+    "shutdown", "size", "sparse_allreduce_async", "start_timeline", "stop_timeline",
+    "synchronize",
 ]

@@ -17,7 +17,7 @@ import torch
 
 from troupe.torch._devices import Place
 from troupe.torch._sparse import SparseParameter
-from troupe.torch._tree import nbytes
+from troupe.torch._tree import copy_into, nbytes
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -184,6 +184,21 @@ class Bucket:
         chosen = free[0] if free else self._new_flat(self.flat.dtype)
         self._spare = [other for other in flats if other is not chosen][:1]
         self.flat, self.views = chosen
+
+    def pack(self, weight: float, factor: float) -> None:
+        """Copies the gradients times ``factor`` into the flat; zeros for those without."""
+        views, grads = [], []
+        with torch.no_grad():
+            for param, view in zip(self.params, self.views, strict=True):
+                grad = param.grad
+                if grad is None or weight == 0.0:
+                    view.zero_()
+                    continue
+                views.append(view)
+                grads.append(grad.detach().to_dense() if grad.is_sparse else grad.detach())
+            copy_into(views, grads)
+            if factor not in (0.0, 1.0):
+                self.flat.mul_(factor)
 
     def direct(self) -> Optional[list[torch.Tensor]]:
         """All gradients, if their memory can be sent as it is, in order; else None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -10,7 +11,7 @@ from typing import Any, Optional
 import torch
 
 from troupe import _native
-from troupe.torch import _context
+from troupe.torch import _context, _timeline
 from troupe.torch._context import DTYPE_NAMES, Context
 from troupe.torch._tree import mark_written
 from troupe.torch.process_sets import ProcessSet, check_process_set
@@ -88,6 +89,8 @@ class Site:
     ranks: list[int]  # Of the process set, ascending.
     name: str  # Reserved until the collective was waited for.
     label: Optional[str]  # The name if the user has given one.
+    kind: str = "collective"
+    entered: float = 0.0  # On the timeline's clock, if there is one.
 
     @property
     def size(self) -> int:
@@ -123,7 +126,17 @@ class Site:
     def issue(self, starts: Sequence[Callable[[], int]], finish: Callable[[], Any],
               keep: Sequence[Any]) -> int:
         """Starts core collectives under one handle; those of a set of one are left out."""
-        return self.context.issue(self.name, starts if self.size > 1 else [], finish, keep)
+        handles: list[int] = []
+        started = [functools.partial(_noted, start, handles) for start in starts]
+        handle = self.context.issue(self.name, started if self.size > 1 else [], finish, keep)
+        _timeline.show(self.context, [self.label or self.kind], self.kind.upper(), handles,
+                       [self.entered or None])
+        return handle
+
+
+def _noted(start: Callable[[], int], handles: list[int]) -> int:
+    handles.append(start())
+    return handles[-1]
 
 
 def enter(kind: str, name: Optional[str], process_set: ProcessSet) -> Site:
@@ -135,10 +148,12 @@ def enter(kind: str, name: Optional[str], process_set: ProcessSet) -> Site:
     context = _context.current()
     context.require_active()
     check_process_set(process_set)
+    timeline = _timeline.of(context)
+    entered = 0.0 if timeline is None else timeline.now()
     context.flush_optimizers()
     reserved = context.new_name(kind, name)
     context.reserve(reserved)
-    return Site(context, process_set.team, process_set.ranks, reserved, name)
+    return Site(context, process_set.team, process_set.ranks, reserved, name, kind, entered)
 
 
 def rows_of(rows: int, size: int) -> list[int]:

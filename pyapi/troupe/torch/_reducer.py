@@ -9,13 +9,14 @@ gradients are untouched and the reduction can be done again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import torch
 
 from troupe import _native
 from troupe.errors import HorovodInternalError
-from troupe.torch import _context, _sparse
+from troupe.torch import _context, _sparse, _timeline
 from troupe.torch._buckets import (
     BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
@@ -95,6 +96,7 @@ class Reducer:
         """Lays the buckets out for the optimizer's present parameters and hooks them."""
         self.close()
         self._fired: dict[int, int] = {}
+        self._arrived: dict[int, float] = {}  # On the timeline's clock.
         self._issued: list[tuple[int, list[torch.Tensor]]] = []  # and the memory in use
         self._undo: dict[int, tuple[torch.Tensor, Any]] = {}  # by bucket: the wire, how to unpack
         self._failure: Optional[HorovodInternalError] = None
@@ -181,11 +183,16 @@ class Reducer:
                 "step(). Increase backward_passes_per_step to accumulate gradients locally; after "
                 "a step that was left out call optimizer.zero_grad()."
             )
+        timeline = _timeline.of(self.context)
         if not self._fired:
             self.context.steps_begun += 1
+            if timeline is not None and timeline.mark_cycles:
+                timeline.instant("CYCLE_START")
         self._fired[id(param)] = fired
         if fired < self.passes:
             return
+        if timeline is not None:
+            self._arrived[id(param)] = timeline.now()
         bucket = self._place[id(param)]
         bucket.missing -= 1
         if param.grad is not None:
@@ -320,11 +327,12 @@ class Reducer:
         index = self.buckets.index(bucket)
         op, before, after = self._arithmetic(bucket, weight)
         if self._rounds is not None:
-            self._pack(bucket, weight, before)
+            bucket.pack(weight, before)
             self._rounds.start(bucket, index, f"{self.members.label}.{index}")
+            self._show(bucket.params, "ALLREDUCE", self._rounds.handles)
             return
         if self._pair is not NoneCompressor:
-            self._pack(bucket, weight, before)
+            bucket.pack(weight, before)
             wire, undo = self._pair.compress(bucket.flat)
             place = bucket.place if bucket.in_place(wire) else host_place()
             self._issue(index, [wire], wire, op, 1.0, after, place)
@@ -335,7 +343,7 @@ class Reducer:
             bucket.extra.fill_(1.0)  # becomes the weight as the gradients do
             self._issue(index, [*grads, bucket.extra], bucket.flat, op, before, after, bucket.place)
             return
-        self._pack(bucket, weight, 1.0)
+        bucket.pack(weight, 1.0)
         if bucket.extra.numel():
             bucket.flat[-1] = 1.0 if weight else 0.0
         self._issue(
@@ -372,6 +380,16 @@ class Reducer:
                 place.memory, self.sampler is not None,
             )
         self._issued.append((int(handle), [*ins, out]))
+        if index >= 0:
+            self._show(self.buckets[index].params, "ALLREDUCE", [int(handle)], bucket=name,
+                       bytes=nbytes(out))
+
+    def _show(self, params: Sequence[torch.Tensor], what: str, handles: Sequence[int],
+              **more: Any) -> None:
+        """Writes to the timeline that these gradients are on their way."""
+        names = getattr(self.optimizer, "_parameter_names", {})
+        _timeline.show(self.context, [names.get(p, "gradient") for p in params], what, handles,
+                       [self._arrived.get(id(p)) for p in params], **more)
 
     @property
     def weight(self) -> float:
@@ -379,21 +397,6 @@ class Reducer:
         if self.sampler is None or self.op != Average:
             return 1.0
         return float(self.sampler.step_weight(self.passes))
-
-    def _pack(self, bucket: Bucket, weight: float, factor: float) -> None:
-        """Copies the gradients times ``factor`` into the flat; zeros for those without."""
-        views, grads = [], []
-        with torch.no_grad():
-            for param, view in zip(bucket.params, bucket.views, strict=True):
-                grad = param.grad
-                if grad is None or weight == 0.0:
-                    view.zero_()
-                    continue
-                views.append(view)
-                grads.append(grad.detach().to_dense() if grad.is_sparse else grad.detach())
-            copy_into(views, grads)
-            if factor not in (0.0, 1.0):
-                bucket.flat.mul_(factor)
 
     # -- step -----------------------------------------------------------------------------------
 
@@ -448,9 +451,10 @@ class Reducer:
             raise ValueError(
                 f"op={self.op.name} does not go with sparse gradients, of which a rank has some "
                 "rows only; pass sparse_as_dense=True to DistributedOptimizer")
-        self._gathered, issued = _sparse.gather(
-            self.context, self.members.team, self.members.label, params, self.weight)
-        self._issued.extend(issued)
+        self._gathered = _sparse.gather(
+            self.context, self.members.team, self.members.label, params, self.weight, self._issued)
+        handles = [handle for handle, _ in self._issued]
+        self._show([p.param for p in params], "ALLGATHER", handles)
 
     def _wait_all(self) -> None:
         with _native.collective_errors("gradient all-reduce"):
@@ -528,6 +532,7 @@ class Reducer:
         self._undo = {}
         self._failure = None
         self._fired.clear()
+        self._arrived.clear()
         self._local.clear()
         self.averaged = False
         for bucket in self.buckets:

@@ -121,6 +121,11 @@ class Rounds:
                     self._running.remove(reduction)
 
     @property
+    def handles(self) -> list[int]:
+        """The core's handles of the bucket that started last."""
+        return list(self._running[-1].handles) if self._running else []
+
+    @property
     def in_flight(self) -> bool:
         """Whether some bucket has started and not ended."""
         return bool(self._running)

@@ -57,10 +57,10 @@ class Gathered:
 
 
 def gather(
-    context: Context, team: int, label: str, params: Sequence[SparseParameter],
-    weight: float,
-) -> tuple[list[Gathered], list[tuple[int, list[torch.Tensor]]]]:
-    """Begins to gather; the results, and the core's handles with the memory that they use.
+    context: Context, team: int, label: str, params: Sequence[SparseParameter], weight: float,
+    issued: list[tuple[int, list[torch.Tensor]]],
+) -> list[Gathered]:
+    """Begins to gather; handles of the core and the memory that they use come to ``issued``.
 
     Raises:
         HorovodInternalError: a member died. CollectiveMismatchError: other ranks have others.
@@ -70,7 +70,7 @@ def gather(
         f"{DTYPE_NAMES[p.param.dtype]}{list(p.param.shape)}" for p in params)
     counts = context.gather_ints(
         [len(indices) for indices, _ in found], f"{label}: sparse gradients of {names}", team)
-    results, issued = [], []
+    results = []
     for place, (param, (indices, values)) in enumerate(zip(params, found, strict=True)):
         rows = [row[place] for row in counts]
         if sum(rows) == 0:
@@ -88,4 +88,4 @@ def gather(
                     mine.data_ptr(), whole.data_ptr(), [count * width for count in rows], name,
                     team)
             issued.append((int(handle), [mine, whole]))
-    return results, issued
+    return results
