@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from troupe import _horovod
 from troupe._host_records import home
 
 STRATEGIES = ("spread", "pack")
@@ -91,7 +92,7 @@ def build_settings(config: ConfigSource, given: Mapping[str, Any]) -> Settings:
             close = difflib.get_close_matches(str(name), _NAMES, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(_NAMES)}"
             raise ValueError(f"{source}: unknown key {name!r}{hint}")
-    merged = {**values, **given}
+    merged = {**_horovod.executor_defaults(), **values, **given}
     settings = Settings(**{k: v for k, v in merged.items() if v is not None or k not in _DEFAULTED})
     if settings.address is None:  # set for the training command of a cluster file
         settings.address = os.environ.get("TROUPE_ADDRESS") or None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Optional
 
-from troupe import _cluster, _native, _payload
+from troupe import _cluster, _horovod, _native, _payload
 from troupe._config import ConfigSource, Settings, build_settings
 from troupe.errors import PlacementError, TroupeError
 from troupe.executor.handle import Callback, EventListener, RunHandle
@@ -348,7 +348,7 @@ class Executor:
             "payload": payload,
             "preload": list(preload),
             "env": {"TROUPE_WORKER_CPUS": f"{resources.get('CPU', 0):g}", **_trace_environment(),
-                    **settings.env},
+                    **_horovod.worker_environment(), **settings.env},
             "elastic_timeout_s": float(settings.elastic_timeout),
             "start_timeout_s": float(settings.start_timeout),
             "stall_report_s": float(settings.stall_report_s),

@@ -113,3 +113,25 @@ def cuda_built(verbose: bool = False) -> bool:
 def rocm_built(verbose: bool = False) -> bool:
     """False."""
     return False
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Does nothing: there is no extension of its own for torch that may be missing.
+
+    The arguments are Horovod's, which raises an ImportError if it was built without one.
+    """
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether collectives work on tensors of this library: of torch only."""
+    return ext_base_name == "torch"
+
+
+def gpu_available(ext_base_name: str = "torch", verbose: bool = False) -> bool:
+    """Whether this process has a GPU, for what Horovod asks by its library (``"torch"``)."""
+    return extension_available(ext_base_name) and torch.cuda.is_available()
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether it is a power of two, of which Adasum here works with any number."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0

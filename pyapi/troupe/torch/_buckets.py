@@ -15,6 +15,7 @@ from typing import Optional, Union
 
 import torch
 
+from troupe import _horovod
 from troupe.torch._devices import Place
 from troupe.torch._sparse import SparseParameter
 from troupe.torch._tree import copy_into, nbytes
@@ -86,10 +87,13 @@ def plan_groups(
     return sorted(plans, key=lambda plan: -min(plan.indices))
 
 
-def bucket_limits(bucket_bytes: Union[int, str, None]) -> Optional[tuple[int, ...]]:
-    """Arguments of :func:`plan_buckets` for a user's choice; TROUPE_BUCKET_BYTES if it is None.
+def bucket_limits(
+    bucket_bytes: Union[int, str, None], may_tune: bool = True
+) -> Optional[tuple[int, ...]]:
+    """Arguments of :func:`plan_buckets` for a user's choice.
 
-    None is for "auto": the choice is to be made from how long steps take.
+    If it is None TROUPE_BUCKET_BYTES says, else what is set for Horovod, which is tuned only if it
+    ``may_tune``. None is for "auto": the choice is to be made from how long steps take.
 
     Raises:
         ValueError: neither "auto" nor a number of bytes of at least 0.
@@ -98,6 +102,8 @@ def bucket_limits(bucket_bytes: Union[int, str, None]) -> Optional[tuple[int, ..
     source = "bucket_bytes"
     if given is None:
         given, source = os.environ.get("TROUPE_BUCKET_BYTES") or None, "TROUPE_BUCKET_BYTES"
+    if given is None:
+        given, source = _horovod.bucket_bytes(may_tune), "HOROVOD_FUSION_THRESHOLD"
     if given is None:
         return ()
     if given == "auto":

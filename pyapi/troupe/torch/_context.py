@@ -19,7 +19,7 @@ from typing import Any, Optional
 
 import torch
 
-from troupe import _native, _runtime
+from troupe import _horovod, _native, _runtime
 from troupe._runtime import usable_cores
 from troupe.collective import _training
 from troupe.errors import HorovodInternalError, TroupeError, code_of
@@ -482,7 +482,8 @@ def _check_arguments(comm: Any, process_sets: Any) -> list[Any]:
 
 
 def _finish_init(context: Context, comm: Any, process_sets: Sequence[Any]) -> None:
-    """What takes the group's size, which who joins does not know yet."""
+    """What takes the group's size, which who joins does not know yet; and logging."""
+    _horovod.apply_logging()
     if context.provisional:
         return
     if comm is not None and sorted(comm) != list(range(context.size)):

@@ -67,7 +67,7 @@ class Reducer:
         self.sparse_as_dense = sparse_as_dense
         self.groups = groups
         self.members = Members(self.context, process_set, self)
-        limits = bucket_limits(bucket_bytes)
+        limits = bucket_limits(bucket_bytes, not isinstance(compression, GradientCompressor))
         self.bucket_limits = limits or ()
         self._tuning = BucketTuning() if limits is None else None
         self.sampler: Any = None
