@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from typing import Any
 
@@ -274,8 +275,11 @@ def test_a_step_that_cannot_be_reduced_again_begins_at_the_last_commit(option: s
     dies = 70
 
     def before(member: FakeGroup, what: str, name: str) -> None:
-        mine = [step for who, step in seen if who == "w1"]
-        if member.name == "w1" and what == kind and mine and mine[-1] == dies:
+        if member.name == "w1" and what == kind and ("w1", dies) in seen:
+            deadline = time.monotonic() + 20
+            while not {("w0", dies), ("w2", dies)} <= set(seen):  # They are in the same step.
+                assert time.monotonic() < deadline
+                time.sleep(1e-3)
             raise Killed()
 
     def main(group: FakeGroup) -> list[float]:

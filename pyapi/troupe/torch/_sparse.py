@@ -29,7 +29,9 @@ class SparseParameter:
         Without a gradient, or with a weight of 0, there are none.
         """
         grad = self.param.grad
-        if grad is None or weight == 0.0:
+        # Older torch zeroes gradients in place, and a sparse one then forgets its dimensions.
+        empty = grad is None or (grad.is_sparse and grad._nnz() == 0)
+        if grad is None or empty or weight == 0.0:
             shape = (0, *self.param.shape[self.sparse_dim:])
             return (torch.empty((0, self.sparse_dim), dtype=torch.int64),
                     torch.empty(shape, dtype=self.param.dtype))
