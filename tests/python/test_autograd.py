@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from autograd_cases import KINDS, check_all, check_in_worker
 
 import troupe
 
+from autograd_cases import KINDS, check_all, check_in_worker
 from fake_core import run_ranks
 
 
