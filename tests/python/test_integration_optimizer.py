@@ -162,3 +162,60 @@ def test_a_kill_in_a_step_costs_that_step_at_most(option: str) -> None:
         assert torch.allclose(torch.tensor(got, dtype=torch.float64), layer.weight.detach())
         again = len(computed) - len(set(computed))
         assert again <= 1  # None, unless the replacement came before the step was reduced again.
+
+
+def train_in_a_set(kill_at: int) -> Any:
+    import os
+    import signal
+
+    import torch
+
+    import troupe.torch as hvd
+
+    hvd.init()
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer: Any = torch.optim.SGD([weight], lr=0.5, momentum=0.5)
+    founder = True
+    try:
+        founders = hvd.add_process_set(range(hvd.size()))
+        optimizer = hvd.DistributedOptimizer(optimizer, process_set=founders)
+    except troupe.TroupeError:  # Who joins is in no set.
+        founder = False
+    model = torch.nn.ParameterList([weight])
+    state: Any = hvd.elastic.TorchState(model, optimizer, step=0, sizes=[])
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        while state.step < 30:
+            if hvd.epoch() == 1 and state.step == kill_at and hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            # Founders differ by rank, but their mean over the set does not; others have the mean.
+            spread = founders.rank() - (founders.size() - 1) / 2 if founder else 0.0
+            (weight * (1.0 + spread)).sum().backward()
+            optimizer.step()
+            state.step += 1
+            if founder:
+                state.sizes = [*state.sizes, founders.size()]
+            state.commit()
+
+    loop(state)
+    return founder, weight.tolist(), state.sizes
+
+
+def test_a_set_that_loses_a_member_goes_on_from_the_last_commit() -> None:
+    import torch
+
+    with executor(3, least=2) as workers:
+        results = workers.run(train_in_a_set, (4,))
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.5)
+    for _ in range(30):
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+    assert [founder for founder, _, _ in results].count(True) == 2
+    for founder, got, sizes in results:
+        assert got == pytest.approx(weight.tolist())
+        if founder:
+            assert sizes == [3] * 4 + [2] * 26
