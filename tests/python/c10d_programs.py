@@ -280,6 +280,27 @@ def uninterrupted(steps: int) -> list[float]:
     return numbers(model)
 
 
+def behind() -> dict[str, Any]:
+    """Rank 0 has saved once more than rank 1 when rank 2 dies. What each goes on with."""
+    import torch
+    import torch.distributed as dist
+
+    import troupe
+
+    dist.init_process_group("troupe")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = troupe.checkpoint.load()
+    if size == 2:
+        return {**found, "weight": found["weight"].tolist(), "version": troupe.checkpoint.version()}
+    for step in range(1, 4 if rank == 0 else 3):
+        troupe.checkpoint.save({"step": step, "weight": torch.full((3,), float(step))})
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    raise AssertionError("rank 2 is there")
+
+
 def waiting(how: str) -> str:
     """Rank 0 dies while rank 1 waits for it in what is no collective of tensors."""
     import torch

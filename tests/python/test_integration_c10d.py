@@ -69,6 +69,12 @@ def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
     assert joined[0][1:] == kept[0][2][1:]
 
 
+def test_all_go_on_with_the_newest_state_whole() -> None:
+    """Tensors and the plain values that belong to them."""
+    results = run(c10d_programs.behind, workers=3, min_workers=2, max_workers=3)
+    assert results == [{"step": 3, "weight": [3.0] * 3, "version": 3}] * 2
+
+
 def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
     """Neither its models, which may fill the memory, nor what it did to its arguments."""
     results = run(c10d_programs.forgetful, ({"rate": 1},), workers=3, min_workers=2,

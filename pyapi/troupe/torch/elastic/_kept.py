@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from typing import Any, Optional
+
+import torch
 
 from troupe.torch._tree import unflatten
 from troupe.torch.elastic.handlers import TreeHandler
@@ -23,6 +25,9 @@ class _KeptHandler(TreeHandler):
 
     def load_tree(self, tree: Any) -> None:
         self.tree = tree
+
+    def in_place_targets(self, skeleton: Any) -> Optional[list[torch.Tensor]]:
+        return None  # A tree is taken over whole: its plain values belong to its tensors.
 
 
 class KeptState(ObjectState):
