@@ -280,6 +280,39 @@ def uninterrupted(steps: int) -> list[float]:
     return numbers(model)
 
 
+def hunted(steps: int, folder: str) -> list[float]:
+    """Trains, with a subgroup and messages; whoever has a file in ``folder`` may be killed."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import troupe
+
+    with open(os.path.join(folder, str(os.getpid())), "w"):
+        dist.init_process_group("troupe")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ends = dist.new_group([0, size - 1]) if size > 2 else None
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    start = troupe.checkpoint.load({"step": 0})
+    if start["step"]:
+        model.module.load_state_dict(start["model"])
+    for step in range(start["step"], steps):
+        optimizer.zero_grad()
+        model(rows(step, 0)).pow(2).mean().backward()
+        optimizer.step()
+        if ends is not None and rank in (0, size - 1):
+            dist.all_reduce(torch.ones(3), group=ends)
+        if size > 1:
+            work = dist.isend(torch.ones(10), (rank + 1) % size)
+            dist.recv(torch.zeros(10), (rank - 1) % size)
+            work.wait()
+        if step % 10 == 9:
+            troupe.checkpoint.save({"step": step + 1, "model": model.module.state_dict()})
+    dist.destroy_process_group()
+    return numbers(model.module)
+
+
 def behind() -> dict[str, Any]:
     """Rank 0 has saved once more than rank 1 when rank 2 dies. What each goes on with."""
     import torch

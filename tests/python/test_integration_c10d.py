@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +71,31 @@ def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
         assert begun[2][1] > 40 and begun[2][1] % 5 == 0 and begun[2][2] == 3
     (joined,) = [result["begun"] for result in results if len(result["begun"]) == 1]
     assert joined[0][1:] == kept[0][2][1:]
+
+
+@pytest.mark.once
+def test_a_script_whose_workers_are_killed_again_and_again(tmp_path: Path) -> None:
+    """Also while it begins; more often than a group has numbers for subgroups."""
+    steps, wanted, kills = 1500, 34, 0
+    chance = random.Random(5)
+    with troupe.Executor(1, 4, workers=4, cpus_per_worker=0.4, num_cpus=2, progress="off",
+                         log_to_driver=False) as executor:
+        handle = executor.submit(c10d_programs.hunted, (steps, str(tmp_path)))
+        deadline = time.monotonic() + 100
+        while kills < wanted and not handle.done():
+            assert time.monotonic() < deadline
+            time.sleep(chance.choice([0.02, 0.1, 0.3, 0.6]))
+            alive = [int(path.name) for path in tmp_path.iterdir()
+                     if Path(f"/proc/{path.name}").exists()]
+            if len(alive) > 2:  # Somebody has to hold the newest state.
+                os.kill(chance.choice(alive), signal.SIGKILL)
+                kills += 1
+        results = handle.result(timeout=100)
+        epochs = handle.status()["epoch"]
+    assert kills > 10 and epochs > kills
+    in_one_process = c10d_programs.uninterrupted(steps)
+    for result in results:
+        assert max(abs(a - b) for a, b in zip(result, in_one_process)) < 1e-5
 
 
 def test_all_go_on_with_the_newest_state_whole() -> None:
