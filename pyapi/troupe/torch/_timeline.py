@@ -120,11 +120,16 @@ class Timeline:
         Args:
             queued: since when each has waited, None if it has not.
         """
-        pid, now = os.getpid(), self.now()
+        pid = os.getpid()
         events: list[Event] = []
         with self._lock:
             if self._closed:
                 return
+            # The thread may be late: what was waited for ended before its tensors came again.
+            again = {self._tracks[name]: since for name, since in zip(names, queued, strict=True)
+                     if name in self._tracks and since is not None}
+            self._retire(again)
+            now = self.now()
             tracks = [self._track(name, events) for name in names]
             for track, since in zip(tracks, queued, strict=True):
                 if since is not None:
@@ -141,7 +146,7 @@ class Timeline:
         with self._lock:
             self._closed = True
             if self._fd >= 0:
-                self._end_tracks([track for f in self._flights for track in f.tracks])
+                self._end_tracks([track for f in self._flights for track in f.tracks], {})
                 os.close(self._fd)
                 self._fd = -1
             self._flights = []
@@ -153,15 +158,20 @@ class Timeline:
                 self._lock.wait_for(lambda: self._flights or self._closed)
                 if self._closed:
                     return
-                ended = [flight for flight in self._flights if flight.ended()]
-                self._flights = [flight for flight in self._flights if flight not in ended]
-                self._end_tracks([track for flight in ended for track in flight.tracks])
+                self._retire()
             time.sleep(_POLL_S)
 
-    def _end_tracks(self, tracks: Sequence[int]) -> None:
+    def _retire(self, latest: Optional[dict[int, float]] = None) -> None:
+        """Ends the tracks of collectives that are over; of some is known by when they were."""
+        ended = [flight for flight in self._flights if flight.ended()]
+        self._flights = [flight for flight in self._flights if flight not in ended]
+        self._end_tracks([track for flight in ended for track in flight.tracks], latest or {})
+
+    def _end_tracks(self, tracks: Sequence[int], latest: dict[int, float]) -> None:
         self._busy.difference_update(tracks)
         pid, now = os.getpid(), self.now()
-        self._write([{"ph": "E", "ts": now, "pid": pid, "tid": track} for track in tracks])
+        self._write([{"ph": "E", "ts": min(now, latest.get(track, now)), "pid": pid, "tid": track}
+                     for track in tracks])
 
     def _track(self, name: str, events: list[Event]) -> int:
         """A track that is free: several of a name if collectives of it overlap."""
