@@ -280,8 +280,11 @@ def uninterrupted(steps: int) -> list[float]:
     return numbers(model)
 
 
-def hunted(steps: int, folder: str) -> list[float]:
-    """Trains, with a subgroup and messages; whoever has a file in ``folder`` may be killed."""
+def hunted(folder: str) -> dict[str, Any]:
+    """Trains, with a subgroup and messages, until there is a file ``stop`` in ``folder``.
+
+    Whoever has a file of its own there may be killed.
+    """
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -297,20 +300,24 @@ def hunted(steps: int, folder: str) -> list[float]:
     start = troupe.checkpoint.load({"step": 0})
     if start["step"]:
         model.module.load_state_dict(start["model"])
-    for step in range(start["step"], steps):
+    step, stop = start["step"], torch.zeros(1)
+    while not stop:
         optimizer.zero_grad()
         model(rows(step, 0)).pow(2).mean().backward()
         optimizer.step()
+        step += 1
         if ends is not None and rank in (0, size - 1):
             dist.all_reduce(torch.ones(3), group=ends)
         if size > 1:
             work = dist.isend(torch.ones(10), (rank + 1) % size)
             dist.recv(torch.zeros(10), (rank - 1) % size)
             work.wait()
-        if step % 10 == 9:
-            troupe.checkpoint.save({"step": step + 1, "model": model.module.state_dict()})
+        if step % 10 == 0:
+            stop.fill_(float(os.path.exists(os.path.join(folder, "stop"))))
+            dist.broadcast(stop, 0)
+            troupe.checkpoint.save({"step": step, "model": model.module.state_dict()})
     dist.destroy_process_group()
-    return numbers(model.module)
+    return {"steps": step, "numbers": numbers(model.module)}
 
 
 def behind() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Optional
 
 from troupe._version import __version__
 from troupe.cli import (
+    _programs,
+    _torchrun_options,
     accounts_command,
     chaos_command,
     cluster_commands,
@@ -22,7 +23,7 @@ from troupe.cli import (
     top_command,
     why_command,
 )
-from troupe.errors import TroupeError
+from troupe.errors import TroupeError, WorkerError
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -47,7 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a training script on an elastic group of workers")
     run_commands.add_run_options(run)
-    run.add_argument("script", help="the script, optionally after the word python")
+    _torchrun_options.add_options(run)
+    run.add_argument("-m", "--module", action="store_true",
+                     help="what follows is a module, as of python -m")
+    run.add_argument("--no-python", "--no_python", action="store_true", dest="no_python",
+                     help="what follows is any command, which each worker runs once")
+    run.add_argument("script", help="the script, optionally after the word python; or a command")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(action=_run)
 
@@ -86,12 +92,18 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        script, args = run_commands.script_words([arguments.script, *arguments.args])
+        _torchrun_options.apply(arguments)
+        task, name = run_commands.task_of(
+            [arguments.script, *arguments.args], arguments.module, arguments.no_python)
         with run_commands.make_executor(arguments) as executor:
-            executor.settings.name = executor.settings.name or os.path.basename(script)
-            executor.run(run_commands.run_script, (script, args))
+            executor.settings.name = executor.settings.name or name
+            executor.run(*task)
     except KeyboardInterrupt:
         return 130
+    except WorkerError as error:
+        _fail(str(error))
+        failed = error.__cause__
+        return failed.status if isinstance(failed, _programs.ProgramFailed) else 1
     except (TroupeError, cluster_commands.CommandError, ValueError, TypeError, OSError) as error:
         return _fail(str(error))
     return 0

@@ -87,12 +87,35 @@ def run_program(words: Sequence[str], folder: Any, variables: Mapping[str, str])
     if not os.path.isdir(folder):
         raise ProgramFailed(f"this node has no folder {folder}; send it with --working-dir DIR",
                             _NO_FOLDER)
+    _run(words, folder, _variables(folder, variables))
+
+
+def run_command(words: Sequence[str], folder: str) -> None:
+    """Runs a command in a worker of several until it ends, with the variables of its rank.
+
+    Args:
+        folder: where; this node needs to have it.
+
+    Raises:
+        ProgramFailed: it could not be started, its status is not 0, or this worker stands in for
+            one that was lost: what the others have done so far would not be done here.
+    """
+    runtime = _runtime.current()
+    if runtime is not None and not runtime.worker.id.endswith("#1"):
+        raise ProgramFailed(
+            f"{shlex.join(words)} has lost the process of a rank, and is not begun in another one "
+            "while its peers go on; run it again", _LOST)
+    if not os.path.isdir(folder):
+        raise ProgramFailed(f"this node has no folder {folder}", _NO_FOLDER)
+    _run(words, folder, _variables(folder, {}))
+
+
+def _run(words: Sequence[str], folder: str, variables: Mapping[str, str]) -> None:
     words = list(words)
     if os.path.basename(words[0]) in ("python", "python3"):  # The one that has Troupe.
         words[0] = sys.executable
     try:
-        process = subprocess.Popen(
-            words, cwd=folder, env=_variables(folder, variables), stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(words, cwd=folder, env=variables, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise ProgramFailed(f"{words[0]} cannot be started on this node: {error.strerror}",
                             _NOT_FOUND) from error

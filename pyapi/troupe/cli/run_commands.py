@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import runpy
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -169,6 +170,35 @@ def script_words(words: Sequence[str]) -> tuple[str, list[str]]:
     return script, list(words[1:])
 
 
+def task_of(words: Sequence[str], module: bool, command: bool) -> tuple[tuple[Any, Any], str]:
+    """The function and arguments that run what these words of ``troupe run`` say, and a name.
+
+    Args:
+        module: they are those of ``python -m``. command: they are any command.
+
+    Raises:
+        CommandError: there is no such script or command.
+    """
+    if list(words[:1]) == ["--"]:
+        words = words[1:]
+    if not words:
+        raise CommandError("say what to run: a script, -m MODULE, or a command", 2)
+    if os.path.basename(words[0]).startswith("python") and list(words[1:2]) == ["-m"]:
+        words, module = words[2:], True
+        if not words:
+            raise CommandError("say which module: python -m MODULE", 2)
+    if module:
+        return (run_module, (words[0], list(words[1:]), os.getcwd())), words[0]
+    found = shutil.which(words[0])
+    python = os.path.basename(words[0]).startswith("python")
+    if command or (found is not None and not python and not words[0].endswith(".py")):
+        if found is None:
+            raise CommandError(f"no such command: {words[0]}")
+        return (_programs.run_command, (list(words), os.getcwd())), os.path.basename(words[0])
+    script, args = script_words(words)
+    return (run_script, (script, args)), os.path.basename(script)
+
+
 def run_script(path: str, args: Sequence[str]) -> None:
     """Runs a script as ``__main__`` inside a worker; ``sys.exit(0)`` counts as a normal end."""
     sys.argv = [path, *args]
@@ -178,9 +208,11 @@ def run_script(path: str, args: Sequence[str]) -> None:
         runpy.run_path(path, run_name="__main__")
 
 
-def run_module(module: str, args: Sequence[str]) -> None:
-    """The same for a module, as ``python -m``."""
+def run_module(module: str, args: Sequence[str], folder: Optional[str] = None) -> None:
+    """The same for a module, as ``python -m`` in ``folder``."""
     sys.argv = [module, *args]
+    if folder is not None and sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
     with _normal_exit(module):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 

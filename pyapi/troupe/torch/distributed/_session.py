@@ -213,8 +213,11 @@ def _create_default(rank: int, size: int, timeout_s: float) -> ProcessGroup:
         session = begin()
     context = session.context
     if (rank, size) != (context.rank, context.size):  # With another init_method.
-        raise ValueError(
-            f"this worker is rank {context.rank} of {context.size}, not {rank} of {size}")
+        problem = f"this worker is rank {context.rank} of {context.size}, not {rank} of {size}"
+        if context.runtime is not _runtime.current() and context.group_name is None:
+            problem = (f"this process is no worker of Troupe's and alone, not rank {rank} of "
+                       f"{size}; start the script with `troupe run`, or in an Executor")
+        raise ValueError(problem)
     seat = Seat(context, 0, list(range(size)), rank, timeout_s, session.completer)
     return _finish(session, seat, "default")
 
