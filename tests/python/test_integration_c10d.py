@@ -20,10 +20,17 @@ import c10d_programs
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
-def run(function: Any, args: tuple[Any, ...] = (), workers: int = 2, **options: Any) -> list[Any]:
+def run(function: Any, args: tuple[Any, ...] = (), workers: int = 2, told: Any = None,
+        **options: Any) -> list[Any]:
+    """The results; ``told`` gets what the driver hears of restarts."""
+
+    def hear(event: dict[str, Any]) -> None:
+        if told is not None and "begins again" in str(event.get("message")):
+            told.append((event["kind"], event["message"]))
+
     options = {"cpus_per_worker": 0.4, "progress": "off", "log_to_driver": False, **options}
     with troupe.Executor(workers=workers, **options) as executor:
-        return list(executor.run(function, args))
+        return list(executor.submit(function, args, on_event=hear).result())
 
 
 def test_every_collective_gives_what_gloo_gives() -> None:
@@ -57,8 +64,9 @@ def test_messages_between_two_ranks_in_any_order() -> None:
 
 def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
     """In the processes that are left, and once more when the replacement joins."""
+    told: list[tuple[str, str]] = []
     results = run(c10d_programs.interrupted, (str(tmp_path / "died"), 42, 200), workers=3,
-                  min_workers=2, max_workers=3)
+                  min_workers=2, max_workers=3, told=told)
     wanted = c10d_programs.uninterrupted(200)
     for result in results:
         assert result["size"] == 3
@@ -69,6 +77,10 @@ def test_a_function_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
         assert len({pid for pid, _, _ in begun}) == 1
         assert begun[0][1:] == (0, 3) and begun[1][1:] == (40, 2)
         assert begun[2][1] > 40 and begun[2][1] % 5 == 0 and begun[2][2] == 3
+    later = kept[0][2][1]
+    assert told == [
+        ("resumed", "the function begins again on 2 workers, from checkpoint 8"),
+        ("resumed", f"the function begins again on 3 workers, from checkpoint {later // 5}")]
     (joined,) = [result["begun"] for result in results if len(result["begun"]) == 1]
     assert joined[0][1:] == kept[0][2][1:]
 
@@ -113,8 +125,12 @@ def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
 
 @pytest.mark.parametrize("how", ["recv", "future", "group"])
 def test_whoever_waits_for_the_dead_hears_of_it(how: str) -> None:
-    (result,) = run(c10d_programs.waiting, (how,), min_workers=1, max_workers=2, reset_limit=1)
+    told: list[tuple[str, str]] = []
+    (result,) = run(c10d_programs.waiting, (how,), min_workers=1, max_workers=2, reset_limit=1,
+                    told=told)
     assert re.fullmatch(r"alone in epoch \d+", result)
+    assert told == [("warning", "the function begins again on 1 worker, from its start: it has "
+                     "saved nothing with troupe.checkpoint.save")]
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [

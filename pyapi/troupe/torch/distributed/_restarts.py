@@ -115,6 +115,7 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
 
     def attempt(_: Any) -> T:
         _torchrun.export(runtime)
+        _tell(runtime)
         problem: Optional[BaseException] = None
         try:
             value = function()
@@ -131,6 +132,20 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
         raise problem
 
     return loop.resume(attempt, checkpoint.state(), error)
+
+
+def _tell(runtime: _runtime.WorkerRuntime) -> None:
+    """The driver hears where all of them go on, which may be the very beginning."""
+    context = _context.current()
+    if context.rank != 0:
+        return
+    again = f"the function begins again on {context.size} worker{'s' * (context.size > 1)}"
+    version = checkpoint.version()
+    if version:
+        runtime.worker.tell("resumed", f"{again}, from checkpoint {version}")
+    else:
+        runtime.worker.tell("warning", f"{again}, from its start: it has saved nothing with "
+                            "troupe.checkpoint.save")
 
 
 def _say(runtime: _runtime.WorkerRuntime, error: BaseException) -> None:
