@@ -341,6 +341,18 @@ def behind() -> dict[str, Any]:
     raise AssertionError("rank 2 is there")
 
 
+def late(seconds: float) -> float:
+    """Rank 0 goes on alone for so long, as to evaluate, when the others have returned."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("troupe")
+    dist.all_reduce(torch.ones(2))
+    if dist.get_rank() == 0:
+        time.sleep(seconds)
+    return seconds
+
+
 def waiting(how: str) -> str:
     """Rank 0 dies while rank 1 waits for it in what is no collective of tensors."""
     import torch

@@ -123,6 +123,11 @@ def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
         {"changed": False, "alive": [None], "size": 2, "attempt": 2} for _ in range(2)]
 
 
+def test_a_rank_may_go_on_alone_at_the_end() -> None:
+    """Nobody who waits for it in the end takes it for one that stalls."""
+    assert run(c10d_programs.late, (4.0,), stall_report_s=0.5, stall_remove_s=1.0) == [4.0, 4.0]
+
+
 @pytest.mark.parametrize("how", ["recv", "future", "group"])
 def test_whoever_waits_for_the_dead_hears_of_it(how: str) -> None:
     told: list[tuple[str, str]] = []

@@ -17,7 +17,7 @@ from typing import Any, Optional, TypeVar
 import torch.distributed as dist
 
 from troupe import _native, _runtime, _torchrun, checkpoint
-from troupe.errors import HorovodInternalError, HostsUpdatedInterrupt
+from troupe.errors import DrainedError, HorovodInternalError, HostsUpdatedInterrupt, code_of
 from troupe.torch import _context
 from troupe.torch.distributed import _session
 from troupe.torch.distributed._process_group import ProcessGroup
@@ -27,6 +27,7 @@ _log = logging.getLogger("troupe.distributed")
 
 T = TypeVar("T")
 
+_SLICE_S = 5.0
 _callbacks: list[Callable[[], None]] = []
 
 
@@ -65,10 +66,24 @@ def finish() -> None:
         return
     context = session.context
     if context.size > 1 and session.epoch == int(context.view["epoch"]):
-        text = "end of a program of torch.distributed"
-        with _native.collective_errors(text):
-            context.group.wait(context.group.barrier(text), _context.FOREVER_S)
+        with _native.collective_errors("the end of a function of torch.distributed"):
+            # All have to come to make a team, and nobody is taken for stalled who comes late: a
+            # rank may evaluate for long when the others have returned.
+            handle = context.group.add_team(list(range(context.size)), True)
+            while not _done(context, handle):
+                if context.runtime.worker.should_exit():
+                    raise DrainedError("this worker was asked to end while it waited for others")
     clear()
+
+
+def _done(context: _context.Context, handle: int) -> bool:
+    try:
+        context.group.wait(handle, _SLICE_S)
+    except RuntimeError as error:
+        if code_of(error) != "deadline_exceeded":
+            raise
+        return False
+    return True
 
 
 def clear() -> None:
