@@ -67,9 +67,16 @@ def export(runtime: _runtime.WorkerRuntime) -> None:
         HorovodInternalError: a member died meanwhile.
     """
     view = runtime.group.view()
-    if view is None or not runtime.own_process:
+    if not runtime.own_process:
         return
     address, port = _free_port(listening_address())
+    if view is None:
+        # Who joins has none of its own yet; what it runs up to init_process_group() may look.
+        me = {"host": runtime.worker.host}
+        os.environ.update({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
+        _export_counts({**runtime.provisional_view(), "rank": 0, "size": 1, "members": [me]},
+                       runtime)
+        return
     cards = _shared(runtime, int(view["size"]), _CARD.pack(address.encode(), port))
     name, port = _CARD.unpack(cards[:_CARD.size])
     os.environ["MASTER_ADDR"] = name.rstrip(b"\0").decode()
@@ -134,13 +141,21 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self._real: Any = None
+        self._looking = False
+
+    def __getattr__(self, name: str) -> Any:
+        # Who only looks whether there is a torch may ask the loader for more.
+        return getattr(self.__dict__["_real"], name)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """That of torch, with this as its loader."""
-        if name != "torch":
+        """That of torch, with this as its loader. It is asked for by many who do not import it."""
+        if name != "torch" or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is not None and spec.loader is not None:
             self._real, spec.loader = spec.loader, self
         return spec
@@ -151,6 +166,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: Any) -> None:
         """Torch, and then the backend, without which torch is as good as ever."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         module.__spec__.loader = module.__loader__ = self._real
         self._real.exec_module(module)
         with contextlib.suppress(ImportError):

@@ -49,18 +49,15 @@ def load(
 
     Args:
         directory: a folder that outlives the workers, to keep states in too, so that a group whose
-            members have all died goes on from there. All ranks give it, in their first call.
+            members have all died goes on from there. All ranks give it.
 
     Raises:
         ValueError: another directory than before.
+        HorovodInternalError: a member has died.
     """
     kept = _kept(directory)
-    if directory is not None:
-        from troupe.torch import _context
-
-        context = _context.current()
-        if context.synced_epoch != int(context.view["epoch"]):
-            kept.sync()
+    if directory is not None and kept.version == 0:
+        kept.resume()
     if kept.version == 0:
         return default
     kept.forget()
@@ -70,6 +67,11 @@ def load(
 def version() -> int:
     """How many states have been saved, equal on all ranks after a :func:`save`."""
     return 0 if _state is None else int(_state.version)
+
+
+def used() -> bool:
+    """Whether anything was saved or asked for here."""
+    return _state is not None
 
 
 def state() -> Any:
@@ -85,8 +87,6 @@ def _kept(directory: Any = None) -> Any:
     troupe.torch.init()
     if _state is None:
         _state = KeptState(directory)
-    elif directory is not None and os.fspath(directory) != _state.directory:
-        raise ValueError(
-            f"states are kept in {_state.directory or 'memory only'} here; name the directory in "
-            "the first call of troupe.checkpoint")
+    elif directory is not None:
+        _state.keep_in(directory)
     return _state

@@ -7,6 +7,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 STEPS = 5
@@ -339,6 +340,92 @@ def behind() -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
     raise AssertionError("rank 2 is there")
+
+
+def durable(folder: str, steps: int, flag: str) -> dict[str, Any]:
+    """Saves each step to disk too; rank 1 dies once at step 3, before and after it has loaded."""
+    import torch
+    import torch.distributed as dist
+
+    import troupe
+
+    dist.init_process_group("troupe")
+    dist.barrier()
+    if dist.get_rank() == 1 and not os.path.exists(f"{flag}-early"):
+        with open(f"{flag}-early", "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    found = troupe.checkpoint.load({"step": 0, "weight": torch.zeros(2)}, directory=folder)
+    for step in range(found["step"] + 1, steps + 1):
+        weight = torch.full((2,), float(step))
+        troupe.checkpoint.save({"step": step, "weight": weight})
+        dist.all_reduce(torch.ones(1))
+        if step == 3 and dist.get_rank() == 1 and not os.path.exists(flag):
+            with open(flag, "w"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+    return {"began": found["step"], "weight": found["weight"].tolist(),
+            "version": troupe.checkpoint.version()}
+
+
+def again_after_subgroups() -> list[float]:
+    """DDP trains when subgroups were made and destroyed; works that nobody waits for go."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("troupe")
+    lost = []
+    for _ in range(3):
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(3), group=group, async_op=True)  # Dropped.
+        if dist.get_rank() == 0:
+            work = dist.irecv(torch.zeros(3), 1)  # Never sent.
+            lost.append(weakref.ref(work))
+            del work
+        dist.destroy_process_group(group)
+    model = DistributedDataParallel(net())
+    train(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert [ref() for ref in lost] == [None] * len(lost)
+    try:
+        if dist.get_rank() == 0:
+            dist.barrier(async_op=True).wait(timedelta(seconds=0.3))
+    except RuntimeError as error:
+        assert "not done after 0.3 s; do all ranks call it?" in str(error), error
+        dist.send(torch.ones(1), 1)
+    else:
+        assert dist.get_rank() == 1
+        dist.recv(torch.zeros(1), 0)
+        dist.barrier()  # The group is as good as ever.
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    return numbers(model.module)
+
+
+def probed() -> str:
+    """Who asks for torch before it is imported finds it, and the backend is there all the same."""
+    import importlib.util
+    import sys
+
+    assert "torch" not in sys.modules
+    for _ in range(2):
+        spec = importlib.util.find_spec("torch")
+        assert spec is not None and spec.loader.get_filename("torch").endswith("__init__.py")
+    dist = importlib.import_module("torch.distributed")
+    dist.init_process_group("troupe")
+    return str(dist.get_backend())
+
+
+def dies_at_once(flag: str) -> int:
+    """Rank 1 dies while the others are in init_process_group."""
+    import torch.distributed as dist
+
+    if os.environ["RANK"] == "1" and not os.path.exists(flag):
+        with open(flag, "w"):
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    dist.init_process_group("troupe")
+    return int(dist.get_world_size())
 
 
 def late(seconds: float) -> float:

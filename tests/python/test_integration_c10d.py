@@ -123,6 +123,32 @@ def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
         {"changed": False, "alive": [None], "size": 2, "attempt": 2} for _ in range(2)]
 
 
+def test_what_is_on_disk_outlives_all_workers(tmp_path: Path) -> None:
+    """A replacement finds the directory too, and so does a later run of the same name."""
+    args = (str(tmp_path / "kept"), 6, str(tmp_path / "died"))
+    results = run(c10d_programs.durable, args, name="kept", min_workers=2, max_workers=2)
+    assert {result["version"] for result in results} == {6}
+    assert {result["began"] for result in results} <= {3, 4}  # Rank 0 may have saved once more.
+    assert all(result["weight"] == [result["began"]] * 2 for result in results)
+    later = run(c10d_programs.durable, (args[0], 8, args[2]), name="kept", min_workers=2,
+                max_workers=2)
+    assert later == [{"began": 6, "weight": [6.0, 6.0], "version": 8}] * 2
+
+
+def test_subgroups_and_works_may_be_dropped() -> None:
+    first, second = run(c10d_programs.again_after_subgroups)
+    assert first == second
+
+
+def test_the_backend_is_there_for_who_only_looks_for_torch() -> None:
+    assert run(c10d_programs.probed, preload=[]) == ["troupe", "troupe"]
+
+
+def test_a_death_before_there_is_a_group(tmp_path: Path) -> None:
+    assert run(c10d_programs.dies_at_once, (str(tmp_path / "died"),), workers=3, min_workers=2,
+               max_workers=3) == [2, 2]
+
+
 def test_a_rank_may_go_on_alone_at_the_end() -> None:
     """Nobody who waits for it in the end takes it for one that stalls."""
     assert run(c10d_programs.late, (4.0,), stall_report_s=0.5, stall_remove_s=1.0) == [4.0, 4.0]

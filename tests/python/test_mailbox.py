@@ -101,7 +101,10 @@ def test_nothing_is_waited_for_without_end(pair: tuple[Mailbox, Mailbox]) -> Non
         pair[0].wait(waits, LIMIT_S, lambda: "the members have changed")
 
 
-def test_whoever_does_not_know_the_key_is_not_heard(pair: tuple[Mailbox, Mailbox]) -> None:
+def test_whoever_does_not_know_the_key_is_not_heard(
+    pair: tuple[Mailbox, Mailbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_mailbox, "_HELLO_S", 0.5)
     target = pair[0]
     stranger = Mailbox("127.0.0.1")
     stranger.set_key(b"another" * 4)

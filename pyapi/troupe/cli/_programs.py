@@ -101,10 +101,11 @@ def run_command(words: Sequence[str], folder: str) -> None:
             one that was lost: what the others have done so far would not be done here.
     """
     runtime = _runtime.current()
-    if runtime is not None and not runtime.worker.id.endswith("#1"):
+    late = runtime is not None and runtime.group.view() is None
+    if late or (runtime is not None and not runtime.worker.id.endswith("#1")):
         raise ProgramFailed(
-            f"{shlex.join(words)} has lost the process of a rank, and is not begun in another one "
-            "while its peers go on; run it again", _LOST)
+            f"{shlex.join(words)} is not begun in a further process while its peers go on: it has "
+            "lost one, or was asked to run on more workers than it began with; run it again", _LOST)
     if not os.path.isdir(folder):
         raise ProgramFailed(f"this node has no folder {folder}", _NO_FOLDER)
     _run(words, folder, _variables(folder, {}))

@@ -19,7 +19,8 @@ _GPUS = "/proc/driver/nvidia/gpus"
 _UNUSED = {
     "rdzv-backend": "", "rdzv-endpoint": "", "rdzv-id": "", "rdzv-conf": "", "node-rank": "",
     "master-addr": "", "master-port": "", "monitor-interval": "", "start-method": "", "role": "",
-    "local-addr": "", "event-log-handler": "",
+    "local-addr": "", "event-log-handler": "", "signals-to-handle": "", "logs-specs": "",
+    "numa-binding": "",
     "log-dir": "`troupe logs` shows what each worker has printed",
     "redirects": "what workers print is shown here, with their ranks",
     "tee": "what workers print is shown here, with their ranks",

@@ -190,13 +190,20 @@ def task_of(words: Sequence[str], module: bool, command: bool) -> tuple[tuple[An
     if module:
         return (run_module, (words[0], list(words[1:]), os.getcwd())), words[0]
     found = shutil.which(words[0])
-    python = os.path.basename(words[0]).startswith("python")
-    if command or (found is not None and not python and not words[0].endswith(".py")):
+    python = os.path.basename(words[0]).startswith("python") or words[0].endswith(".py")
+    if command or (found is not None and not python and not _is_python(found)):
         if found is None:
             raise CommandError(f"no such command: {words[0]}")
         return (_programs.run_command, (list(words), os.getcwd())), os.path.basename(words[0])
     script, args = script_words(words)
     return (run_script, (script, args)), os.path.basename(script)
+
+
+def _is_python(path: str) -> bool:
+    """Whether a file is a script that its first line gives to Python."""
+    with open(path, "rb") as file:
+        first = file.readline(256)
+    return first.startswith(b"#!") and b"python" in first
 
 
 def run_script(path: str, args: Sequence[str]) -> None:

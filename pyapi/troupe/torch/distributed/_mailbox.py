@@ -27,7 +27,8 @@ from typing import Any, Optional
 from troupe.errors import HorovodInternalError, TroupeError
 
 UNEXPECTED_MAX = 256 << 20  # Bytes of messages that nobody has asked for yet.
-_HELLO_S = 1.0  # Who does not prove itself within is cut off.
+_HELLO_S = 30.0  # Who does not prove itself within is cut off; a busy peer may take long.
+_STRANGERS_MAX = 64  # Connections that have not proved themselves.
 _CONNECT_S = 30.0
 _SLICE_S = 0.1
 _NONCE = 16
@@ -88,6 +89,7 @@ class Mailbox:
         self._outgoing: dict[Address, queue.SimpleQueue[Optional[Delivery]]] = {}
         self._sockets: set[socket.socket] = {self._listener}
         self._closed = False
+        self._strangers = 0
         self._threads: list[threading.Thread] = []
         self._start(self._accept, "troupe-p2p-accept")
 
@@ -193,15 +195,23 @@ class Mailbox:
                 _end(peer)
                 return
             with self._lock:
-                if not self._closed:
+                if self._strangers >= _STRANGERS_MAX:
+                    self._sockets.discard(peer)
+                    _end(peer)
+                elif not self._closed:
+                    self._strangers += 1
                     self._start(functools.partial(self._read, peer), "troupe-p2p-receive")
 
     def _read(self, peer: socket.socket) -> None:
         sources: set[tuple[int, int]] = set()
         try:
             peer.settimeout(_HELLO_S)
-            if not self._check(peer):
-                return
+            try:
+                if not self._check(peer):
+                    return
+            finally:
+                with self._lock:
+                    self._strangers -= 1
             peer.settimeout(None)
             while True:
                 header = _read_exactly(peer, bytearray(_HEADER.size))

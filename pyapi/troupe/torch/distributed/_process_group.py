@@ -39,6 +39,7 @@ class ProcessGroup(_Base):
         self._mailbox_of, self._addresses = mailbox, addresses
         self._channel = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         self._name, self._desc = name, ""
+        self._end: Any = None  # Ends what all groups of the epoch share, with the default group.
 
     # -- about it -------------------------------------------------------------------------------
 
@@ -97,8 +98,9 @@ class ProcessGroup(_Base):
         return self._seat.broken
 
     def shutdown(self) -> None:
-        """Waits for works that nobody waits for. Idempotent."""
-        self._seat.completer.close()
+        """Ends the default group, and with it all; nothing for others. Idempotent."""
+        if self._end is not None:
+            self._end()
 
     def abort(self) -> None:
         """As :meth:`shutdown`; whatever is in flight ends with its epoch."""
@@ -245,14 +247,15 @@ class ProcessGroup(_Base):
             plain.shape, dtype=plain.dtype)
         mailbox = self._mailbox_of()
         receipt = mailbox.receive(self._channel, source, tag, _bytes(room))
-        work = self._message(mailbox, receipt, [tensor], lambda: finish())
+        works: list[Any] = []
 
         def finish() -> None:
             with torch.no_grad():
                 deliver(tensor, room)
-            work.source = receipt.came_from
+            works.pop().source = receipt.came_from
 
-        return work
+        works.append(self._message(mailbox, receipt, [tensor], finish))
+        return works[0]
 
     def _message(self, mailbox: Mailbox, item: Any, tensors: list[torch.Tensor],
                  finish: Any) -> Work:
@@ -272,7 +275,9 @@ class ProcessGroup(_Base):
                 raise
             finish()
 
-        return seat.completer.keep(Work(run, item.done.is_set, tensors, seat.completer))
+        # One that is dropped is the mailbox's: what it never gets must not keep others waiting.
+        return seat.completer.keep(Work(
+            run, item.done.is_set, tensors, seat.completer, dropped_matters=False))
 
 
 def _op(opts: Any, kind: Any) -> Any:

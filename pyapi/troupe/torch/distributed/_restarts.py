@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
@@ -28,6 +29,7 @@ _log = logging.getLogger("troupe.distributed")
 T = TypeVar("T")
 
 _SLICE_S = 5.0
+_NEWS_S = 2.0  # By then a death that an error may come from is known.
 _callbacks: list[Callable[[], None]] = []
 
 
@@ -42,6 +44,8 @@ def interrupted(error: BaseException) -> Optional[BaseException]:
         return checkpoint.MembersChanged()
     if isinstance(error, _session.JoinFirst):
         return HorovodInternalError(str(error))
+    if isinstance(error, HorovodInternalError) and checkpoint.used():
+        return HorovodInternalError(str(error))
     if session is None or not isinstance(error, Exception):
         return None
     if isinstance(error, HostsUpdatedInterrupt):
@@ -50,9 +54,21 @@ def interrupted(error: BaseException) -> Optional[BaseException]:
         return HorovodInternalError(str(error))
     if dist.is_initialized() and not isinstance(dist.group.WORLD, ProcessGroup):
         return None  # Peers that use another backend may wait in it, and would not come.
-    if session.broken() or session.context.group.over():
+    if session.broken() or _over(session.context, error):
         return HorovodInternalError(f"{type(error).__name__}: {error}")
     return None
+
+
+def _over(context: _context.Context, error: Exception) -> bool:
+    """Whether the epoch is over. A peer's connection may have ended before the head told so."""
+    deadline = time.monotonic()
+    if isinstance(error, (RuntimeError, OSError)) and context.size > 1:
+        deadline += _NEWS_S
+    while not context.group.over():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def finish() -> None:

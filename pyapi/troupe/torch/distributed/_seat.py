@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import torch
 
-from troupe.errors import HorovodInternalError
+from troupe.errors import HorovodInternalError, TroupeError, code_of
 from troupe.torch import _context
 from troupe.torch._devices import Place, place_of
 from troupe.torch.distributed._work import Completer, Work
@@ -102,6 +102,12 @@ class Seat:
             self.check()
             self.context.wait(handle, limit or self.timeout_s)
         except HorovodInternalError as error:
+            cause = error.__cause__
+            late = cause is not None and code_of(cause) == "deadline_exceeded"
+            if late and not self.context.group.over():
+                raise TroupeError(
+                    f"a collective of torch.distributed was not done after "
+                    f"{limit or self.timeout_s:g} s; do all ranks call it?") from None
             self.broken = self.broken or str(error)
             raise
 

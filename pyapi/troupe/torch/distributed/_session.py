@@ -29,7 +29,7 @@ _CONNECT_SLICE_S = 5.0  # After which a rank that waits for rank 0 looks whether
 
 
 class JoinFirst(HorovodInternalError):
-    """This worker has no rank yet: it joins a group that trains already, and begins again."""
+    """This worker has no rank, or not any more: it joins the next view, and begins again."""
 
 
 class Session:
@@ -156,8 +156,16 @@ def begin() -> Session:
     context = _context.current()
     if context.provisional:
         raise JoinFirst("this worker joins a group that trains already, and has no rank in it yet")
-    _session = session = Session(context)
+    try:
+        _session = session = Session(context)
+    except HorovodInternalError as error:
+        raise JoinFirst(str(error)) from None  # No session will tell that this was the epoch.
     return session
+
+
+def present() -> bool:
+    """Whether this process is in a group of Troupe's now."""
+    return _session is not None and not _session.closed
 
 
 def register() -> None:
@@ -165,6 +173,7 @@ def register() -> None:
     if not dist.is_available() or BACKEND.upper() in getattr(dist.Backend, "_plugins", {}):
         return
     _rendezvous.replace(_meet_by_environment)
+    _rendezvous.replace_barrier(present)
     try:
         dist.Backend.register_backend(BACKEND, create, extended_api=True,
                                       devices=["cpu", "cuda"])
@@ -219,7 +228,9 @@ def _create_default(rank: int, size: int, timeout_s: float) -> ProcessGroup:
                        f"{size}; start the script with `troupe run`, or in an Executor")
         raise ValueError(problem)
     seat = Seat(context, 0, list(range(size)), rank, timeout_s, session.completer)
-    return _finish(session, seat, "default")
+    group = _finish(session, seat, "default")
+    group._end = session.close
+    return group
 
 
 def _create_subgroup(ranks: Sequence[int], timeout_s: float, name: str) -> ProcessGroup:

@@ -7,6 +7,7 @@ the order in which the collectives were issued.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import queue
 import sys
@@ -34,15 +35,19 @@ class Work(_BaseWork):
         done: whether ``run`` would return at once.
         outputs: tensors that hold the result afterwards.
         completer: runs it to its end for those who do not wait.
+        dropped_matters: it is run to its end though nobody waits for it, to let go of its buffers.
     """
 
     def __init__(
         self, run: Callable[[Optional[float]], None], done: Callable[[], bool],
-        outputs: Sequence[torch.Tensor], completer: Completer,
+        outputs: Sequence[torch.Tensor], completer: Completer, dropped_matters: bool = True,
     ) -> None:
         super().__init__()
-        self._run, self._done, self._outputs = run, done, list(outputs)
+        self._run: Any = run
+        self._done: Any = done
+        self._outputs = list(outputs)
         self._completer = completer
+        self._dropped_matters = dropped_matters
         self._lock = threading.Lock()
         self._future: Any = None  # What is completed, and what others are given.
         self._given: Any = None
@@ -66,13 +71,25 @@ class Work(_BaseWork):
         if taken:
             if not self._over.wait(limit):
                 raise RuntimeError(f"a collective was not done after {limit:g} s")
-            if self._error is not None:
-                raise self._error
+            self._raise()
             return True
         self.complete(limit)
-        if self._error is not None:
-            raise self._error
+        self._raise()
         return True
+
+    def _raise(self) -> None:
+        """Raises what went wrong, each time another exception.
+
+        One that was raised refers to the frames it has passed, and these refer to this work: with
+        it they would hold a whole model until the next search for cycles.
+        """
+        if self._error is None:
+            return
+        error, self._error = self._error, _bare(self._error)
+        try:
+            raise error
+        finally:
+            del error
 
     def synchronize(self) -> None:
         """As :meth:`wait`."""
@@ -86,7 +103,8 @@ class Work(_BaseWork):
             try:
                 self._run(limit)
             except BaseException as error:
-                self._error = error
+                self._error = _bare(error)
+            self._run = self._done = None  # They may hold this work.
             self._over.set()
             future = self._future
         if future is not None:
@@ -94,7 +112,8 @@ class Work(_BaseWork):
 
     def is_completed(self) -> bool:
         """Whether :meth:`wait` would return at once."""
-        if not self._over.is_set() and self._future is None and self._done():
+        done = self._done
+        if done is not None and self._future is None and done():
             self.complete()
         return self._over.is_set()
 
@@ -124,30 +143,33 @@ class Work(_BaseWork):
         collective of a communication hook, is then done at once, and so in the same order on all
         ranks; from another thread it would come between any two collectives of this one.
         """
-        if "get_future" in sys._getframe(1).f_code.co_names:  # Else it is called from C++.
+        caller = sys._getframe().f_back  # None in a thread of autograd's.
+        if caller is not None and "get_future" in caller.f_code.co_names:
             self.complete()
         with self._lock:
-            if self._given is None:
-                future: Any = torch.futures.Future()
-                # An error that is raised here is one for those who wait in C++, too.
-                self._given = future.then(self._deliver)
-                self._future = future
-                if self._over.is_set():
-                    future.set_result(self._outputs)
-                else:
-                    self._completer.add(self)
-            return self._given
+            if self._given is not None:
+                return self._given
+            future: Any = torch.futures.Future()
+            # An error that is raised here is one for those who wait in C++, too.
+            given = self._given = future.then(self._deliver)
+            self._future = future
+            over = self._over.is_set()
+        if over:
+            future.set_result(self._outputs)
+        else:
+            self._completer.add(self)
+        return given
 
     def _deliver(self, _: Any) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
+        self._raise()
         return self._outputs
 
     def __del__(self) -> None:
         # Nobody will wait, so that nobody else would let go of the buffers.
-        if not getattr(self, "_over", None) or self._over.is_set() or self._future is not None:
+        run = getattr(self, "_run", None)
+        if run is None or self._future is not None or not self._dropped_matters:
             return
-        self._completer.add(Leftover(self._run))
+        self._completer.add(Leftover(run))
 
 
 class Leftover:
@@ -171,7 +193,7 @@ class Completer:
         self._kept: deque[Work] = deque()
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A work may be dropped at any place, in here too.
         self._closed = False
 
     def keep(self, work: Work) -> Work:
@@ -193,7 +215,8 @@ class Completer:
             if self._thread is not None:
                 self._works.put(work)
                 return
-        work.complete()
+        if not isinstance(work, Leftover):
+            work.complete()
 
     def close(self) -> None:
         """Ends the thread when all works that it has are completed."""
@@ -212,6 +235,16 @@ class Completer:
                 return
             work.complete()
             del work  # Not kept until the next one comes.
+
+
+def _bare(error: BaseException) -> BaseException:
+    """The same error without what it has passed."""
+    try:
+        fresh = copy.copy(error)
+    except Exception:
+        fresh = RuntimeError(f"{type(error).__name__}: {error}")
+    fresh.__cause__ = fresh.__context__ = None
+    return fresh.with_traceback(None)
 
 
 def _seconds(timeout: Any) -> Optional[float]:

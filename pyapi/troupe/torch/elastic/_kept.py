@@ -9,6 +9,7 @@ from typing import Any, Optional
 import torch
 
 from troupe.torch._tree import unflatten
+from troupe.torch.elastic.durable import CommitLog, as_durable
 from troupe.torch.elastic.handlers import TreeHandler
 from troupe.torch.elastic.state import ObjectState
 
@@ -39,8 +40,31 @@ class KeptState(ObjectState):
 
     def __init__(self, directory: Any) -> None:
         self._handler = _KeptHandler()
-        super().__init__(durable=directory)
-        self.directory = None if directory is None else os.fspath(directory)
+        super().__init__()
+        self.directory: Optional[str] = None
+        if directory is not None:
+            self.keep_in(directory)
+
+    def keep_in(self, directory: Any) -> None:
+        """Keeps commits on disk from now on, if it does not.
+
+        Raises:
+            ValueError: they are kept in another directory.
+        """
+        path = os.fspath(directory)
+        settings = as_durable(path)
+        if self.directory is None and settings is not None:
+            self._commits = CommitLog(settings)
+            # What is being written to disk is not written over.
+            self._handler.snapshot.may_overwrite = self._commits.may_overwrite
+            self.directory = path
+        elif path != self.directory:
+            raise ValueError(f"states are kept in {self.directory}, and cannot be in {path} too")
+
+    def resume(self) -> None:
+        """Takes over the newest state on disk; all members call it, when nothing was saved."""
+        self._has_state = False
+        self.sync()
 
     def keep(self, tree: Any) -> None:
         """Commits a copy of ``tree``.
