@@ -247,15 +247,14 @@ class ProcessGroup(_Base):
             plain.shape, dtype=plain.dtype)
         mailbox = self._mailbox_of()
         receipt = mailbox.receive(self._channel, source, tag, _bytes(room))
-        works: list[Any] = []
 
         def finish() -> None:
             with torch.no_grad():
                 deliver(tensor, room)
-            works.pop().source = receipt.came_from
 
-        works.append(self._message(mailbox, receipt, [tensor], finish))
-        return works[0]
+        work = self._message(mailbox, receipt, [tensor], finish)
+        work.receipt = receipt
+        return work
 
     def _message(self, mailbox: Mailbox, item: Any, tensors: list[torch.Tensor],
                  finish: Any) -> Work:
@@ -276,8 +275,7 @@ class ProcessGroup(_Base):
             finish()
 
         # One that is dropped is the mailbox's: what it never gets must not keep others waiting.
-        return seat.completer.keep(Work(
-            run, item.done.is_set, tensors, seat.completer, dropped_matters=False))
+        return Work(run, item.done.is_set, tensors, seat.completer, dropped_matters=False)
 
 
 def _op(opts: Any, kind: Any) -> Any:

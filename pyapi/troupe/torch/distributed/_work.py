@@ -12,7 +12,6 @@ import datetime
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -53,7 +52,7 @@ class Work(_BaseWork):
         self._given: Any = None
         self._over = threading.Event()
         self._error: Optional[BaseException] = None
-        self.source = -1  # Of what was received.
+        self.receipt: Any = None  # Of what is received: it knows from whom.
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the outputs hold the result.
@@ -131,10 +130,10 @@ class Work(_BaseWork):
 
     def source_rank(self) -> int:
         """Rank in the group from which a message came."""
-        return self.source
+        return -1 if self.receipt is None else int(self.receipt.came_from)
 
     def _source_rank(self) -> int:
-        return self.source
+        return self.source_rank()
 
     def get_future(self) -> Any:
         """A future of the list of outputs; it has the error if it fails.
@@ -190,7 +189,7 @@ class Completer:
     """A thread that runs works to their ends, one after the other. It ends when it is closed."""
 
     def __init__(self) -> None:
-        self._kept: deque[Work] = deque()
+        self._kept: list[Work] = []
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.RLock()  # A work may be dropped at any place, in here too.
@@ -201,8 +200,9 @@ class Completer:
         if _LETS_GO:
             with self._lock:
                 self._kept.append(work)
-                while len(self._kept) > _KEPT and self._kept[0].is_success():
-                    self._kept.popleft()
+                if len(self._kept) > 2 * _KEPT:
+                    older = [w for w in self._kept[:-_KEPT] if not w.is_success()]
+                    self._kept = older + self._kept[-_KEPT:]
         return work
 
     def add(self, work: Any) -> None:
