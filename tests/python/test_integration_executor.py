@@ -40,13 +40,16 @@ def test_results_by_rank_and_environment(executor: troupe.Executor) -> None:
         assert horovod == tuple(int(os.environ[f"TROUPE_{n}"]) for n in names)
         torchs = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         assert horovod[:4] == tuple(int(os.environ[n]) for n in torchs)
-        assert os.environ["OMP_NUM_THREADS"] == "1" and "MASTER_ADDR" not in os.environ
-        return (base + step * horovod[0], horovod, os.getpid())
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        store = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        return (base + step * horovod[0], horovod, os.getpid(), store)
 
     results = executor.run(fn, (100,), {"step": 2})
     assert [r[0] for r in results] == [100, 102, 104]
     assert [r[1] for r in results] == [(i, 3, i, 3, 0, 1) for i in range(3)]
     assert len({r[2] for r in results} | {os.getpid()}) == 4
+    ((address, port),) = {r[3] for r in results}
+    assert address == "127.0.0.1" and port > 0
 
 
 def test_a_worker_sees_the_gpus_that_it_was_given(
