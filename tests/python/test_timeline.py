@@ -110,6 +110,34 @@ def test_tracks_of_tensors_and_their_phases(tmp_path: Path) -> None:
     assert len([name for name in tracks if name.startswith("allreduce")]) in (1, 2)
 
 
+def test_a_tensor_waits_from_when_its_track_is_free(tmp_path: Path) -> None:
+    """Though it came before the end of the last collective was noticed."""
+    class Solo:
+        rank, size, provisional, view = 0, 1, False, {"epoch": 3}
+
+        class group:
+            @staticmethod
+            def poll(handle: int) -> bool:
+                return True
+
+        class runtime:
+            class worker:
+                host = "here"
+
+    path = tmp_path / "timeline.json"
+    made = _timeline.Timeline(str(path), False)
+    made.open(Solo, anew=True)  # type: ignore[arg-type]
+    before = made.now()
+    made.began(Solo.group, ["x"], "ALLREDUCE", [7], [before])
+    deadline = time.monotonic() + 10
+    while made._flights:
+        assert time.monotonic() < deadline
+        time.sleep(1e-3)
+    made.began(Solo.group, ["x"], "ALLREDUCE", [8], [before])
+    made.close()
+    assert spans(read(path)["x"]) == ["QUEUE", "ALLREDUCE"] * 2
+
+
 def test_a_track_has_no_two_collectives_at_once(tmp_path: Path) -> None:
     class Never:
         def poll(self, handle: int) -> bool:

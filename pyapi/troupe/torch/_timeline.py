@@ -63,6 +63,7 @@ class Timeline:
         self._epoch = -1
         self._tracks: dict[str, int] = {}
         self._busy: set[int] = set()
+        self._ends: dict[int, float] = {}  # When each track was last free.
         self._flights: list[_Flight] = []
         self._base_ns = time.time_ns() - time.perf_counter_ns()
         self._closed = False
@@ -133,6 +134,8 @@ class Timeline:
             tracks = [self._track(name, events) for name in names]
             for track, since in zip(tracks, queued, strict=True):
                 if since is not None:
+                    # A track shows one thing at a time, also if the end before was noticed late.
+                    since = max(since, self._ends.get(track, since))
                     events.append({"ph": "X", "name": "QUEUE", "ts": since, "pid": pid,
                                    "tid": track, "dur": max(0.0, now - since)})
                 events.append({"ph": "B", "name": what, "ts": now, "pid": pid, "tid": track,
@@ -170,8 +173,10 @@ class Timeline:
     def _end_tracks(self, tracks: Sequence[int], latest: dict[int, float]) -> None:
         self._busy.difference_update(tracks)
         pid, now = os.getpid(), self.now()
-        self._write([{"ph": "E", "ts": min(now, latest.get(track, now)), "pid": pid, "tid": track}
-                     for track in tracks])
+        ends = {track: min(now, latest.get(track, now)) for track in tracks}
+        self._ends.update(ends)
+        self._write([{"ph": "E", "ts": end, "pid": pid, "tid": track}
+                     for track, end in ends.items()])
 
     def _track(self, name: str, events: list[Event]) -> int:
         """A track that is free: several of a name if collectives of it overlap."""
