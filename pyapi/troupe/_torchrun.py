@@ -131,9 +131,16 @@ def _free_port(address: str) -> tuple[str, int]:
 def _offer_backend() -> None:
     """Has the backend registered: at once if torch is imported, else when it is."""
     if "torch" in sys.modules:
-        importlib.import_module(_BACKEND)
+        _import_backend()
     elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterTorch())
+
+
+def _import_backend() -> None:
+    """Not where torch was built without torch.distributed, nor where torch is another module."""
+    with contextlib.suppress(ImportError, AttributeError):
+        if importlib.import_module("torch.distributed").is_available():
+            importlib.import_module(_BACKEND)
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -169,5 +176,4 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         module.__spec__.loader = module.__loader__ = self._real
         self._real.exec_module(module)
-        with contextlib.suppress(ImportError):
-            importlib.import_module(_BACKEND)
+        _import_backend()

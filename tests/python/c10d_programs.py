@@ -215,6 +215,7 @@ def interrupted(flag: str, die_at: int, steps: int) -> dict[str, Any]:
     from torch.nn.parallel import DistributedDataParallel
 
     import troupe
+    from troupe import _runtime
 
     dist.init_process_group("troupe")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -236,6 +237,8 @@ def interrupted(flag: str, die_at: int, steps: int) -> dict[str, Any]:
                 file.write(str(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.02)
+    runtime = _runtime.current()
+    assert runtime is not None and runtime.elastic_timeout_s == 600  # A joiner's, too.
     value = {"begun": list(begun), "numbers": numbers(model.module), "size": size}
     dist.destroy_process_group()
     return value

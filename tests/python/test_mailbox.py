@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -141,3 +142,21 @@ def test_a_target_that_knows_another_key_is_not_told_anything() -> None:
                 box.wait(delivery, LIMIT_S, nobody_left)
         finally:
             box.close()
+
+
+def test_the_end_does_not_wait_for_a_host_that_does_not_answer() -> None:
+    with contextlib.ExitStack() as held:
+        silent = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1))
+        for _ in range(4):  # Until the kernel answers nobody any more.
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(silent.getsockname())
+        box = Mailbox("127.0.0.1")
+        box.set_key(KEY)
+        delivery = box.send(silent.getsockname()[:2], 7, 0, 0, memoryview(b"x"))
+        assert not delivery.done.wait(0.3)
+        began = time.monotonic()
+        box.close()
+        assert time.monotonic() - began < _mailbox._CONNECT_S / 3
+        with pytest.raises(HorovodInternalError, match="the peer is gone"):
+            box.wait(delivery, LIMIT_S, nobody_left)

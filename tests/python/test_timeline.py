@@ -110,59 +110,54 @@ def test_tracks_of_tensors_and_their_phases(tmp_path: Path) -> None:
     assert len([name for name in tracks if name.startswith("allreduce")]) in (1, 2)
 
 
+class Solo:
+    """One rank's context, whose collectives are over at once, or never."""
+
+    rank, size, provisional, view = 0, 1, False, {"epoch": 3}
+
+    class runtime:
+        class worker:
+            host = "here"
+
+    def __init__(self, over: bool) -> None:
+        self.group = self
+        self._over = over
+
+    def poll(self, handle: int) -> bool:
+        return self._over
+
+
 def test_a_tensor_waits_from_when_its_track_is_free(tmp_path: Path) -> None:
     """Though it came before the end of the last collective was noticed."""
-    class Solo:
-        rank, size, provisional, view = 0, 1, False, {"epoch": 3}
-
-        class group:
-            @staticmethod
-            def poll(handle: int) -> bool:
-                return True
-
-        class runtime:
-            class worker:
-                host = "here"
-
+    solo: Any = Solo(over=True)
     path = tmp_path / "timeline.json"
     made = _timeline.Timeline(str(path), False)
-    made.open(Solo, anew=True)  # type: ignore[arg-type]
+    made.open(solo, truncate=True)
     before = made.now()
-    made.began(Solo.group, ["x"], "ALLREDUCE", [7], [before])
+    made.began(solo.group, ["x"], "ALLREDUCE", [7], [before])
     deadline = time.monotonic() + 10
     while made._flights:
         assert time.monotonic() < deadline
         time.sleep(1e-3)
-    made.began(Solo.group, ["x"], "ALLREDUCE", [8], [before])
+    made.began(solo.group, ["x"], "ALLREDUCE", [8], [before])
     made.close()
     assert spans(read(path)["x"]) == ["QUEUE", "ALLREDUCE"] * 2
 
 
 def test_a_track_has_no_two_collectives_at_once(tmp_path: Path) -> None:
-    class Never:
-        def poll(self, handle: int) -> bool:
-            return False
-
-    class Solo:
-        rank, size, provisional, view = 0, 1, False, {"epoch": 3}
-        group = Never()
-
-        class runtime:
-            class worker:
-                host = "here"
-
+    solo: Any = Solo(over=False)
     path = tmp_path / "timeline.json"
     made = _timeline.Timeline(str(path), False)
-    made.open(Solo, anew=True)  # type: ignore[arg-type]
+    made.open(solo, truncate=True)
     for _ in range(2):
-        made.began(Solo.group, ["x"], "ALLREDUCE", [7], [None])
+        made.began(solo.group, ["x"], "ALLREDUCE", [7], [None])
     open_ones = read(path)  # As a killed process leaves it: what was in flight has no end.
     assert [e["ph"] for e in open_ones["x"] + open_ones["x (2)"]] == ["B", "B"]
     made.close()
     assert spans(read(path)["x"]) == spans(read(path)["x (2)"]) == ["ALLREDUCE"]
     # Another process goes on in the file.
     again = _timeline.Timeline(str(path), False)
-    again.open(Solo, anew=False)  # type: ignore[arg-type]
+    again.open(solo, truncate=False)
     again.instant("LATER")
     again.close()
     events = json.loads(path.read_text())
@@ -174,7 +169,7 @@ def test_what_is_no_timeline_is_written_over(tmp_path: Path) -> None:
     path.write_text("something else")
 
     def fn() -> None:
-        _timeline.Timeline(str(path), False).open(hvd._context.current(), anew=False)
+        _timeline.Timeline(str(path), False).open(hvd._context.current(), truncate=False)
 
     run_ranks(1, fn)
     assert [e["name"] for e in json.loads(path.read_text())] == ["process_name"]

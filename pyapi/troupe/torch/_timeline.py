@@ -72,8 +72,8 @@ class Timeline:
         """The time in microseconds, on the clock of the file."""
         return (time.perf_counter_ns() + self._base_ns) / 1e3
 
-    def open(self, context: _context.Context, anew: bool) -> None:
-        """Begins to write; ``anew``: what is in the file goes.
+    def open(self, context: _context.Context, truncate: bool) -> None:
+        """Begins to write; ``truncate``: the file is emptied first.
 
         Raises:
             OSError: it cannot be written.
@@ -81,7 +81,7 @@ class Timeline:
         with self._lock:
             if self._fd >= 0 or self._closed:
                 return
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if anew else 0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if truncate else 0)
             self._fd = os.open(self.path, flags, 0o644)
             size = os.fstat(self._fd).st_size
             tail = max(0, size - len(_FOOT))
@@ -217,7 +217,7 @@ def of(context: _context.Context) -> Optional[Timeline]:
         return None
     if not timeline.opened:
         try:
-            timeline.open(context, anew=False)
+            timeline.open(context, truncate=False)
         except OSError as error:
             _give_up(error)
             return None
@@ -242,7 +242,7 @@ def _from_environment(context: _context.Context) -> None:
     _active = Timeline(path, os.environ.get(f"{VARIABLE}_MARK_CYCLES") == "1")
     try:
         if not context.provisional and context.rank == 0:
-            _active.open(context, anew=True)
+            _active.open(context, truncate=True)
     except OSError as error:
         _give_up(error)
 
@@ -258,7 +258,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begins to record collectives; all ranks call it, and rank 0 writes the file.
 
     Args:
-        file_path: where rank 0 writes; what is there goes.
+        file_path: where rank 0 writes; what is there is overwritten.
         mark_cycles: also marks where the reduction of each step begins.
 
     Raises:
@@ -273,7 +273,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         raise ValueError(
             f"a timeline is being recorded in {_active.path}; call stop_timeline() first")
     if not context.provisional and context.rank == 0:
-        timeline.open(context, anew=True)
+        timeline.open(context, truncate=True)
     _active = timeline
 
 

@@ -21,11 +21,13 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _log = logging.getLogger("troupe.data")
 _DRAIN_S = 0.05
+_CLOSE_S = 30.0
 
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
 
@@ -135,7 +137,12 @@ class _Pass:
     def close(self) -> None:
         """Ends the thread, which may be at work on one more batch, and whoever waits for it."""
         self._closed.set()
+        deadline = time.monotonic() + _CLOSE_S
         while self._thread.is_alive():
+            if time.monotonic() > deadline:
+                _log.warning("a loader's thread has been reading one batch for %g s, and is left "
+                             "behind; give _iterate() a time limit of its own", _CLOSE_S)
+                break
             with contextlib.suppress(queue.Empty):  # It may wait for room.
                 self._queue.get(timeout=_DRAIN_S)
         with contextlib.suppress(queue.Full):

@@ -310,11 +310,14 @@ class Mailbox:
             self._let_go(peer)
 
     def _connect(self, address: Address) -> socket.socket:
-        peer = socket.create_connection(address, timeout=_CONNECT_S)
-        if not self._keep(peer):
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        peer = socket.socket(family, socket.SOCK_STREAM)
+        if not self._keep(peer):  # From here on close() ends it, in a host that is gone, too.
             _end(peer)
             raise EOFError("closed")
         try:
+            peer.settimeout(_CONNECT_S)
+            peer.connect(address)
             self._prove(peer)
         except BaseException:
             self._let_go(peer)

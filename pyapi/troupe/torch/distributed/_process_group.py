@@ -113,9 +113,7 @@ class ProcessGroup(_Base):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         return _reductions.allreduce(self._seat, tensors, _op(opts, dist.AllreduceOptions))
 
-    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
-        """As :meth:`allreduce`."""
-        return _reductions.allreduce(self._seat, tensors, _op(opts, dist.AllreduceOptions))
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """Reduces the tensor to the rank ``opts.rootRank``, in place."""

@@ -32,7 +32,7 @@ def replace(meet: Meet) -> None:
         if found is not None:
             _check(url, *found[1:])
             yield found
-            raise RuntimeError("a process group of this worker is not formed anew in place; call "
+            raise RuntimeError("a process group cannot change its members in place; call "
                                "destroy_process_group() and init_process_group() again")
         more = {} if timeout is None else {"timeout": timeout}
         yield from theirs(url, **more, **kwargs)

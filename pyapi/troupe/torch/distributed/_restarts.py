@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ _log = logging.getLogger("troupe.distributed")
 T = TypeVar("T")
 
 _SLICE_S = 5.0
+_JOIN_S = 366 * 86_400.0  # The others let a joiner in at their next checkpoint, whenever that is.
 _NEWS_S = 2.0  # By then a death that an error may come from is known.
 _callbacks: list[Callable[[], None]] = []
 
@@ -42,16 +42,13 @@ def interrupted(error: BaseException) -> Optional[BaseException]:
     session = _session.current()
     if isinstance(error, checkpoint.MembersChanged):
         return checkpoint.MembersChanged()
-    if isinstance(error, _session.JoinFirst):
-        return HorovodInternalError(str(error))
-    if isinstance(error, HorovodInternalError) and checkpoint.used():
+    ours = isinstance(error, _session.JoinFirst) or session is not None or checkpoint.used()
+    if isinstance(error, HorovodInternalError) and ours:
         return HorovodInternalError(str(error))
     if session is None or not isinstance(error, Exception):
         return None
     if isinstance(error, HostsUpdatedInterrupt):
         return HostsUpdatedInterrupt()
-    if isinstance(error, HorovodInternalError):
-        return HorovodInternalError(str(error))
     if dist.is_initialized() and not isinstance(dist.group.WORLD, ProcessGroup):
         return None  # Peers that use another backend may wait in it, and would not come.
     if session.broken() or _over(session.context, error):
@@ -138,13 +135,13 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
     """
     context = _context.current()
     runtime = context.runtime
+    limit_s = runtime.elastic_timeout_s
     if context.provisional:
-        runtime.elastic_timeout_s = math.inf  # Others let it in at their next checkpoint.
-    _say(runtime, error)
-    clear()
-    _forget()
+        runtime.elastic_timeout_s = _JOIN_S
+    _clear_for(error)
 
     def attempt(_: Any) -> T:
+        runtime.elastic_timeout_s = limit_s
         _torchrun.export(runtime)
         _tell(runtime)
         problem: Optional[BaseException] = None
@@ -157,9 +154,7 @@ def go_on(function: Callable[[], T], error: BaseException) -> T:
             if problem is None:
                 raise
         # Outside of the handler, so that nothing holds what the function had.
-        _say(runtime, problem)
-        clear()
-        _forget()
+        _clear_for(problem)
         raise problem
 
     return loop.resume(attempt, checkpoint.state(), error)
@@ -179,5 +174,8 @@ def _tell(runtime: _runtime.WorkerRuntime) -> None:
                             "troupe.checkpoint.save")
 
 
-def _say(runtime: _runtime.WorkerRuntime, error: BaseException) -> None:
+def _clear_for(error: BaseException) -> None:
+    """Nothing of the attempt that ended with ``error`` is there for the next one."""
     _log.info("the function begins again: %s", error)
+    clear()
+    _forget()

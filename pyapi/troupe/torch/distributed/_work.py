@@ -69,7 +69,8 @@ class Work(_BaseWork):
             taken = self._future is not None
         if taken:
             if not self._over.wait(limit):
-                raise RuntimeError(f"a collective was not done after {limit:g} s")
+                raise RuntimeError(
+                    f"a collective was not done after {limit:g} s; do all ranks call it?")
             self._raise()
             return True
         self.complete(limit)
